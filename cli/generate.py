@@ -240,7 +240,7 @@ def check_flags(own: GenerateOptions, resolved: Resolved) -> None:
             f"--compare needs a drafter, and {flag} leaves it out.", hint="leave one of them out"
         )
     if own.json and own.jsonl:
-        raise UsageError("--json and --jsonl print different things.", hint="leave one of them out")
+        raise UsageError("--json and --jsonl exclude each other.", hint="leave one of them out")
 
 
 def show_bundled_note(own: GenerateOptions, resolved: Resolved, out: Output) -> None:

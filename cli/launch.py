@@ -90,7 +90,7 @@ def read_hosts(path: Path) -> Hosts:
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(
-            f"'{path}' is no host file.", hint="give one that mlx.distributed_config has written"
+            f"'{path}' is not a host file.", hint="give one that mlx.distributed_config has written"
         ) from None
     if len(names) < 2 or backend not in BACKENDS:
         raise UsageError(

@@ -157,12 +157,18 @@ def matching_files(name: str) -> Iterator[tuple[str, bool]]:
     if os.path.isdir(path):
         paths = list(files_below(path))
         if not paths:
-            raise UsageError(f"the folder '{name}' has no files.", hint="hidden ones do not count")
+            raise UsageError(
+                f"the folder '{name}' has no files.",
+                hint="hidden files are skipped; name them one by one",
+            )
         yield from ((file, False) for file in paths)
     elif has_magic(path) and not os.path.lexists(path):
         paths = sorted(file for file in glob(path, recursive=True) if os.path.isfile(file))
         if not paths:
-            raise UsageError(f"no file is named '{name}'.", hint="** stands for all folders below")
+            raise UsageError(
+                f"no file matches '{name}'.",
+                hint="check the pattern; ** matches folders at any depth",
+            )
         yield from ((file, False) for file in paths)
     else:
         yield path, True

@@ -179,9 +179,9 @@ def without_contradictions(values: OptionValues) -> OptionValues:
     if values["no_draft"] or baseline:
         values = values.changed(mode="baseline", no_draft=True)
     mode = values["mode"]
+    plain = mode == "baseline"
+    other = "no_draft" if plain and origin("no_draft") >= origin("mode") else "mode"
     if values["lookup"] and mode != "auto":
-        plain = mode == "baseline"
-        other = "no_draft" if plain and origin("no_draft") >= origin("mode") else "mode"
         if origin("lookup") >= origin(other):
             where = "without drafting" if plain else "outside the mode auto"
             raise UsageError(
@@ -192,8 +192,10 @@ def without_contradictions(values: OptionValues) -> OptionValues:
     if values["tree_budget"] is not None and mode != "ddtree":
         # A value of the config file is kept for the mode ddtree.
         if origin("tree_budget") >= max(origin("mode"), Origin.ENVIRONMENT):
+            remove = f"remove {values.place(other)} and " if plain else ""
             raise UsageError(
-                f"--tree-budget has no effect in the mode {mode}.", hint="add --mode ddtree"
+                f"--tree-budget has no effect in the mode {mode}.",
+                hint=f"{remove}add --mode ddtree",
             )
         values = values.changed(tree_budget=None)
     return values
@@ -222,7 +224,7 @@ def without_local(values: OptionValues, out: Output) -> OptionValues:
             raise UsageError(
                 f"--{flag_key(parameter)} needs a model on this machine, and --model names a "
                 "server.",
-                hint="leave it out: set it where the server is started",
+                hint="leave it out; some options can be given to `dflash serve` instead",
             )
         if origin is not Origin.DEFAULT:
             dropped.append(parameter)
@@ -292,8 +294,7 @@ def sampling_note(backend: Backend, sampling: SamplingParams, take: str) -> str:
 
 def no_recommendation(backend: Backend) -> DFlashError:
     return DFlashError(
-        f"'{backend.target_name}' recommends no sampling: no generation_config.json of it says "
-        "how.",
+        f"'{backend.target_name}' has no generation_config.json that recommends sampling.",
         hint="give --temp and --top-p, in a chat /temp and /top-p",
     )
 

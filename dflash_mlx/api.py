@@ -14,7 +14,7 @@ from .types import Block, Progress, silent
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A whole answer: its tokens (a stop token included), its text, and its numbers."""
+    """A whole answer: its tokens (with a stop token), its text, and its statistics."""
 
     tokens: list[int]
     text: str
@@ -46,7 +46,7 @@ def generate(
     on_prefill: Progress = silent,
     **keywords: Any,
 ) -> Result:
-    """Answer one prompt and return when the answer is whole; arguments as `stream`."""
+    """Answer one prompt and return the whole answer; arguments as `stream`."""
     asked = options_of(options, keywords, "dflash")
     session = Session(pair, mode=asked.mode)
     blocks = list(session.stream(prompt, asked, on_prefill=on_prefill))

@@ -1,8 +1,8 @@
-"""What goes wrong for a reason the user can mend: one sentence, and one about what to do."""
+"""Errors that the user can do something about: one sentence, and a hint."""
 
 
 class DFlashError(Exception):
-    """A fault to show to the user without a traceback.
+    """An error to show to the user without a traceback.
 
     `message` says what is wrong, `hint` what to do about it; both are one sentence.
     """
@@ -30,15 +30,15 @@ class PromptTooLong(UsageError):
 
 
 class RewindError(DFlashError):
-    """A cache no longer holds what going back would need."""
+    """A cache cannot rewind: it no longer has the rows or states for it."""
 
 
 class RankLost(DFlashError):
-    """A machine of the group is gone; this process can compute nothing any more."""
+    """A machine of the group is gone, so this process cannot compute anything any more."""
 
 
 class ServerLost(DFlashError):
-    """An answer of another machine's server broke off; what came of it can be kept."""
+    """The answer of a remote server broke off. The part that arrived can be kept."""
 
 
 def first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The form that an answer must have, as plain text; the package `constrained` makes it hold."""
+"""The grammar of an answer, as plain text; the package `constrained` enforces it."""
 
 import json
 from dataclasses import dataclass
@@ -12,12 +12,13 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The form of an answer's text, after its thinking; with `whole` that is in the grammar too.
+    """The form of an answer's text after its thinking; of the thinking too, if `whole`.
 
     kind: "json_schema", whose `text` is the schema as JSON; "json_object", any JSON object, without
     a text; "lark", a grammar in the dialect of llguidance, which begins with its rule `start`;
-    "regex", an expression for the whole text. Raises UsageError for another kind, and for a schema
-    that is no JSON object; llguidance judges the rest when it is compiled.
+    "regex", an expression for the whole text. Raises UsageError for another kind, for a text that
+    is missing or not wanted, and for a schema that is no JSON object. Other faults show when
+    llguidance compiles the grammar.
     """
 
     kind: Kind
@@ -25,7 +26,7 @@ class Grammar:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        """Check what needs no compiler."""
+        """Check all that can be checked without the compiler."""
         if self.kind not in KINDS:
             raise UsageError(
                 f"there is no kind of grammar '{self.kind}'.", hint=f"use one of {', '.join(KINDS)}"
@@ -39,7 +40,7 @@ class Grammar:
 
     @staticmethod
     def of_schema(schema: dict[str, Any] | str) -> "Grammar":
-        """The grammar of a JSON schema, as an object or as JSON text. UsageError if it is none."""
+        """The grammar of a JSON schema (an object or text). Raises UsageError if it is not one."""
         try:
             text = schema if isinstance(schema, str) else json.dumps(schema)
         except (ValueError, TypeError, RecursionError) as error:
@@ -50,7 +51,7 @@ class Grammar:
 
 
 def parse_schema(text: str) -> dict[str, Any]:
-    """A schema from its JSON text; UsageError where it is no JSON object."""
+    """Read a schema from its JSON text. Raises UsageError if that is no JSON object."""
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -67,9 +68,9 @@ def parse_schema(text: str) -> dict[str, Any]:
 def asked_grammar(
     schema: dict[str, Any] | str | None, grammar: Grammar | str | None
 ) -> Grammar | None:
-    """The grammar that the arguments of these names ask for; a text is in the dialect of Lark.
+    """The grammar of `schema` or of `grammar`; a `grammar` that is a text is in Lark's dialect.
 
-    UsageError where both are given.
+    Raises UsageError if both are given.
     """
     if schema is not None and grammar is not None:
         raise UsageError(

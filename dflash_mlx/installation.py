@@ -15,7 +15,7 @@ def install_command(package: str) -> str:
     elif find_spec("pip") is not None:
         words = [sys.executable, "-m", "pip", "install", package]
     else:
-        bundled = prefix.parent / ".venv-uv/bin/uv"  # of a clone that has set itself up
+        bundled = prefix.parent / ".venv-uv/bin/uv"  # of a clone that installed its own uv
         uv = str(bundled) if which("uv") is None and bundled.exists() else "uv"
         words = [uv, "pip", "install", "--python", sys.prefix, package]
     return f"`{shlex.join(words)}`"

@@ -469,7 +469,7 @@ def options_of(
         return GenerationOptions(**{"mode": mode, **keywords})
     if keywords:
         raise UsageError(
-            f"{next(iter(keywords))} was given beside a GenerationOptions.",
+            f"{next(iter(keywords))} was given together with a GenerationOptions.",
             hint="give it in there: dataclasses.replace(options, ...)",
         )
     return options

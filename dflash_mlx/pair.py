@@ -35,7 +35,7 @@ from .types import Progress, silent
 
 SAMPLES = 64  # of a long text, to estimate its tokens
 SAMPLE_LENGTH = 1024  # characters
-SURELY_TOO_LONG = 2  # times the context: the samples do not mislead that far
+SURELY_TOO_LONG = 2  # times the context: the estimate is never that far off
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def load_target(
 
 
 def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoint | None:
-    """The drafter's checkpoint, downloaded if need be; None without a drafter of its own."""
+    """The drafter's checkpoint, downloaded if necessary; None for a drafter without one."""
     if names.draft is None:
         return None
     return resolve.open_checkpoint(names.draft, names.draft_label or "", on_download)
@@ -278,7 +278,7 @@ def disk_of(pair: Pair, draft: Checkpoint | None, limit: int) -> DiskCache:
 
 
 def evaluate(model: nn.Module) -> None:
-    """Evaluate all arrays of a model's modules, also those that are no parameters."""
+    """Evaluate all arrays of a model's modules, also those that are not parameters."""
     mx.eval([v for module in model.modules() for v in module.values() if isinstance(v, mx.array)])
 
 

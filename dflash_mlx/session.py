@@ -1,4 +1,4 @@
-"""One conversation with a pair: prompts in, blocks of text out; nothing is read twice."""
+"""One conversation with a pair: prompts in, blocks of text out. Tokens read before are reused."""
 
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -24,7 +24,7 @@ from .pair import Pair
 from .policy.policy import PolicyState
 from .types import Block, Progress, silent
 
-# The answer of one sequence as it comes
+# One answer, block by block
 
 
 class Reply:
@@ -51,7 +51,7 @@ class Reply:
         self._request = request
         self._detokenizer = detokenizer
         self._answer = sequence.answer
-        # A round runs while the caller has the last one's block, where that can be taken back.
+        # Compute one round ahead of the caller, unless the caches could not drop its tokens.
         drafting = sequence.answer.block_size > 1
         self._ahead = 2 if drafting or not sequence.target_cache.needs_snapshots else 1
         self._asked: deque[Future[Block]] = deque()
@@ -189,8 +189,8 @@ class Session:
         """Answer a prompt block by block; options as `prepare`.
 
         `on_prefill(done, total)` counts the prompt tokens that are read now. Closing the iterator
-        keeps the caches right. Raises UsageError for bad arguments and DFlashError for what goes
-        wrong later.
+        leaves the caches in order. Raises UsageError for bad arguments, and DFlashError if
+        something fails later.
         """
         return self.begin(self.prepare(prompt, options, **keywords)).blocks(on_prefill)
 
@@ -198,12 +198,12 @@ class Session:
     def prepare(
         self, prompt: Prompt, options: GenerationOptions | None = None, **keywords: Any
     ) -> Prompted:
-        """A prompt as tokens with what is asked for, for `begin`. No model computes anything.
+        """Turn a prompt and its options into a request for `begin`. No model runs.
 
         A prompt is a string (one user message; plain text if `raw`), messages, or ids. Messages
-        pass to the template as they are: the role "tool", `tool_calls`, and whatever else it reads;
-        only a content of several text parts becomes one text. A call that the answer makes is text
-        of the answer.
+        pass to the template as they are, with the role "tool", `tool_calls` and all other fields;
+        only a content of several text parts becomes one text. Tool calls of the answer are part of
+        its text.
 
         The options are a `GenerationOptions`, or its fields as keywords: then the session's mode
         holds unless `mode` is among them. Raises UsageError for bad arguments.
@@ -299,7 +299,8 @@ class Session:
             return self.pair.chat_tokens(messages, options)
         if options != TemplateOptions():
             raise UsageError(
-                "thinking, effort and tools need a chat template, and this is no chat.",
+                "thinking, effort and tools need a chat template, and this prompt is sent without "
+                "one.",
                 hint="leave them out, or send messages (without --raw)",
             )
         if isinstance(prompt, str):
@@ -325,7 +326,7 @@ def check_mode(pair: Pair, mode: Mode) -> None:
 
 
 def another_chat(messages: Messages) -> Messages:
-    """A chat that begins with the same system messages, and with another question."""
+    """A chat with the same system messages and another first question."""
     system = [*takewhile(lambda message: message["role"] in SYSTEM, messages)]
     asked = next((m["content"] for m in messages[len(system) :] if m.get("content")), "")
     return [*system, {"role": "user", "content": "B" if str(asked).startswith("A") else "A"}]

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one round verifies: `rows` of the target, the anchor's included.
+    """The rows that one round verifies for a sequence, with the anchor's.
 
-    1 row is a plain step, without a draft. More are a chain of drafts, the first `rows` - 1 of the
-    block that is drafted; or a `tree` of as many nodes, which with `chain_seed` has that chain in
-    it.
+    1 row is a decode step. More rows verify the first `rows` - 1 drafts of the block, or a `tree`
+    of `rows` - 1 nodes. With `chain_seed` the tree contains the greedy chain.
     """
 
     rows: int
@@ -22,7 +21,7 @@ class Plan:
 class TokenLogprob:
     """Natural log-probability of a token by the target, before penalties, filters and temperature.
 
-    `top` are the likeliest tokens of its place with theirs, the likeliest first.
+    `top`: the likeliest tokens at its place with their log-probabilities, the likeliest first.
     """
 
     token: int
@@ -32,13 +31,12 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Tokens committed together: those of one verify, the prefill's one token, or a plain step's.
+    """The tokens that one verify pass, one decode step or the end of the prefill commits.
 
-    `drafted` is how many drafts the verify checked (0 outside a verify), `depth` how many positions
-    they were for, which is less where they were a tree, and `accepted` how many of `tokens` are
-    drafts. `text` and `thinking` are what became readable with this block; a stop
-    token has no text. `finish_reason` is None but in the last block: "stop" or "length".
-    `logprobs` are those of the tokens, where they were asked for.
+    `drafted`: drafts that were verified. `depth`: the positions that they were for, often fewer
+    in a tree. `accepted`: how many of `tokens` are drafts. `text` and `thinking`: what
+    can be shown since the last block; a stop token has no text. `finish_reason`: "stop" or
+    "length" in the last block, else None. `logprobs`: those of `tokens`, if they were requested.
     """
 
     tokens: tuple[int, ...]
@@ -61,9 +59,9 @@ class SnapshotLimits:
 
 SNAPSHOT_LIMITS = SnapshotLimits(6, 1 << 30)
 
-# What long work tells those who watch it.
+# The progress of long work
 
-Progress = Callable[[int, int], None]  # what is done, and all
+Progress = Callable[[int, int], None]  # done, total
 
 
 def silent(done: int, total: int) -> None:

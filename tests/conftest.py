@@ -1,4 +1,4 @@
-"""What every test shares."""
+"""Fixtures and settings for all tests."""
 
 import json
 import os
@@ -24,16 +24,16 @@ from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.models.cache import sliding
 
 use_openblas()
-# A background shell ignores Ctrl-C, and so would every program that a test starts.
+# A background shell ignores SIGINT, and every program that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow the cases of sweeps that `make test` leaves out.
+    """Mark test cases as slow that `make test` leaves out.
 
-    Of the families it runs a few, which have all kinds of layers; of a test that is marked
-    `quick_every(n)` each nth case.
+    `make test` runs tests of all families only with `QUICK_FAMILIES`, which cover all kinds of
+    layers. Of a test marked `quick_every(n)` it runs every nth case.
     """
     from tiny import FAMILIES, QUICK_FAMILIES  # after OpenBLAS
 
@@ -61,19 +61,18 @@ def cli_app() -> typer.Typer:
 
 @pytest.fixture(autouse=True)
 def device(request: pytest.FixtureRequest) -> None:
-    """`use_device` for each test."""
     devices.use_device(request.node)
 
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short texts fill the free room of sliding layers, which then make it anew."""
+    """Give sliding caches little free room, so that short texts use it up."""
     monkeypatch.setattr(sliding, "ROOM", 4)
 
 
 @pytest.fixture(autouse=True)
 def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the settings of whoever runs it."""
+    """Keep tests from reading or writing the user's settings."""
     home = tmp_path / "home"
     home.mkdir()
     for name in [name for name in os.environ if name.startswith("DFLASH_")]:
@@ -86,9 +85,9 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("XDG_STATE_HOME", ".local/state"),
     ):
         monkeypatch.setenv(name, str(home / folder))
-    if sys.platform == "darwin":  # no test proves kernels, or runs them, that does not ask for it
+    if sys.platform == "darwin":  # only tests that ask for kernels run them
         monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: False)
-    # The costs that the default measures would be other ones in every run.
+    # The default mode measures latencies, so it would decide differently in every run.
     monkeypatch.setenv("DFLASH_MODE", "dflash")
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
@@ -96,13 +95,13 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """The folder of the Hub's cache."""
+    """Return the folder of the Hub's cache."""
     return tmp_path / "hub"
 
 
 @pytest.fixture
 def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A Hub without models, which this process's client asks."""
+    """Serve an empty Hub, and point this process's Hub client to it."""
     with serve() as running:
         point_client(monkeypatch, running.endpoint, cache)
         yield running
@@ -116,7 +115,7 @@ def dflash(cli_app: typer.Typer) -> Callable[..., Result]:
 
 @pytest.fixture
 def ask(dflash: Callable[..., Result]) -> Callable[..., dict[str, Any]]:
-    """The same with `--json`; gives the object."""
+    """Run `dflash generate --json` and return the object; checks the exit code."""
 
     def run(*args, code=0, **kwargs):
         result = dflash("--json", *args, **kwargs)

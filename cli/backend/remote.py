@@ -120,7 +120,7 @@ class RemoteBackend:
             if getattr(options, option.name) not in (option.default, option.command_default):
                 raise UsageError(
                     f"{option.setting} cannot be sent to a server: its API has no field for it.",
-                    hint="set it where the server is started",
+                    hint="leave it out; some options can be given to `dflash serve` instead",
                 )
         request_fields(self.server.kind, options)
 

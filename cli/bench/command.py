@@ -230,7 +230,7 @@ def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> Opti
     """The values with the target's id; UsageError for flags that have no effect on a benchmark."""
     if own.forecast is not None:
         raise UsageError(
-            "a forecast measures nothing, and `dflash bench` measures.",
+            "`dflash bench` makes no forecasts.",
             hint="in the clone: .venv/bin/python examples/measure/forecast.py CHIP",
         )
     variants = {"tree_budget": f"ddtree:{values['tree_budget']}", "mode": values["mode"]}
@@ -289,7 +289,10 @@ def check_flags(
     """Raise UsageError for flags that need other modes or temperatures."""
     wants_lookup = values.origin("lookup") is Origin.FLAG
     if wants_lookup and not any(variant.mode == "auto" for variant in schedule.modes):
-        raise UsageError("--lookup has no effect in these modes.", hint="add --modes auto")
+        hint = (
+            "remove --no-draft" if values["no_draft"] and not own.modes else "add auto to --modes"
+        )
+        raise UsageError("--lookup has no effect in these modes.", hint=hint)
     samples = bool(sources) and schedule.accept == "match"
     compares = samples or 0 in schedule.temperatures
     if own.check and not (schedule.has_baseline and compares and len(schedule.modes) > 1):

@@ -301,7 +301,7 @@ def copy_answer(state: ChatState, argument: str) -> None:
         return
     if word != "code" or (number and not number.strip().isdecimal()):
         raise UsageError(
-            f"/copy cannot be '{argument}'.", hint="/copy, /copy code, or /copy code 2"
+            f"/copy cannot be '{argument}'.", hint="use /copy, /copy code, or /copy code 2"
         )
     blocks = code_blocks(answer)
     if not blocks:
@@ -380,7 +380,9 @@ def show_history(state: ChatState, count: str) -> None:
     """`/history`: show all turns, or the last `count`."""
     turns = state.dialogue.require_turns()
     if count and not (count.isdecimal() and int(count)):
-        raise UsageError(f"/history cannot be '{count}'.", hint="give how many turns, or nothing")
+        raise UsageError(
+            f"/history cannot be '{count}'.", hint="give a number of turns, or nothing"
+        )
     show_turns(state, turns[-int(count) :] if count else turns)
 
 
@@ -481,7 +483,7 @@ def manage_servers(state: ChatState, argument: str) -> None:
         )
     elif argument == "off":
         toolbox.enabled = False
-        state.print_line("  the model is told of no tools; the servers run on", "dim")
+        state.print_line("  no tools are sent to the model; the servers keep running", "dim")
     elif argument == "ask":
         toolbox.permissions.forget()
         state.print_line("  nothing is allowed any more: each call is asked about", "dim")

@@ -183,7 +183,7 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
         out.warn(*dialogue.backend.warnings())
         out.warn(*tools.failures())
         if tools.servers and (reason := dialogue.backend.no_tools_reason()):
-            out.warn(f"this model {reason}: it is told of none")
+            out.warn(f"this model {reason}, so the tools are not sent")
     name = start.beginning.name
     if start.saved is None or name is None:
         return

@@ -130,19 +130,19 @@ def show_offer(state: ChatState) -> None:
     toolbox = state.dialogue.tools
     backend = state.dialogue.backend
     if reason := backend.no_tools_reason():
-        state.print_line(f"  this model {reason}: it is told of none of these", "warning")
+        state.print_line(f"  this model {reason}: the tools are not sent to it", "warning")
     elif not toolbox.enabled:
-        state.print_line("  the model is told of none of these; /mcp on changes that", "warning")
+        state.print_line("  the tools are not sent to the model; /mcp on sends them", "warning")
     else:
         toolbox.offer_to(backend)
         messages = [{"role": "user", "content": "?"}]
         with_tools = backend.count_tokens(messages, GenerationOptions(tools=toolbox.schemas))
         without_tools = backend.count_tokens(messages, GenerationOptions())
         if with_tools is None or without_tools is None:
-            state.print_line("  the model is told of these", "dim")
+            state.print_line("  the tools are sent to the model", "dim")
             return
         count = format_count(with_tools - without_tools, "token", "tokens")
-        state.print_line(f"  the model is told of these in {count} of its context", "dim")
+        state.print_line(f"  the tools are sent to the model: {count} of its context", "dim")
 
 
 # Earlier turns, after a resume and for `/history`

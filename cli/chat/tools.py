@@ -87,8 +87,8 @@ def read_allowed() -> set[str]:
         keys = None
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise DFlashError(
-            f"the file '{path}' of tools that may be called cannot be read.",
-            hint="repair it, or delete it to be asked about each tool again",
+            f"the list of allowed tools '{path}' cannot be read.",
+            hint="repair it, or delete it and allow the tools again when you are asked",
         )
     return set(keys)
 
@@ -102,7 +102,7 @@ def write_allowed(keys: set[str]) -> None:
         write_atomically(path, text + "\n")
     except OSError as error:
         raise DFlashError(
-            f"'{path}' cannot be written ({error.strerror}): it holds for this session only.",
+            f"'{path}' cannot be written ({error.strerror}): the permission ends with this chat.",
             hint="check the folder's permissions",
         ) from None
 

@@ -259,7 +259,7 @@ def damaged_error(path: Path) -> DFlashError:
     """The error for a file that is not a saved chat."""
     return DFlashError(
         f"the file '{path}' is not a saved chat.",
-        hint="it was changed by hand: repair or delete it",
+        hint="repair or delete it",
     )
 
 
@@ -308,7 +308,7 @@ def export(path: Path, chat: Chat) -> None:
     try:
         if path.exists() and not path.read_bytes().startswith(TITLE.encode()):
             raise DFlashError(
-                f"'{path}' is there already and is no exported chat.", hint="give another file name"
+                f"'{path}' exists and is not an exported chat.", hint="give another file name"
             )
         write_atomically(path, to_markdown(chat))
     except OSError as error:

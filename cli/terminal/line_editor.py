@@ -176,7 +176,7 @@ def create_private_file(path: Path) -> None:
     except OSError as error:
         raise DFlashError(
             f"the history file '{path}' cannot be used ({error.strerror}).",
-            hint="mend its permissions, or use --no-history",
+            hint="check its permissions, or use --no-history",
         ) from None
 
 

@@ -50,7 +50,7 @@ def check_plotting(path: Path) -> None:
             hint=install_command("matplotlib"),
         ) from error
     if path.suffix.lower() != ".png":
-        raise DFlashError(f"'{path}' is no PNG file.", hint="give a name that ends in .png")
+        raise DFlashError(f"'{path}' is not a PNG file.", hint="give a name that ends in .png")
     if not path.parent.is_dir():
         raise DFlashError(
             f"there is no folder '{path.parent}'.", hint="make it, or give another place"

@@ -201,7 +201,7 @@ def questions_of(name: str, limit: int = 0) -> list[Question]:
 def unexpected(name: str, suite: Suite) -> DFlashError:
     """The error for a data set with other columns than expected."""
     return DFlashError(
-        f"the data set '{suite.dataset}' of the suite '{name}' has not the expected columns.",
+        f"the data set '{suite.dataset}' of the suite '{name}' does not have the expected columns.",
         hint="give prompts of your own with --prompts FILE",
     )
 

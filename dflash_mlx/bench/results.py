@@ -76,7 +76,7 @@ class Results:
         except OSError as error:
             raise DFlashError(
                 f"'{path}' cannot be written ({error.strerror or first_line(error)}).",
-                hint="give --out a file in a folder that is there and that you may write to",
+                hint="give --out a file in an existing folder that you may write to",
             ) from None
 
     def _resume(self, file: BinaryIO, path: Path) -> None:
@@ -175,7 +175,7 @@ def fact_text(value: Any) -> str:
 def not_results(path: Path, number: int) -> DFlashError:
     """The error for a file that is not a file of results."""
     return DFlashError(
-        f"line {number} of '{path}' is no benchmark result.", hint="give --out another file"
+        f"line {number} of '{path}' is not a benchmark result.", hint="give --out another file"
     )
 
 

@@ -30,7 +30,7 @@ def joined_text(parts: list[Any]) -> str:
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if kind != "text":
             raise UsageError(
-                f"a message has a part of the type '{kind}', and only text is read.",
+                f"a message has a part of the type '{kind}', but only text is supported.",
                 hint="leave it out",
             )
         if not isinstance(part.get("text"), str):

@@ -95,7 +95,7 @@ class Template:
         if effort is not None:
             if self.effort_switch is None:
                 raise UsageError(
-                    "this target's chat template knows no reasoning effort.",
+                    "this target's chat template has no reasoning effort.",
                     hint="it can think or not: --think or --no-think, in a chat /think on or off"
                     if self.think_switch
                     else "leave the effort out, or choose another target",

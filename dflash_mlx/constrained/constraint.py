@@ -232,7 +232,7 @@ class Constraint:
             if error or not self._consume(token):
                 why = error or self._matcher.get_error() or "no token of the target fits it"
                 raise DFlashError(
-                    f"the grammar cannot go on here ({why.strip().splitlines()[0]}).",
+                    f"the grammar allows no next token here ({why.strip().splitlines()[0]}).",
                     hint="make the schema or the grammar simpler",
                 )
             if self.ended:

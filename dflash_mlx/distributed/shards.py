@@ -302,7 +302,7 @@ def stage(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group)
     returns_kv = hasattr(body, "previous_kvs")  # Gemma's layers also return keys and values
     if returns_kv and body.previous_kvs != [*range(len(layers))]:
         raise DFlashError(
-            "its last layers read keys of earlier ones, which other ranks would have.",
+            "the model's last layers read keys of earlier layers, which would be on other ranks.",
             hint="run it on one machine",
         )
     for number, layer in enumerate(layers):

@@ -57,7 +57,8 @@ def load(
     own = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
     if own.get_vocab() != tokenizer.get_vocab():
         raise DFlashError(
-            f"the model '{checkpoint.path.name}' has other tokens than '{target.path.name}'.",
+            f"the model '{checkpoint.path.name}' has a different vocabulary than "
+            f"'{target.path.name}'.",
             hint="give a smaller model of the same family, or --draft lookup",
         )
     reader = Target.load(checkpoint, eos_ids_of(own))

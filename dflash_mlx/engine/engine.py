@@ -54,10 +54,10 @@ class Engine:
         self._running: WeakSet[Sequence] = WeakSet()
 
     def step(self, sequences: Many[Sequence]) -> list[Block | DFlashError]:
-        """One round: the block that each sequence commits, or the error that ends its answer.
+        """Run one round: the block that each sequence commits, or the error that ends its answer.
 
-        The block is empty while the sequence's prompt is being read. An exception undoes everything
-        that the round has not committed; see `_undo`.
+        The block is empty while the sequence's prompt is being read. After an exception, everything
+        that the round has not committed is undone; see `_undo`.
         """
         began = perf_counter()
         try:
@@ -122,7 +122,7 @@ class Engine:
         mx.async_eval(*[step.outcome for step in batch if step.outcome is not None])
 
     def _run_ahead(self, batch: list[ScheduledStep]) -> None:
-        """Begin the next decode steps, from sampled tokens that the host has not read yet."""
+        """Start the next decode steps from the sampled tokens, before the host reads them."""
         if any(step.sampled_token is None for step in batch):
             return
         if not all(self.scheduler.may_run_ahead(step.sequence) for step in batch):
@@ -152,7 +152,7 @@ class Engine:
                 self._fail(step.sequence)  # its caches may be the cause
 
     def _remember(self, batch: list[ScheduledStep]) -> None:
-        """Copy what was read of prompts, and the answers that have ended, to the prefix cache."""
+        """Copy chunks of prompts, and answers that have ended, to the prefix cache."""
         for step in batch:
             if step.error is not None:
                 continue
@@ -162,11 +162,11 @@ class Engine:
                 self.prefix_cache.keep(step.sequence)
 
     def begin(self, sequence: Sequence, request: Request, *snapshots_at: int) -> tuple[int, int]:
-        """Begin an answer: how many tokens of the prompt are cached, and how many were cached but
-        have to be read again.
+        """Begin an answer. Returns how many tokens of the prompt are cached, and how many were
+        cached but must be read again.
 
-        snapshots_at: the lengths at which the prompt may part from prompts of other requests.
-        Raises UsageError for what the target or the drafter cannot do.
+        snapshots_at: the lengths of prefixes that other prompts may share. Raises UsageError for a
+        request that the target or the drafter cannot serve.
         """
         target = self.target
         prompt = request.prompt
@@ -210,8 +210,8 @@ class Engine:
     def stop(self, sequence: Sequence, length: int | None = None) -> None:
         """End an answer: drop the pass that was run ahead, and the tokens after `length`.
 
-        Where the caches cannot go back to `length`, all tokens stay until the next prompt. The rest
-        is copied to the prefix cache.
+        If the caches cannot rewind to `length`, all tokens stay until the next prompt. The tokens
+        that stay are copied to the prefix cache.
         """
         self._running.discard(sequence)
         if self._passes_ahead.pop(sequence, None) is not None:
@@ -222,9 +222,9 @@ class Engine:
         self.prefix_cache.keep(sequence, ended=True)
 
     def _undo(self, sequence: Sequence) -> None:
-        """Drop what was read and not committed.
+        """Drop the tokens that were read but not committed, or the whole answer.
 
-        Recurrent layers cannot go back over two passes, of which one was run ahead.
+        Recurrent layers cannot rewind over two passes: this round's, and one that was run ahead.
         """
         self._passes_ahead.pop(sequence, None)
         if sequence.target_cache.can_rewind(len(sequence.tokens)):
@@ -242,7 +242,7 @@ class Engine:
     def _passes_for(
         self, queries: dict[ScheduledStep, SequenceRows]
     ) -> Iterator[list[ScheduledStep]]:
-        """The steps that share a pass: all of them, in exact mode at most EXACT_ROWS tokens."""
+        """Group the steps by pass: one for all, in exact mode one for up to EXACT_ROWS tokens."""
         if not queries:
             return
         group: list[ScheduledStep] = []

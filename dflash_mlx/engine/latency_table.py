@@ -1,4 +1,4 @@
-"""The latencies of one pair at any depth: measured when first wanted, and kept in a file."""
+"""The latencies of one pair by depth: measured when first needed, and kept in a file."""
 
 import json
 import logging
@@ -21,15 +21,15 @@ from dflash_mlx.policy.latency import Latencies, interpolate
 
 from .profiler import measure
 
-# Tokens of context at which latencies are measured: between two of them they grow by a few
-# percent, so that what lies between is interpolated.
+# Tokens of context at which latencies are measured. From one to the next they grow by a few
+# percent, so that a context uses the nearest depth.
 DEPTHS = (64, 256, 1024, 4096, 8192)
 
 log = logging.getLogger(__name__)
 
 
 def read_entry(entry: dict[str, Any]) -> Latencies:
-    """Latencies as they were written; ValueError or TypeError for what cannot be latencies."""
+    """Read latencies from the file. Raises ValueError or TypeError if they cannot be latencies."""
     chain = tuple((int(rows), float(seconds)) for rows, seconds in entry["chain"])
     return Latencies(**{**entry, "chain": chain})
 
@@ -40,10 +40,10 @@ STORE = MeasurementStore(
 
 
 def fingerprint(target: Target, drafter: Drafter | None) -> str:
-    """What the latencies of a pair depend on: its shapes and types, the machine, and versions.
+    """A digest of all that latencies depend on: a pair's shapes and types, machine and versions.
 
-    Of a sharded target the shapes are those of rank 0's part, and the number of ranks, the backend
-    and the machines count, too.
+    For a sharded target, the shapes are those of rank 0's part. The number of ranks, the backend
+    and the machines are included, too.
     """
     kernels = target.kernels
     return measurements.fingerprint(
@@ -61,7 +61,7 @@ def fingerprint(target: Target, drafter: Drafter | None) -> str:
 
 
 def weights(model: Any) -> str:
-    """Types and sizes of a model's weights."""
+    """The number of weights of each type, as text."""
     sizes: dict[str, int] = {}
     for _, value in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters())):
         sizes[str(value.dtype)] = sizes.get(str(value.dtype), 0) + value.size
@@ -69,13 +69,13 @@ def weights(model: Any) -> str:
 
 
 def depth_for(depth: int, most: int = DEPTHS[-1]) -> int:
-    """The depth at which to measure for a context of `depth` tokens: the nearest by proportion."""
+    """The depth to measure for a context of `depth` tokens: the one with the nearest logarithm."""
     nearest = min(DEPTHS, key=lambda at: abs(log2(at / max(depth, 1))))
     return min(nearest, most)
 
 
 class LatencyTable:
-    """The latencies of one pair by depth: `at` measures what is missing, `estimate` never does."""
+    """The latencies of one pair by depth. `at` measures a missing depth, `estimate` never does."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class LatencyTable:
         self._estimates: dict[int, Latencies] = {}
 
     def at(self, depth: int) -> Latencies:
-        """The latencies at about `depth` tokens, as they were kept, or measured now."""
+        """The latencies at about `depth` tokens; measures them now if they are not known."""
         near = depth_for(depth, self._most)
         if near not in self._known:
             latencies = self._measure(near)
@@ -112,9 +112,9 @@ class LatencyTable:
         return self._known[near]
 
     def estimate(self, depth: int) -> Latencies | None:
-        """The latencies at about `depth` tokens, in proportion between the measured depths.
+        """The latencies at about `depth` tokens, interpolated between the measured depths.
 
-        Beyond these the nearest hold; None without any.
+        Outside these, the latencies of the nearest one; None if no depth was measured.
         """
         near = depth_for(depth, self._most)
         if self._known and near not in self._estimates:
@@ -125,13 +125,13 @@ class LatencyTable:
         return self._estimates.get(near)
 
     def between(self, least: int, most: int) -> list[int]:
-        """The depths that contexts from `least` to `most` tokens are measured at."""
+        """The depths to measure for contexts from `least` to `most` tokens."""
         ends = depth_for(least, self._most), depth_for(most, self._most)
         return sorted({*ends, *(depth for depth in DEPTHS if ends[0] < depth < ends[1])})
 
 
 def latency_table(target: Target, drafter: Drafter | None, block_size: int) -> LatencyTable:
-    """The table of a pair with blocks of so many rows, measured in the calling thread."""
+    """The table of a pair with blocks of `block_size` rows. It measures in the calling thread."""
     return LatencyTable(
         target, drafter, block_size, lambda depth: measure(target, drafter, depth, block_size)
     )

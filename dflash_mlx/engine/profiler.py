@@ -1,7 +1,7 @@
-"""Sequences to time rounds on: they pretend to hold some depth of tokens that were never read.
+"""Measures the latencies of a pair, on scratch sequences of any depth.
 
-Their rows are zeros, which take the time that any rows take; nobody's caches are touched. The jobs
-of a survey run as the engine runs its rounds.
+Their cache rows are zeros instead of tokens that were read, which takes the same time. No other
+caches are touched. The jobs run as the engine runs its rounds.
 """
 
 import time
@@ -23,19 +23,19 @@ from dflash_mlx.speculation.drafts import Draft, DraftBlock
 
 from .sequence import Sequence
 
-BUDGET = 8.0, 100  # seconds, or so many plain steps where those take longer
-WARM = 0.25  # seconds of work in which a chip that rested reaches its clock
-TURNS = 2  # of all jobs: work that is in the way of one turn is over in the other
-WIDTHS = (4, 2, 8, 3, 6, 12, 16, 24, 32, 64)  # rows, in the order of their use
-STEPS = 3  # plain steps that are timed at once
-SHARE = 0.5  # of the free memory that scratch sequences may take; passes need some, too
+BUDGET = 8.0, 100  # seconds, or decode steps if those take longer
+WARM = 0.25  # seconds of work until an idle chip reaches its full clock
+TURNS = 2  # runs over all jobs: other work that slows one of them is over in the other
+WIDTHS = (4, 2, 8, 3, 6, 12, 16, 24, 32, 64)  # rows of chains; the budget may end before the last
+STEPS = 3  # decode steps that are timed together
+SHARE = 0.5  # of the free memory, for scratch sequences; the passes need the rest
 
 
 class Job(NamedTuple):
-    """What to time: "plain", "draft", "chain" or "look", rows of all its sequences.
+    """What to time. rows: of a pass over all sequences; in a "draft", of each block.
 
-    A plain step is one of many, a draft a block by itself. A chain is a whole round, its draft
-    included, and a look is one that reads the drafter's confidence before the verify.
+    "plain" is a decode step among others, and "draft" only drafts. "chain" is a whole round with
+    its draft, and "look" one that reads the drafter's confidence before the verify pass.
     """
 
     kind: str
@@ -51,13 +51,13 @@ def survey(
     drafts: bool = True,
     budget: tuple[float, int] = BUDGET,
 ) -> Latencies:
-    """Latencies from `run`, which does a job and returns its seconds.
+    """Measure latencies with `run`, which does a job and returns its seconds.
 
-    With `batch` two sequences are timed, too, and passes wider than a block, which only batches
-    use. Without `drafts` there is no drafter, and its block takes no time. The shortest time of
-    each job counts, as building its kernels and other work on the machine only add. When the
-    `budget` (seconds, or plain steps if those take longer) is spent, the remaining jobs are left
-    out; a plain step, a draft and the widest chain never are.
+    batch: also time two sequences, and passes wider than a block, which only batches use. drafts:
+    whether there is a drafter; if not, a block takes no time. The shortest time of each job counts,
+    because building kernels and other work on the machine only add to it. When the `budget`
+    (seconds, or decode steps if those take longer) is spent, the remaining jobs are left out. A
+    decode step, a draft and the widest chain are always timed.
     """
     plain = Job("plain", 1)
     widest = Job("chain", block_size)
@@ -86,19 +86,19 @@ def make_latencies(times: dict[Job, float], block_size: int) -> Latencies:
     draft = times.get(Job("draft", block_size), 0.0)
     widest = times[Job("chain", block_size)]
     chains = {job.rows: t for job, t in times.items() if job.kind == "chain" and job.sequences == 1}
-    # No verify is quicker than a plain step: where it seems so, other work was in the way.
+    # No verify pass is faster than a decode step. If it seems to be, other work was running.
     knots = [(rows, max(plain, seconds - draft)) for rows, seconds in sorted(chains.items())]
     two_rows = 2 * (block_size // 2)
     block = max(0.0, times.get(Job("draft", block_size, 2), draft) - draft)
     alone = chains.get(two_rows, widest)
     sequence = max(0.0, times.get(Job("chain", two_rows, 2), 0.0) - alone - block)
-    # Reading hides no more than all of a draft.
+    # Reading costs a whole draft at most. That is also assumed if no look was timed.
     read = min(draft, max(0.0, times.get(Job("look", block_size), inf) - widest))
     return Latencies(plain, draft, ((1, plain), *knots), read=read, sequence=sequence, block=block)
 
 
 def warm_up(run: Callable[[Job], float], job: Job) -> float:
-    """Build a job's kernels, then do it for as long as a chip's clock may still rise; seconds."""
+    """Build a job's kernels, then run it until the chip is at full clock. Returns the seconds."""
     built = run(job)
     worked = 0.0
     while worked < WARM:
@@ -109,7 +109,7 @@ def warm_up(run: Callable[[Job], float], job: Job) -> float:
 class Scratch:
     """Two sequences of `depth` tokens, which draft blocks of `block_size` rows.
 
-    Without a drafter "draft" is no job of theirs.
+    Without a drafter they cannot run "draft" jobs.
     """
 
     def __init__(self, target: Target, drafter: Drafter | None, depth: int, block_size: int):
@@ -133,10 +133,10 @@ class Scratch:
         self._sequences[0].rewind(depth)
 
     def run(self, job: Job) -> float:
-        """Seconds of one job, its rows shared evenly; afterwards the sequences are as before."""
+        """Run a job, its rows shared evenly, and restore the sequences. Returns its seconds."""
         sequences = self._sequences[: job.sequences]
         caches = [s.draft_cache for s in sequences if s.draft_cache is not None]
-        for cache in caches:  # what the round before committed waits for the drafter
+        for cache in caches:  # the drafter has yet to read the tokens of the last round
             cache.rewind(self._depth - self._taps.shape[1])
             cache.append(self._taps, [0] * self._taps.shape[1])
         if job.kind == "plain":
@@ -160,7 +160,7 @@ class Scratch:
         return seconds
 
     def _plain_steps(self, sequence: Sequence) -> float:
-        """Seconds of a plain step, as the engine takes them: the next begins before it is read."""
+        """Seconds of a decode step as the engine runs it: the next starts before it is read."""
         no_draft = Draft.none()
         began = 0.0
         (ahead,) = self._verify([sequence], 1)
@@ -180,7 +180,7 @@ class Scratch:
         return seconds
 
     def _verify_and_commit(self, sequences: list[Sequence], rows: int) -> None:
-        """The rest of a round; half of each chain is kept, whatever the target says."""
+        """Run the rest of a round. Half of each chain is kept, whatever the target chooses."""
         outputs = self._verify(sequences, rows)
         draft = Draft(mx.array(self._ids(rows)[1:], dtype=mx.int32))
         outcomes = [self._rule.outcome(draft, output.logits, [], 0) for output in outputs]
@@ -198,7 +198,7 @@ class Scratch:
         return self._target.read(queries, at_once=True)
 
     def _ids(self, count: int) -> list[int]:
-        """Different tokens: rows of a mixture of experts must not all go to the same."""
+        """Different tokens, so that the rows of a mixture of experts use different experts."""
         return [(7919 * number + 13) % self._target.vocab_size for number in range(count)]
 
 
@@ -208,7 +208,7 @@ def half(rows: int) -> int:
 
 
 def depth_that_fits(target: Target, drafter: Drafter | None, depth: int, free: int) -> int:
-    """As deep as two scratch sequences fit into a share of `free` bytes, `depth` at most."""
+    """Halve `depth` until two scratch sequences fit into SHARE of `free` bytes."""
     item = target.embed(mx.array([0])).dtype.size
     row = 0 if drafter is None else drafter.row_bytes(item)
     while depth > 1 and 2 * (cache_bytes(target.config, depth, item) + depth * row) > SHARE * free:
@@ -224,11 +224,10 @@ def measure(
     *,
     budget: tuple[float, int] = BUDGET,
 ) -> Latencies:
-    """The latencies of a pair at a context of `depth` tokens, or less where memory is short.
+    """Measure the latencies of a pair at a context of `depth` tokens, or fewer if memory is short.
 
-    Of a sharded target these are rank 0's times, and the slowest rank decides them: each layer's
-    sums wait for all ranks, so that no pass ends here before it can end everywhere. `budget` as in
-    `survey`.
+    For a sharded target, these are rank 0's times. The slowest rank decides them, because each
+    layer's sums wait for all ranks. `budget` as in `survey`.
     """
     depth = depth_that_fits(target, drafter, depth, working_set() - mx.get_active_memory())
     scratch = Scratch(target, drafter, depth, block_size)

@@ -21,7 +21,7 @@ class Request(GenerationOptions):
     generation_prompt: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Raise UsageError for what is invalid with every model."""
+        """Raise UsageError for options that are invalid with every model."""
         if not self.prompt:
             raise UsageError("the prompt is empty.", hint="say something")
         GenerationOptions.__post_init__(self)

@@ -34,8 +34,8 @@ class StepKind(Enum):
 class ScheduledStep:
     """One sequence's part in a round. Each verb of the engine fills in some of its fields.
 
-    schedule: `kind`, `chunk` (the tokens of a prefill), `drafter` (the number of the one that
-    drafts) and its `draft_state`, for the policy.
+    schedule: `kind`, `chunk` (the tokens of a prefill), `drafter` (its number) and its
+    `draft_state`, for the policy.
     propose: `proposal` (the drafter's block), `plan` (how much of it is verified), `draft` (the
     tokens that are verified; none in a decode step unless a grammar forces some).
     verify: `output`, the logits and hidden states of the target's pass.
@@ -63,7 +63,6 @@ class ScheduledStep:
 
     @property
     def answer(self) -> AnswerState:
-        """The answer that the sequence is generating."""
         return self.sequence.answer
 
     @property
@@ -80,7 +79,7 @@ class ScheduledStep:
 
     @property
     def policy_result(self) -> StepResult:
-        """The step's result as the policy counts it."""
+        """The step's result, for the policy to learn from."""
         assert self.block is not None
         state = self.draft_state
         return StepResult(
@@ -96,14 +95,14 @@ class ScheduledStep:
         )
 
     def read_confidence(self) -> None:
-        """Wait for the drafter's confidence, if the policy wants it, and show it the policy."""
+        """Wait for the drafter's confidence, if it was requested, and put it into `draft_state`."""
         assert self.proposal is not None
         assert self.draft_state is not None
         confidence = self.proposal.read_confidence()
         self.draft_state = replace(self.draft_state, confidence=confidence)
 
     def query(self) -> SequenceRows:
-        """What the target reads: a chunk of the prompt, or the anchor and its drafts."""
+        """The target's input: a chunk of the prompt, or the anchor and its drafts."""
         sequence = self.sequence
         if self.chunk is not None:
             tokens = mx.array(self.chunk.tokens)
@@ -143,7 +142,7 @@ class ScheduledStep:
         self.sampled_token, self.outcome = rule.step(logits, history, answer.position)
 
     def _allowed(self, logits: mx.array) -> mx.array:
-        """The logits, with -inf for what the sequence's grammar does not allow."""
+        """The logits, with -inf for tokens that the sequence's grammar does not allow."""
         constraint = self.answer.constraint
         if constraint is None:
             return logits
@@ -153,8 +152,8 @@ class ScheduledStep:
     def read_accepted(self) -> tuple[int, ...]:
         """Wait for the outcome: the accepted drafts and the bonus token, up to the answer's end.
 
-        Empty before the prompt's end. Raises DFlashError if logits are NaN, or if the grammar
-        allows no token.
+        Empty before the prompt's last chunk. Raises DFlashError if logits are NaN, or if the
+        grammar allows no token.
         """
         if self.outcome is None:
             return ()
@@ -170,8 +169,8 @@ class ScheduledStep:
     def commit(self, tokens: tuple[int, ...]) -> None:
         """Append the accepted tokens to the answer, and the tokens before them to the caches.
 
-        Caches end before the anchor: they take the old one here, and the last of `tokens` is the
-        new one. Rows of rejected drafts are dropped.
+        The caches never hold the anchor. They get the old anchor and all `tokens` but the last,
+        which is the new anchor. Rows of rejected drafts are dropped.
         """
         assert self.output is not None
         sequence = self.sequence
@@ -204,7 +203,6 @@ class ScheduledStep:
         )
 
     def _commit_chunk(self) -> None:
-        """Append a chunk of the prompt to the caches."""
         assert self.chunk is not None
         assert self.output is not None
         sequence = self.sequence
@@ -221,9 +219,9 @@ class DraftProposal:
     """One sequence's drafted block, whose computation has begun.
 
     `chain`: the drafts of all positions. `top`: the likeliest tokens of each position, in the mode
-    ddtree. `confidence`: waits for how likely each draft is after those before it [γ]; None where
-    the policy does not want it. No draft follows one of `stops`, and drafts that the `constraint`
-    does not allow are not verified.
+    ddtree. `confidence`: waits for the drafter's confidence [γ]; None if it was not requested. In
+    a tree no draft follows one of `stops`; in a greedy chain its confidence is then 0. Drafts that
+    the `constraint` does not allow are not verified, but for the first one of a sampled chain.
     """
 
     block: DraftBlock
@@ -241,7 +239,7 @@ class DraftProposal:
             mx.async_eval(self.chain.tokens)
 
     def read_confidence(self) -> Confidence | None:
-        """Wait for the drafter's confidence, if the policy wants it; 0 after a stop token."""
+        """Wait for the drafter's confidence, if requested; after a greedy stop token, 0."""
         if self.confidence is None:
             return None
         confidence = np.nan_to_num(self.confidence(), nan=0.0)
@@ -256,8 +254,8 @@ class DraftProposal:
     def cut(self, plan: Plan, room: int) -> Draft:
         """The drafts that the plan verifies: at most `room` of the chain, or a tree.
 
-        The tree is that of arXiv 2604.12989, algorithm 1. Tokens that a grammar forces take the
-        place of other drafts, and may follow them up to the chain's length.
+        The tree is that of arXiv 2604.12989, algorithm 1. Tokens that a grammar forces replace
+        other drafts. In a chain, they may also follow them, up to the chain's length.
         """
         nodes = plan.rows - 1
         if not plan.tree:
@@ -276,7 +274,7 @@ class DraftProposal:
 
 
 def propose(sequence: TokenSequence, block: DraftBlock, *, confidence: bool) -> DraftProposal:
-    """Begin to compute a sequence's drafts from a block; `confidence`: the policy wants it."""
+    """Begin to compute a sequence's drafts from a block, and its `confidence` if requested."""
     answer = sequence.answer
     tree = answer.request.mode == "ddtree"  # needs no chain
     chain = Draft.none() if tree else answer.rule.draft(block, sequence.history)

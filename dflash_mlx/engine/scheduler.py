@@ -39,9 +39,9 @@ class Scheduler:
     ) -> list[ScheduledStep]:
         """A step for each sequence: a chunk of its prompt, one token, or drafts to verify.
 
-        `prefill_step_size`: at most so many prompt tokens are read in a pass, fewer while other
-        sequences decode. Sequences whose pass was run `ahead` do not draft. Computes nothing on
-        the device, and measures nothing.
+        `prefill_step_size`: limit of the prompt tokens in a pass, lower while other sequences
+        decode. Sequences whose pass was run `ahead` do not draft. Computes nothing on the device,
+        and measures nothing.
         """
         batch = [ScheduledStep(sequence) for sequence in sequences]
         prefilling = [step for step in batch if step.sequence.unread]
@@ -65,7 +65,7 @@ class Scheduler:
         return batch
 
     def _draft_states(self, sequence: Sequence) -> list[DraftState | None]:
-        """What the policy sees of each drafter; None for a drafter that cannot draft now."""
+        """Each drafter's state for the policy; None for a drafter that cannot draft now."""
         answer = sequence.answer
         states = list[DraftState | None]()
         for drafter, cache, acceptance in zip(
@@ -81,10 +81,7 @@ class Scheduler:
         return states
 
     def choose_num_drafts(self, batch: list[ScheduledStep]) -> None:
-        """Choose how much of each proposal is verified.
-
-        Waits for the drafters' confidence where a policy wants it.
-        """
+        """Choose how much of each proposal is verified. Waits for the confidence, if requested."""
         proposed = [step for step in batch if step.proposal is not None]
         for policy, group in by_policy(proposed):
             for step in group:
@@ -98,7 +95,7 @@ class Scheduler:
                 step.draft = step.proposal.cut(plan, room=step.answer.remaining)
 
     def may_run_ahead(self, sequence: Sequence) -> bool:
-        """Whether the next step decodes one token, whatever this step samples."""
+        """Whether the next step is a decode step that can start before the host reads a token."""
         answer = sequence.answer
         # Penalties and grammars need the sampled token, which the host has not read yet.
         if answer.request.sampling.penalised or answer.constraint is not None:
@@ -110,7 +107,10 @@ class Scheduler:
         return not answer.policy.may_draft(self._draft_states(sequence))
 
     def update(self, batch: list[ScheduledStep], seconds: float) -> None:
-        """Let the policies learn from the round, and from its time if it has only one policy."""
+        """Let the policies learn from the round.
+
+        Its time tells only if one policy decided for all steps, and none was a prefill or failed.
+        """
         read = sum(step.num_tokens for step in batch if step.kind is StepKind.PREFILL)
         generating = [step for step in batch if step.kind is not StepKind.PREFILL]
         if generating:
@@ -122,7 +122,7 @@ class Scheduler:
     def block_size(self, request: Request) -> int:
         """Rows of a drafted block, the anchor's included; 1 without drafts.
 
-        UsageError for a block size or a tree that cannot be verified, or if there is no drafter.
+        Raises UsageError for a block or tree that cannot be verified, or if there is no drafter.
         """
         if request.mode == "baseline":
             return 1
@@ -150,8 +150,8 @@ class Scheduler:
         """The policy for a request whose context has `depth` tokens.
 
         In the mode auto, an `idle` engine measures unknown latencies at that depth now. Otherwise
-        other answers would wait, so they are interpolated from other depths; if there are none,
-        the policy is that of the mode dflash.
+        other answers would have to wait, so the latencies are interpolated from other depths. If
+        none are known, the policy is that of the mode dflash.
         """
         width = self.block_size(request)
         if request.mode == "ddtree":
@@ -177,7 +177,7 @@ class Scheduler:
     def measure(self, depth: int) -> None:
         """Measure the latencies at all depths up to `depth`, so that no answer waits for it later.
 
-        For the policies of the mode auto that were used for a request.
+        This covers the block sizes that requests in the mode auto have used.
         """
         for table in self._tables.values():
             for measured in table.between(1, depth):
@@ -200,14 +200,14 @@ MAX_TOKENS = 2048  # per round, as mlx-lm's prefill_step_size
 class TokenBudget:
     """How many prompt `tokens` a round reads while other answers wait for their next tokens.
 
-    As many as fit into STALL seconds, by the rounds so far.
+    This is the number that fits into STALL seconds, as learned from the rounds so far.
     """
 
     def __init__(self) -> None:
         self.tokens = 256  # the first rounds correct it
 
     def update(self, read: int, seconds: float) -> None:
-        """Learn from a round that read so many prompt tokens in so many seconds."""
+        """Learn from a round that read `read` prompt tokens in `seconds`."""
         if read:
             fits = int(read * STALL / seconds)
             self.tokens = min(MAX_TOKENS, max(MIN_TOKENS, (self.tokens + fits) // 2))

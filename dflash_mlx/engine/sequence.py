@@ -26,7 +26,7 @@ from dflash_mlx.speculation.tree import Tree
 from .request import Request
 
 PREFILL_STEP_SIZE = 2048  # tokens of a prompt per pass, as in mlx-lm
-EXACT_CHUNK = 256  # the same in exact mode, where each pass but the last ends at a multiple of it
+EXACT_CHUNK = 256  # in exact mode passes end at its multiples, and at a prompt's last two tokens
 CLEAR_EVERY = 256  # tokens between calls of mx.clear_cache, as in mlx-lm
 
 
@@ -42,12 +42,12 @@ class PrefillChunk:
 class AnswerState:
     """One answer that is being generated: its request, its acceptance rule, and its progress.
 
-    `anchor` is the newest token, which is not in the caches yet; None while the prompt is read.
-    `position` tokens are committed, at most `remaining` follow. `snapshots_at`: the lengths of the
-    prompt at which the caches take a snapshot. `separate_last_token`: the prompt's last token is
-    read in a pass of its own, as in mlx-lm. `constraint`: None without a grammar. `acceptance`: of
-    each drafter's drafts in this sequence. `finish_reason`: "stop", "length", "error" if it cannot
-    go on; None before the end.
+    `anchor`: the newest token, which is not in the caches yet; None while the prompt is read.
+    `position`: tokens committed. `remaining`: how many may follow. `snapshots_at`: the lengths of
+    the prompt at which the caches take a snapshot. `separate_last_token`: the prompt's last token
+    is read in a pass of its own, as in mlx-lm. `constraint`: None without a grammar. `acceptance`:
+    how each drafter's drafts do in this sequence. `finish_reason`: "stop", "length", or "error"
+    if the answer failed; None before the end.
     """
 
     request: Request
@@ -78,8 +78,8 @@ class AnswerState:
 class Sequence:
     """The tokens that the caches hold, and the answer that continues them, if there is one.
 
-    Used for several answers one after another, it reads no token twice. It need not be part of
-    every round. If `use_prefix_cache`, it reads from and writes to the engine's prefix cache.
+    Several answers can follow one another, and reuse the tokens that their prompts share. A round
+    need not include it. If `use_prefix_cache`, it reads and writes the engine's prefix cache.
     """
 
     def __init__(self, target: Target, *drafters: Drafter | None, use_prefix_cache: bool = True):
@@ -137,7 +137,10 @@ class Sequence:
         return len(answer.request.prompt) - len(self.tokens)
 
     def next_chunk(self, chunk: int) -> PrefillChunk:
-        """The next tokens of the prompt to read, at most `chunk`."""
+        """The next tokens of the prompt to read: at most `chunk`.
+
+        In exact mode they end at the next multiple of EXACT_CHUNK instead.
+        """
         prompt = self.answer.request.prompt
         start = len(self.tokens)
         if self.target.kernels.exact:
@@ -153,23 +156,23 @@ class Sequence:
     def align(self, length: int) -> int:
         """How many of a prompt's first `length` tokens other prompts may reuse.
 
-        In exact mode only whole chunks: the bits of a row depend on the others in a long pass.
+        In exact mode only whole chunks: in a long pass, the bits of a row depend on the other rows.
         """
         return length // EXACT_CHUNK * EXACT_CHUNK if self.target.kernels.exact else length
 
     @property
     def reusable(self) -> int:
-        """How many of the tokens prompts may reuse; in exact mode none of an answer."""
+        """How many of the tokens later prompts may reuse; in exact mode, none of an answer's."""
         if not self.target.kernels.exact:
             return len(self.tokens)
         prompt = 0 if self.last_answer is None else len(self.answer.request.prompt) - 1
         return self.align(min(prompt, len(self.tokens)))
 
     def reuse(self, prompt: Iterable[int], *, drafting: bool) -> tuple[int, int]:
-        """Keep the tokens that a prompt begins with: how many are kept, and how many are lost.
+        """Keep the tokens that a prompt begins with. Returns how many are kept, and how many lost.
 
-        At least the prompt's last token is left to read. Tokens are lost where the caches can only
-        rewind to an earlier place. If `drafting`, only tokens are kept that the drafter has read.
+        The prompt's last token is never kept. Tokens are lost if the caches can only rewind to an
+        earlier place. If `drafting`, tokens that the drafter has not read are lost, too.
         """
         common = 0
         for old, new in zip(self.tokens, [*prompt][:-1], strict=False):
@@ -190,7 +193,7 @@ class Sequence:
         return kept, common - kept
 
     def rewind(self, length: int) -> None:
-        """Keep the first `length` tokens. Raises RewindError, with nothing changed."""
+        """Keep the first `length` tokens. If that fails, raises RewindError and changes nothing."""
         self.target_cache.rewind(length)
         for cache in self.draft_caches:
             if cache.offset > length:
@@ -204,9 +207,9 @@ class Sequence:
         draft: list[tuple[Rows, ...]] | None,
         snapshot: Snapshot | None,
     ) -> None:
-        """Append tokens by their rows in the caches of both models, as if they had been read.
+        """Append tokens with their rows for the caches of both models, as if they had been read.
 
-        Without the rows of the drafter (`draft`), its cache falls behind. `snapshot`: the states of
+        Without rows for the drafter (`draft`), its cache falls behind. `snapshot`: the states of
         the target's recurrent and sliding layers, if it has any.
         """
         before = len(self.tokens)
@@ -238,10 +241,10 @@ class Sequence:
         *,
         all_kept: bool = False,
     ) -> None:
-        """Keep the first of the last pass's tokens, with their taps [1, R, K * Ht].
+        """Keep `tokens` of the last pass, whose R rows have the taps [1, R, K * Ht].
 
-        The pass's other rows are dropped, unless `all_kept`: then a later pass may have begun.
-        `path`: the rows of the tokens in a tree, from the anchor's.
+        They are the first rows, or those of `path` in a tree, from the anchor's. Other rows are
+        dropped. `all_kept`: there are none, so a later pass may have begun already.
         """
         count = len(tokens)
         if path is not None:

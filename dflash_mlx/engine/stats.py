@@ -11,11 +11,11 @@ class Stats:
     """The counts of one answer so far, and the rates that follow from them.
 
     committed: tokens of each verify, with the bonus token; the prefill's token is not counted.
-    drafted, accepted: drafts that were verified, and accepted ones; in a tree its nodes, and those
-        on the accepted path.
+    drafted, accepted: drafts that were verified, and those of them that were accepted. In a tree,
+        all nodes and those on the accepted path.
     accepted_by_position: how often a draft in position 1, 2, ... was accepted.
     prompt_tokens, cached_tokens: the prompt's length, and how many of its tokens were cached.
-    lost_tokens: tokens that were read again only because a cache could not rewind to them.
+    lost_tokens: tokens read again only because a cache lacked them or could not rewind to them.
     generated: tokens of the answer, with a stop token.
     seed: of the answer's random numbers; None at temperature 0.
     prefill_seconds: until the first token; decode_seconds: from the first token to the last.
@@ -59,22 +59,22 @@ class Stats:
 
     @property
     def acceptance_length(self) -> float:
-        """τ: mean tokens committed per verify, bonus included; 1.0 without a verify."""
+        """τ: mean tokens committed per verify pass, with the bonus token; 1.0 without a pass."""
         return sum(self.committed) / len(self.committed) if self.committed else 1.0
 
     @property
     def undrafted(self) -> int:
-        """Tokens without a verify: the prefill's token, and those of plain steps."""
+        """Tokens that no verify pass committed: the prefill's token, and those of decode steps."""
         return self.generated - round(self.verifies * self.acceptance_length)
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted drafts over drafts that were verified; 0.0 when there was none."""
+        """Accepted drafts divided by verified drafts; 0.0 without drafts."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """Decode rate: tokens after the first over the seconds they took; 0.0 without any."""
+        """Decode rate: tokens after the first, divided by their seconds; 0.0 without any."""
         if self.generated < 2 or not self.decode_seconds:
             return 0.0
         return (self.generated - 1) / self.decode_seconds

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PENDING_STEPS = 100  # steps of Python after which an asynchronous exception has arrived
-GATHER_SECONDS = 0.001  # to wait for the sequences of the last round
+GATHER_SECONDS = 0.001  # how long a round waits for the sequences of the last one
 
 
 class Stepper(Protocol):
-    """The engine."""
+    """The engine, as this module uses it."""
 
     def step(self, sequences: "list[Sequence]") -> list[Block | DFlashError]:
         """Compute one round: the next block of each sequence, or its error."""
@@ -72,7 +72,7 @@ class MLXThread:
         self._stepping: list[BlockJob] = []  # in the running round
         self._given_up: BaseException | None = None
         self.explain: Callable[[BaseException], BaseException] = lambda error: error
-        self._last_round: WeakSet[Sequence] = WeakSet()  # weak: does not keep their caches
+        self._last_round: WeakSet[Sequence] = WeakSet()  # weak, to let their caches be freed
         self._thread = Thread(target=self._run, name="dflash-mlx", daemon=True)
         self._thread.start()
         atexit.register(self._end)
@@ -95,10 +95,10 @@ class MLXThread:
             raise
 
     def ask(self, engine: Stepper, sequence: "Sequence") -> Future[Block]:
-        """The next block of a sequence, from a round that other sequences may share.
+        """Request the next block of a sequence, from a round that other sequences may share.
 
-        Asking again before it is computed gives the block after it. The future is cancelled if the
-        answer has ended.
+        A second request before the block is computed is for the block after it. The future is
+        cancelled if the answer has ended.
         """
         job = BlockJob(engine, sequence)
         self._put(job)
@@ -107,7 +107,7 @@ class MLXThread:
         return job.result
 
     def give_up(self, error: BaseException) -> None:
-        """Fail all jobs with this error, now and later: the thread may be blocked for ever."""
+        """Fail all jobs with this error, now and later: for a thread that may never end its job."""
         with self._gate:
             self._given_up = error
             waiting = [job for job in (self._running, *self._stepping, *self._wanted) if job]
@@ -126,7 +126,7 @@ class MLXThread:
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:
-        """A context without interrupts, for a function that runs in the thread."""
+        """Hold back interrupts within this context, in a function that runs in the thread."""
         with self._lock:
             for _ in range(PENDING_STEPS):  # an interrupt raised before arrives here
                 pass
@@ -146,7 +146,7 @@ class MLXThread:
         return self._run_round() if self._wanted else self._take(None)
 
     def _take(self, timeout: float | None) -> bool:
-        """Take the next job, if one comes in time, and run it if it is a function."""
+        """Take the next job, if one comes in time. A function runs now, a round later."""
         try:
             job = self._jobs.get(timeout=timeout) if timeout != 0 else self._jobs.get_nowait()
         except Empty:
@@ -188,7 +188,7 @@ class MLXThread:
             self._running = None
 
     def _interrupt(self, job: FunctionJob) -> None:
-        """End a function whose caller has left, unless it has ended."""
+        """Interrupt the function of a caller that has left, or cancel it if it has not started."""
         while not self._lock.acquire(timeout=0.2):
             if self._given_up is not None:  # the lock may never be released
                 return
@@ -238,7 +238,7 @@ class MLXThread:
                 settle(job.result, error)
             return True
         finally:
-            self._stepping = []  # or it would keep their caches
+            self._stepping = []  # to let their caches be freed
         for job, block in zip(group.values(), blocks, strict=True):
             settle(job.result, None if isinstance(block, Block) else block, block)
         self._last_round = WeakSet(s for s in group if not s.answer.finish_reason)

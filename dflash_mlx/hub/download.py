@@ -91,7 +91,7 @@ def to_dflash_error(error: Exception, repo: str) -> Exception:
         )
     if code >= 500:
         return DFlashError(
-            f"the Hub does not work ({code}).", hint=f"wait a while, then {RESUME_HINT}"
+            f"the Hub has failed ({code}).", hint=f"wait a while, then {RESUME_HINT}"
         )
     if code:
         return DFlashError(
@@ -103,7 +103,8 @@ def to_dflash_error(error: Exception, repo: str) -> Exception:
         return disk_error(error, repo)
     if "FileMetadataError" in names:
         return DFlashError(
-            "what answers is not the Hub.", hint="check HF_ENDPOINT and the proxy settings"
+            "the address of the Hub is answered by something else.",
+            hint="check HF_ENDPOINT and the proxy settings",
         )
     return error
 
@@ -113,16 +114,16 @@ def offline_error(repo: str) -> DFlashError:
     state = cached_state(repo)
     if state == "yes":
         return DFlashError(
-            f"'{repo}' is on this machine, and the Hub may not be asked for a newer version.",
+            f"'{repo}' is on this machine, and offline the Hub is not asked for a newer version.",
             hint="leave out --offline and HF_HUB_OFFLINE",
         )
     if state == "partly":
         return DFlashError(
-            f"'{repo}' is downloaded only in part, and the Hub may not be asked for the rest.",
+            f"'{repo}' is downloaded only in part, and offline the rest cannot be fetched.",
             hint=f"run `dflash models pull {repo}` without --offline and HF_HUB_OFFLINE",
         )
     return DFlashError(
-        f"'{repo}' is not on this machine and the Hub may not be asked.",
+        f"'{repo}' is not on this machine, and offline it cannot be downloaded.",
         hint="leave out --offline and HF_HUB_OFFLINE, or give a local folder",
     )
 
@@ -464,7 +465,7 @@ def download(repo: str, on_download: Progress | None = None) -> Path:
         count(plan.total_bytes - done)
         if name := first_missing_file(folder):
             raise DFlashError(
-                f"'{repo}' is not whole on the Hub: {name} is missing or damaged.",
+                f"'{repo}' is incomplete on the Hub: {name} is missing or damaged.",
                 hint="`dflash models list` shows models that are",
             )
         return folder

@@ -390,7 +390,7 @@ def value_of(name: str, value: Any, folder: Path) -> float:
         SamplingParams(**{name: number})
     except (UsageError, ValueError, OverflowError):
         raise DFlashError(
-            f"'{folder / FILE}' recommends a {name} that cannot be: {value!r:.40}.",
+            f"'{folder / FILE}' recommends a {name} that is out of range: {value!r:.40}.",
             hint="repair the file, or remove it",
         ) from None
     return number

@@ -1,1 +1,1 @@
-"""What decides how many rows a round verifies; pure decisions, no models."""
+"""Policies: they decide how many drafts a round verifies, and run no models."""

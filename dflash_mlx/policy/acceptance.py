@@ -1,9 +1,9 @@
-"""How likely the target accepts drafts, learned as moving averages from those that it verified.
+"""Estimates how likely the target accepts a draft, from the drafts that it verified.
 
-A drafter's confidence is how likely it takes each of its drafts to be right. How far that is true
-differs between drafters and texts, so it is never used as it is: drafts of about the same
-confidence share an average of how many of them were accepted. Where the confidence was not read,
-the drafts of each position of the block do.
+A drafter's confidence is its own estimate for each draft. How reliable that is differs between
+drafters and texts, so drafts of about the same confidence share a moving average of how many were
+accepted; the confidence itself is only its starting value. If the confidence was not read, drafts
+at the same position of the block share an average.
 """
 
 from collections.abc import Sequence
@@ -13,23 +13,23 @@ from itertools import accumulate, takewhile
 from math import exp, log
 from operator import mul
 
-# The probability that a drafter gives each position's draft [γ]; it ends before a 0.
+# The probability that the drafter gives each draft [γ]; drafts from the first 0 on are ignored.
 Confidence = Sequence[float]
 
-MEMORY = 0.95  # of a round for the next: twenty rounds show a rate, and are of the same passage
+MEMORY = 0.95  # weight of the past in each round: about twenty rounds count, all of one passage
 PRIOR = 2.0  # drafts that an average starts with: a few real ones soon count more
-LOG_ODDS = 6  # either way; beyond (0.25 % and 99.75 %) all confidence is the same
+LOG_ODDS = 6  # confidences beyond these log-odds (0.25 % and 99.75 %) share one average
 
 
 @dataclass(slots=True)
 class Averages:
-    """The acceptance probability of drafts by some number, as moving averages."""
+    """Moving averages of the acceptance probability, by position or by confidence interval."""
 
     verified: dict[int, float] = field(default_factory=dict)  # drafts, older ones counting less
     accepted: dict[int, float] = field(default_factory=dict)
 
     def probability(self, number: int, prior: float) -> float:
-        """The share of accepted drafts; `prior` where there were none."""
+        """The share of accepted drafts; `prior` if none were verified."""
         if number not in self.verified:
             return prior
         return self.accepted[number] / self.verified[number]
@@ -55,14 +55,14 @@ class Acceptance:
         self._by_confidence = Averages()
 
     def fork(self) -> "Acceptance":
-        """A copy that learns by itself."""
+        """An independent copy."""
         return deepcopy(self)
 
     def survivals(self, confidence: Confidence | None, positions: int) -> list[float]:
-        """The probability of each draft that it is accepted with all before it, falling.
+        """For each of the first `positions` drafts, the probability that it and all before pass.
 
-        For at most so many positions. By position where `confidence` is None; a position is then
-        taken to be as good as the one before it until its own drafts were verified.
+        If `confidence` is None, this uses the averages by position. A position without verified
+        drafts takes the average of the position before it.
         """
         if confidence is None:
             probabilities = self._position_probabilities(positions)
@@ -83,15 +83,15 @@ class Acceptance:
 
     @property
     def by_position(self) -> tuple[float, ...]:
-        """Share of the drafts in position 1, 2, ... that were accepted with all before them."""
+        """The probability that a draft in position 1, 2, ... is accepted with all before it."""
         return tuple(self.survivals(None, len(self._by_position.verified)))
 
     def update(
         self, confidence: Confidence | None, verified: int, accepted: int, *, ended: bool
     ) -> None:
-        """Of `verified` drafts the first `accepted` were accepted.
+        """Learn that the first `accepted` of `verified` drafts were accepted.
 
-        `ended`: the answer ended with the last of these, and nothing is known of the next.
+        `ended`: the answer ended with an accepted draft, so the draft after it was not judged.
         """
         known = accepted + (accepted < verified and not ended)
         self._by_position.update(range(known), self._position_probabilities(known), accepted)
@@ -101,7 +101,7 @@ class Acceptance:
 
 
 def interval(confidence: float) -> int:
-    """The number of the interval of confidences that average together: each one of log-odds."""
+    """The interval of a confidence: its log-odds, rounded, from 0 to 2 * LOG_ODDS."""
     bound = 1 / (1 + exp(LOG_ODDS))
     p = min(max(confidence, bound), 1 - bound)
     return round(log(p / (1 - p))) + LOG_ODDS

@@ -1,9 +1,9 @@
-"""The draft lengths that give the most tokens per second: the policy of the mode auto.
+"""The policy of the mode auto: it chooses the draft lengths with the most tokens per second.
 
-A round's expected tokens are the survivals of the drafts that it verifies, its seconds those of the
-latency table. The drafts of all sequences are ranked by their survival, and for every number of
-rows the likeliest ones are compared by the seconds of a pass of so many rows. Where drafts lose
-time against decode steps, a back-off pauses them.
+The latency table gives a round's seconds. Its expected tokens are one per sequence, plus the
+survival of each verified draft: the probability that the draft is accepted with all before it. The
+policy ranks the drafts of all sequences by survival, and verifies the first n, for the n with the
+best rate. If drafting loses time against decode steps, a back-off pauses it.
 """
 
 from collections import Counter
@@ -19,20 +19,20 @@ from .acceptance import Acceptance
 from .latency import Latencies, describe_plan
 from .policy import DraftState, PolicyState, StepResult
 
-LOSS = 0.5  # decode steps that drafts may lose before they pause: a tenth of a second at most
-CREDIT = 2.5  # decode steps of gain at most that pay for later losses: a bad passage
-PAUSE = 15  # decode steps of a pause for each that was lost: tries cost a fifteenth at most
-DOUBLINGS = 4  # of the pause after failed tries: a drafter that became good is found in 240 steps
-CLOCK_RATE = 0.06  # what one round's time changes: the disturbances of many rounds even out
-LATE = 0.25  # in logarithms: a round that was later than this tells no more
+LOSS = 0.5  # decode steps that drafting may lose before it pauses: a tenth of a second at most
+CREDIT = 2.5  # decode steps of gain that can pay for later losses: enough for a bad passage
+PAUSE = 15  # rounds of a pause per decode step lost, so that tries cost a fifteenth at most
+DOUBLINGS = 4  # of the pause after failed tries: up to 240 rounds per decode step lost
+CLOCK_RATE = 0.06  # weight of one round's time: the disturbances of many rounds even out
+LATE = 0.25  # a longer delay than this logarithm counts as this one
 
 
 @dataclass(slots=True)
 class BackOff:
-    """When to pause something that loses time, the longer the more often it has failed in a row.
+    """Decides when to pause something that loses time. Each failure in a row doubles the pause.
 
-    `lost`: decode steps that were lost and not gained since. `pause`: rounds until the next try.
-    `failures`: pauses since it last gained what it had lost.
+    `lost`: decode steps lost, less those gained. `pause`: rounds until the next try. `failures`:
+    pauses since the gain last reached CREDIT.
     """
 
     lost: float = 0.0
@@ -45,7 +45,7 @@ class BackOff:
         return self.failures > 0 and self.lost == 0.0
 
     def update(self, lost: float) -> None:
-        """Count a round that lost so many decode steps, or gained them (below 0)."""
+        """Count the decode steps that a round has lost; below 0 it has gained them."""
         self.lost = max(-CREDIT, self.lost + lost)
         if self.lost <= -CREDIT:
             self.failures = 0
@@ -56,9 +56,9 @@ class BackOff:
 
 
 class AdaptivePolicy:
-    """The policy of the mode auto; keep one for a pair, over all its texts.
+    """The policy of the mode auto. Keep one per pair: it learns from all texts.
 
-    Drafters that are not `free` share the latencies of a draft, the pause, and the confidence.
+    Drafters that are not `free` share the draft's latency, and both back-offs.
     """
 
     def __init__(self, latencies: Latencies, block_size: int):
@@ -66,21 +66,21 @@ class AdaptivePolicy:
         self._learned: dict[int, Acceptance] = {}  # over all texts, by drafter
         self._counts: Counter[Plan] = Counter()
         self._drafting = BackOff()
-        self._reading = BackOff()  # of the confidence
+        self._reading = BackOff()  # reading the confidence
         self._proven = False  # whether a draft that is not free was ever accepted
         self._sequences = 1
-        self._draft_seconds = 0.0  # of this round, reading included
+        self._draft_seconds = 0.0  # of this round, with reading the confidence
         self.refresh(latencies)
         self._last = (0, 1.0, latencies.plain)  # drafts, tokens and seconds
 
     def refresh(self, latencies: Latencies) -> None:
-        """Have other latencies from now on."""
+        """Use these latencies from now on, and forget the clock correction."""
         self._latencies = latencies
         self._clock = ClockCorrection()
         self._verify = cache(latencies.verify)
 
     def new_sequence(self, drafters: int) -> list[Acceptance]:
-        """Where drafts were ever accepted no pause goes on: those of a new text may be better."""
+        """What was learned so far. Ends a pause if drafts were ever accepted: the text is new."""
         self._drafting.lost = 0.0
         if self._proven:
             self._drafting.pause = 0
@@ -91,7 +91,7 @@ class AdaptivePolicy:
     ) -> list[int | None]:
         """The drafters with the most expected tokens per second."""
         count = len(sequences) + other_rows
-        if count < self._sequences:  # rows are cheaper than they were
+        if count < self._sequences:  # drafts cost less in a smaller batch
             self._drafting.pause = 0
         self._sequences = count
         self._draft_seconds = 0.0
@@ -103,7 +103,8 @@ class AdaptivePolicy:
     def _best(self, states: Sequence[DraftState | None], *, paused: bool) -> int | None:
         """The drafter with the most tokens per second in a round of this sequence alone.
 
-        One that is not free drafts unless it pauses: what it is expected to lose was counted.
+        A drafter that is not free is not compared with a decode step: the back-off counts its
+        losses, and pauses it.
         """
         choices: dict[int | None, DraftState | None] = {
             drafter: state
@@ -112,14 +113,14 @@ class AdaptivePolicy:
         }
         if all(state is not None and state.free for state in choices.values()):
             choices = {None: None, **choices}
-        if len(choices) == 1:  # in most rounds: saves the rate
+        if len(choices) == 1:  # in most rounds: needs no rate
             return next(iter(choices))
         return max(choices, key=lambda drafter: self._rate(choices[drafter]))
 
     def _rate(self, state: DraftState | None) -> float:
-        """Expected tokens per second of a round of one sequence, at its best length.
+        """Expected tokens per second of a round of one sequence, at its best draft length.
 
-        None is a decode step.
+        `state` is None for a decode step.
         """
         if state is None:
             return 1 / self._pass(1)
@@ -144,19 +145,19 @@ class AdaptivePolicy:
             self._reading.pause -= 1
         lengths = self._lengths(survivals, rows)
         if not self._proven or self._drafting.trying:
-            # A block that took time is not thrown away: one draft shows what it is worth.
+            # The block took time to draft: verify at least one draft, to learn what it is worth.
             shown = [bool(chain) and not s.free for s, chain in zip(drafts, survivals, strict=True)]
             lengths = [max(int(show), n) for show, n in zip(shown, lengths, strict=True)]
         self._last = (lengths[0], *self._expected(lengths, survivals, rows))
         return [Plan(length + 1) for length in lengths]
 
     def _survivals(self, state: DraftState) -> list[float]:
-        """Of the drafts that may be verified; until one was accepted, one a block shows as much."""
+        """Survivals of the drafts to choose from: one per block until a draft was ever accepted."""
         positions = self._positions if self._proven or state.free else 1
         return state.acceptance.survivals(state.confidence, min(positions, state.room - 1))
 
     def _lengths(self, survivals: list[list[float]], rows: int) -> list[int]:
-        """The drafts of each sequence with the most tokens per second, beside so many `rows`."""
+        """How many drafts per sequence give the most tokens per second, beside `rows` others."""
         ranked = sorted((-p, n) for n, chain in enumerate(survivals) for p in chain)
         tokens = accumulate((-negative for negative, _ in ranked), initial=float(rows))
         rates = [
@@ -169,14 +170,14 @@ class AdaptivePolicy:
     def _expected(
         self, lengths: list[int], survivals: list[list[float]], rows: int
     ) -> tuple[float, float]:
-        """Tokens and seconds of a round that verifies so many drafts beside so many `rows`."""
+        """Expected tokens and seconds of a round with `lengths` drafts beside `rows` others."""
         tokens = rows + sum(sum(chain[:n]) for n, chain in zip(lengths, survivals, strict=True))
         return tokens, self._draft_seconds + self._pass(rows + sum(lengths))
 
     def _count_reading(
         self, drafts: Sequence[DraftState], survivals: list[list[float]], rows: int
     ) -> None:
-        """Count what it loses to read the confidence: its time, less what better lengths save."""
+        """Count what reading the confidence loses: its time, less what better lengths save."""
         tokens, seconds = self._expected(self._lengths(survivals, rows), survivals, rows)
         pairs = zip(drafts, survivals, strict=True)
         unread = [state.acceptance.survivals(None, len(chain)) for state, chain in pairs]
@@ -185,7 +186,7 @@ class AdaptivePolicy:
         self._reading.update((self._latencies.read - saved) / self._pass(1))
 
     def _pass(self, rows: int) -> float:
-        """Seconds of this round's pass with so many rows, corrected by the clock."""
+        """Seconds of a pass of `rows` over this round's sequences, with the clock correction."""
         measured = self._verify(rows)
         further = self._latencies.sequence * max(0, self._sequences - 1)
         return measured * self._clock.factor(measured) + further
@@ -208,12 +209,12 @@ class AdaptivePolicy:
             self._drafting.pause -= 1
 
     def _update_acceptance(self, result: StepResult) -> float:
-        """Learn of one sequence's drafts; how many may be expected to be accepted of such."""
+        """Learn from one sequence's drafts. Returns how many of such drafts to expect accepted."""
         if result.drafter is None or result.acceptance is None or not result.own:
             return 0.0
         for acceptance in (result.acceptance, self._learned[result.drafter]):
             acceptance.update(result.confidence, result.own, result.kept, ended=result.ended)
-        if not self._proven and not result.free:  # what is expected is only the drafter's word
+        if not self._proven and not result.free:  # only the drafter's confidence backs expectations
             self._proven = result.kept > 0
             return result.kept
         return sum(result.acceptance.survivals(result.confidence, result.own))  # the rest is luck
@@ -240,8 +241,8 @@ class AdaptivePolicy:
 class ClockCorrection:
     """How much longer passes take than was measured: moving averages of logarithms.
 
-    One for all passes (heat, other work on the machine) and one for each measured width, which is
-    named by its seconds. Only the latter changes what is best.
+    One average is for all passes (heat, other work on the machine). The others are for single
+    widths, by their measured seconds; only these change which plan is best.
     """
 
     def __init__(self) -> None:
@@ -249,13 +250,13 @@ class ClockCorrection:
         self._widths: dict[float, float] = {}
 
     def factor(self, measured: float) -> float:
-        """What to multiply a pass of these seconds by, to compare it with other passes."""
+        """The correction of a pass that was measured at `measured` seconds, relative to others."""
         return exp(self._widths.get(measured, 0.0))
 
     def update(self, measured: float, expected: float, seconds: float) -> float:
-        """A round with such a pass should have taken `expected` seconds and took `seconds`.
+        """Learn from a round with such a pass that took `seconds` instead of `expected`.
 
-        Gives what it took without what all rounds have in common, a late round bounded.
+        Returns its seconds without the delay that all rounds share, its own delay up to LATE.
         """
         late = log(seconds / expected) - self._common
         late = max(-LATE, min(LATE, late))

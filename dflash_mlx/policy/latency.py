@@ -1,4 +1,4 @@
-"""What the parts of a round take on this machine, by the rows of its pass."""
+"""How long the parts of a round take on this machine, by the rows of its pass."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +11,6 @@ DECODE_STEP = Plan(1)
 
 
 def describe_plan(plan: Plan) -> str:
-    """A plan in words."""
     kind = "tree" if plan.tree else "chain"
     return "a plain step" if plan.rows == 1 else f"a {kind} of {plan.rows} rows"
 
@@ -20,10 +19,10 @@ def describe_plan(plan: Plan) -> str:
 class Latencies:
     """Seconds of the parts of a round, at a context of `depth` tokens.
 
-    `plain` is a decode step of one sequence, `draft` the draft of one block, `chain` are verifies
-    by the rows of the pass. `read` is what it adds to read the drafter's confidence before the
-    verify, `sequence` what each further sequence adds to a pass of as many rows, `block` what each
-    further block adds to a draft. ValueError for what cannot be latencies.
+    `plain` is a decode step of one sequence, `draft` the draft of one block, and `chain` has the
+    verify passes by their rows. `read` is added by reading the drafter's confidence before the
+    verify pass, `sequence` by each further sequence in a pass of as many rows, and `block` by each
+    further block of a draft. Raises ValueError for numbers that cannot be latencies.
     """
 
     plain: float
@@ -44,14 +43,14 @@ class Latencies:
 
     @property
     def disturbed(self) -> bool:
-        """Whether some pass took longer than its rows one by one: other work was in the way."""
+        """Whether a pass took longer than its rows one by one: other work was running."""
         return any(seconds > rows * self.plain for rows, seconds in self.chain)
 
     def verify(self, rows: int) -> float:
-        """Seconds of a pass; one between two measured widths takes as long as the slower of them.
+        """Seconds of a pass; between two measured widths, those of the slower one.
 
         Quantised products step up at certain widths, and a step may hide between two measurements.
-        Beyond the widest as many of the widest as it takes.
+        A pass beyond the widest counts as several of the widest.
         """
         if rows == 1:
             return self.plain

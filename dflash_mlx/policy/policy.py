@@ -1,8 +1,8 @@
-"""What decides how many drafts each sequence verifies: the protocol, and the fixed plans.
+"""Policies decide how many drafts each sequence verifies: the protocol, and the fixed policy.
 
-In each round the scheduler calls `choose_drafters`, `wants_confidence` once there are drafts,
-`choose_plans`, and `update` when the round is done. A policy only counts: it has no models, clocks
-or caches.
+In each round the scheduler calls `choose_drafters`, the engine `wants_confidence`, and the
+scheduler `choose_plans`, and `update` when the round is done. A policy has no models and no KV
+caches, and reads no clock.
 """
 
 from collections import Counter
@@ -20,9 +20,8 @@ from .latency import describe_plan
 class DraftState:
     """The drafts of one drafter for one sequence, before or after they are made.
 
-    `room`: tokens that the sequence may still commit. `confidence`: the drafter's, None where it is
-    not known. `free`: they take no time of the device, and their confidence is known before they
-    are made.
+    `room`: tokens that the sequence may still commit. `confidence`: None if it is not known.
+    `free`: drafting takes no time on the device, and the confidence is known without drafting.
     """
 
     acceptance: Acceptance
@@ -33,12 +32,12 @@ class DraftState:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of one sequence's round.
+    """The result of one sequence's part in a round.
 
-    `verified` drafts were in the pass and `accepted` of them kept; `committed` tokens at most
-    `accepted` say that the answer ended within them. `drafter`: which one drafted, with its
-    `acceptance`, None in a decode step; `free` as in `DraftState`. `judged`: so many of the first
-    tell of the drafter, None is all; about the others a grammar decided.
+    `verified`: drafts in the pass. `accepted`: those that the rule accepted. `committed`: tokens;
+    no more than `accepted` if the answer ended with a draft. `drafter`: its number, and
+    `acceptance` its record; both None in a decode step. `free`: as in `DraftState`. `judged`: how
+    many of the first drafts are the drafter's own, not a grammar's; None for all.
     """
 
     acceptance: Acceptance | None
@@ -53,12 +52,12 @@ class StepResult:
 
     @property
     def own(self) -> int:
-        """Of the verified drafts those that tell of the drafter."""
+        """How many of the verified drafts are the drafter's own."""
         return self.verified if self.judged is None else self.judged
 
     @property
     def kept(self) -> int:
-        """How many of these were accepted."""
+        """How many of the drafter's own drafts were accepted."""
         return min(self.accepted, self.own)
 
     @property
@@ -71,8 +70,8 @@ class StepResult:
 class PolicyState:
     """What was chosen so far, and why.
 
-    `plans`: how often each was chosen, most often first. `acceptance`: share of the drafts in
-    position 1, 2, ... of chains that were accepted with all before them.
+    `plans`: how often each was chosen, most often first. `acceptance`: the probability that a draft
+    in position 1, 2, ... of a chain is accepted with all before it.
     """
 
     name: str
@@ -82,19 +81,19 @@ class PolicyState:
 
 
 class Policy(Protocol):
-    """The draft length policy of some sequences."""
+    """Decides the draft lengths of some sequences."""
 
     def new_sequence(self, drafters: int) -> list[Acceptance]:
-        """What a new text starts with for each of so many drafters: what was learned so far."""
+        """The acceptance that a new sequence starts with, for each of the `drafters`."""
         ...
 
     def choose_drafters(
         self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
     ) -> list[int | None]:
-        """Which drafter drafts for each sequence, None for a decode step.
+        """Which drafter drafts for each sequence; None for a decode step.
 
-        Each sequence has a state for every drafter, None where that cannot draft for it now.
-        `other_rows`: what other sequences have in the pass.
+        Each sequence has a state for every drafter, or None if that one cannot draft now.
+        `other_rows`: how many other sequences are in the pass; each counts as one row.
         """
         ...
 
@@ -107,11 +106,11 @@ class Policy(Protocol):
         ...
 
     def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
-        """How much of each draft is verified."""
+        """How much of each draft is verified, beside the rows of other sequences."""
         ...
 
     def update(self, results: Sequence[StepResult], seconds: float | None) -> None:
-        """Learn from a round; its `seconds`, None where they are not known."""
+        """Learn from a round. `seconds`: None if they are not those of this policy alone."""
         ...
 
     @property
@@ -121,10 +120,10 @@ class Policy(Protocol):
 
 
 class FixedPolicy:
-    """Always the same plan: the modes dflash, ddtree and baseline."""
+    """The policy of the modes dflash, ddtree and baseline: always the same plan."""
 
     def __init__(self, plan: Plan, reason: str = ""):
-        """`reason`: why, where nobody asked for just this plan."""
+        """`reason`: why this plan, if the user did not choose it."""
         self._plan = plan
         self._reason = reason
         self._counts: Counter[Plan] = Counter()
@@ -136,7 +135,7 @@ class FixedPolicy:
     def choose_drafters(
         self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
     ) -> list[int | None]:
-        """The first that can draft, unless the plan is a decode step."""
+        """The first drafter that can draft, unless the plan is a decode step."""
         if self._plan.rows == 1:
             return [None] * len(sequences)
         able = [[n for n, state in enumerate(states) if state is not None] for states in sequences]
@@ -152,7 +151,7 @@ class FixedPolicy:
         return [self._plan] * len(drafts)
 
     def update(self, results: Sequence[StepResult], seconds: float | None) -> None:
-        """Count; a tree's positions are not known here."""
+        """Count plans and accepted drafts. A tree's positions are not known here."""
         for result in results:
             self._counts[result.plan] += 1
             if not result.plan.tree:

@@ -30,7 +30,7 @@ def parse_address(text: str) -> Address:
 
     The error for an address with a user or a query does not repeat it: these may be secrets.
     """
-    invalid = UsageError(f"'{text:.100}' is no address of a server.", hint=HINT)
+    invalid = UsageError(f"'{text:.100}' is not a server's address.", hint=HINT)
     base, _, model = text.partition("#")
     try:
         parts = urlsplit(base)
@@ -42,7 +42,8 @@ def parse_address(text: str) -> Address:
         raise invalid
     if parts.username is not None or parts.query:
         raise UsageError(
-            "an address with a user or a query is not taken, because chats would keep it.",
+            "an address with a user name or a query is refused, because saved chats would contain "
+            "it.",
             hint="a key goes into DFLASH_REMOTE_KEY or --remote-key-file FILE",
         )
     path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"

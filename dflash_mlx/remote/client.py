@@ -56,7 +56,7 @@ def connection_fault(error: Exception, url: str) -> DFlashError:
         )
     if isinstance(error, HTTPException):
         return DFlashError(
-            f"what answers at {url} is no HTTP server ({type(error).__name__}).",
+            f"the server at {url} does not speak HTTP ({type(error).__name__}).",
             hint="check the port, and whether it is https://",
         )
     reason = getattr(error, "strerror", None) or first_line(error)
@@ -69,7 +69,7 @@ def connection_fault(error: Exception, url: str) -> DFlashError:
 def broken_off(url: str, why: str) -> ServerLost:
     """The error for an answer that broke off."""
     return ServerLost(
-        f"the answer of {url} broke off ({why}).", hint="what came of it stays; ask again"
+        f"the answer of {url} broke off ({why}).", hint="the text so far is kept; ask again"
     )
 
 
@@ -83,13 +83,13 @@ def status_fault(response: "HTTPResponse", url: str, key: str | None) -> DFlashE
         return DFlashError(f"{url} {fault}.", hint=KEY_HINT)
     if 300 <= status < 400:
         location = response.getheader("Location", "another place")[:200]
-        return DFlashError(f"{url} sends on to {location} ({status}).", hint="give that address")
+        return DFlashError(f"{url} redirects to {location} ({status}).", hint="give that address")
     if status == 404 and "model" in message.lower():
         return DFlashError(
             f"{url} does not have this model{details}.", hint="name one of its models behind a #"
         )
     if status in (404, 405):
-        return DFlashError(f"{url} is no OpenAI-compatible API{details}.", hint=NO_ENDPOINT)
+        return DFlashError(f"{url} is not an OpenAI-compatible API{details}.", hint=NO_ENDPOINT)
     if status == 429:
         seconds = response.getheader("Retry-After", "")
         hint = f"ask again in {seconds} seconds" if seconds.isdecimal() else "ask again later"
@@ -190,7 +190,9 @@ def read_json(url: str, key: str | None) -> Any:
     try:
         return json.loads(response.read())
     except (ValueError, RecursionError):
-        raise DFlashError(f"{api_of(url)} is no OpenAI-compatible API.", hint=NO_ENDPOINT) from None
+        raise DFlashError(
+            f"{api_of(url)} is not an OpenAI-compatible API.", hint=NO_ENDPOINT
+        ) from None
     except (OSError, http.client.HTTPException) as error:
         raise connection_fault(error, api_of(url)) from None
     finally:

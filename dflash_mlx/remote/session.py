@@ -42,7 +42,7 @@ def sampling_fields(params: SamplingParams, kind: str) -> dict[str, Any]:
     the parameter is off, because the server's default may be another one.
     """
     if params.logit_bias:
-        raise UsageError("logit_bias is of token ids, which a server elsewhere may not share.")
+        raise UsageError("logit_bias names token ids, which may differ on the server.")
     sampling: dict[str, Any] = {}
     for option in declared(SamplingParams):
         value = getattr(params, option.name)
@@ -245,7 +245,7 @@ def connect(address: Address, key: str | None = None) -> RemoteServer:
     response = read_json(f"{address.url}/models", key)
     entries = response.get("data") if isinstance(response, dict) else None
     if not isinstance(entries, list):
-        raise DFlashError(f"{address.url} is no OpenAI-compatible API.", hint=NO_ENDPOINT)
+        raise DFlashError(f"{address.url} is not an OpenAI-compatible API.", hint=NO_ENDPOINT)
     models = {
         entry["id"]: entry
         for entry in entries

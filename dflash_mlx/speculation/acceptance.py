@@ -5,7 +5,7 @@ logits at the same rows. Everything is lazy; the host reads one small array per 
 
     Match              greedy drafts; accepted while they equal the target's own choice
     TokenRejection     sampled drafts; Leviathan et al., arXiv 2211.17192
-    BlockVerification  sampled drafts, accepted as a whole; Sun et al., arXiv 2403.10444
+    BlockVerification  sampled drafts, judged jointly; Sun et al., arXiv 2403.10444
 """
 
 from collections.abc import Sequence
@@ -44,9 +44,9 @@ class Match:
     """The target chooses a token at every row; drafts are accepted while they equal its choices.
 
     At temperature 0 its choice is the argmax. Above, it is drawn with the key of the token's
-    position: draft d is accepted with probability p(d), the output has the target's distribution,
-    and a seed gives the same tokens however rounds divide them. `draws`: whether a rule samples its
-    drafts, and needs their distributions.
+    position. So draft d is accepted with probability p(d), the output has the target's
+    distribution, and the tokens of a seed do not depend on the rounds. `draws`: whether a rule
+    samples its drafts, and needs their distributions.
     """
 
     draws = False
@@ -120,7 +120,7 @@ class Match:
 class TokenRejection(Match):
     """Accept draft d with probability min(1, p(d) / q(d)); else resample from (p - q)+.
 
-    Its random numbers belong to rounds: a seed gives the same tokens for the same widths.
+    The random numbers depend on the rounds: a seed gives the same tokens only if they draft alike.
     """
 
     joint = False
@@ -135,7 +135,7 @@ class TokenRejection(Match):
         return self.keys[self._used - 1]
 
     def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
-        """A draw from each row, with the next keys."""
+        """A draw from each row, with the next keys. Of `places` only the number matters."""
         self._used += len(places)
         return self.shaper.draw(
             rows, self.keys.uniforms(range(self._used - len(places), self._used))
@@ -158,7 +158,7 @@ class TokenRejection(Match):
 
 
 class BlockVerification(TokenRejection):
-    """Accept prefixes by their joint ratio: never fewer drafts than token by token."""
+    """Accept a prefix by its joint ratio: on average no fewer drafts than token by token."""
 
     joint = True
 
@@ -169,9 +169,9 @@ RULES = {"match": Match, "token": TokenRejection, "block": BlockVerification}
 def make_rule(
     name: str, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None
 ) -> Match:
-    """The rule with a name; at temperature 0 always `Match`.
+    """The rule of this name; at temperature 0 always `Match`.
 
-    Without `kernels` everything is computed by MLX operations. Raises UsageError for an unknown
+    Without `kernels`, MLX operations compute everything. Raises UsageError for an unknown
     name.
     """
     if name not in RULES:
@@ -182,7 +182,7 @@ def make_rule(
 
 
 def random_bits(key: mx.array, count: int) -> mx.array:
-    """Uniform random words from a key, uint32 [count]: a key is two such words."""
+    """Uniform random words from a key, uint32 [count]: one from each key that it splits into."""
     return mx.random.split(key, count)[:, 0]
 
 

@@ -22,10 +22,10 @@ from .tree import Candidates, Rankings, Tree
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The drafts that a verify checks after an anchor: tokens [γ], a chain or nodes of a `tree`.
+    """The drafts that a pass verifies after an anchor: tokens [γ], a chain or nodes of a `tree`.
 
     Without tokens the round is a decode step. probabilities: the distributions of a sampled chain,
-    [γ, V]; or [γ, k] of the `candidates` [γ, k], and 0 for other tokens. judged: how many of the
+    [γ, V]; or [γ, k] over the `candidates` [γ, k], and 0 for others. judged: how many of the
     first drafts are the drafter's own, so that their acceptance counts for it; None for all.
     """
 
@@ -42,7 +42,7 @@ class Draft:
 
     @property
     def depth(self) -> int:
-        """The positions of the block that have drafts; a tree may have several for a position."""
+        """How many positions of the block have drafts; a tree may have several drafts for one."""
         return self.drafted if self.tree is None else max(self.tree.depths, default=0)
 
     @staticmethod
@@ -65,7 +65,7 @@ class Draft:
         )
 
     def with_forced(self, tokens: list[int], is_forced: list[bool], judged: int) -> "Draft":
-        """A sampled chain with these tokens, of which some are forced: their probability is 1.
+        """This sampled chain with `tokens`, some of them forced: their probability is 1.
 
         The others are the chain's own, at the same places. All after the chain's end are forced.
         """
@@ -90,7 +90,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class TopTokens:
-    """The likeliest tokens of every position, to be made `Candidates` on the host.
+    """The likeliest tokens of every position, from which the host makes `Candidates`.
 
     tokens: [γ, k] ids, ascending. scores: [γ, c, k] and totals: [γ, c], both float32.
     """
@@ -121,14 +121,14 @@ class PendingRankings(Protocol):
 
 
 class DraftBlock(Protocol):
-    """One drafted block. Its methods are lazy: only what is used is computed."""
+    """One drafted block. Its methods are lazy: MLX computes only the results that are used."""
 
     def greedy(self, kernels: Kernels | None = None) -> Draft:
         """The likeliest drafts."""
         ...
 
     def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
-        """Drafts sampled as `shaper` shapes logits, which may penalise tokens of the history."""
+        """Sample drafts from logits as `shaper` shapes them, with the history's penalties."""
         ...
 
     def confidence(self) -> Callable[[], np.ndarray]:
@@ -192,8 +192,9 @@ class Lattice:
     def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
         """Sampled from softmax(score / temperature) over the candidates after the draft before.
 
-        Every row of the lattice draws at once, and the walk takes those that it passes: the same
-        distribution as one position after another. Neither filters nor penalties apply.
+        Every row of the lattice draws at once, and the walk uses only the draws of its own rows.
+        The distribution is that of drawing one position after another. Filters and penalties do
+        not apply.
         """
         rows = self.scores * (1 / shaper.params.temperature)
         path = self._walk(mx.random.categorical(rows, key=key))
@@ -201,7 +202,7 @@ class Lattice:
         return Draft(self._tokens(path), chances, self.candidates)
 
     def confidence(self) -> Callable[[], np.ndarray]:
-        """The largest probability among the candidates, along the greedy walk."""
+        """The probability of the best candidate at each position of the greedy walk."""
         return largest(self.passed(self._walk(mx.argmax(self.scores, axis=-1))))
 
     def top_tokens(self, count: int) -> TopTokens:
@@ -209,13 +210,13 @@ class Lattice:
         return TopTokens(self.candidates, self.scores, mx.logsumexp(self.scores, axis=-1))
 
     def passed(self, path: mx.array, rows: mx.array | None = None) -> mx.array:
-        """The rows [γ, k] (of the scores) that a walk's places [γ] go through."""
+        """The rows [γ, k] that a walk with the places [γ] passes; without `rows`, scores."""
         rows = self.scores if rows is None else rows
         before = mx.concatenate([mx.zeros_like(path[:1]), path[:-1]])
         return mx.take_along_axis(rows, before[:, None, None], axis=1)[:, 0]
 
     def _walk(self, choices: mx.array) -> mx.array:
-        """Each row's choice [γ, k] -> the places [γ] of the candidates taken, from the anchor."""
+        """Follow each row's choice [γ, k] from the anchor -> the places [γ] of the candidates."""
         return selector_walk.walk(choices)
 
     def _tokens(self, path: mx.array) -> mx.array:

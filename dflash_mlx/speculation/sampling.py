@@ -1,8 +1,8 @@
-"""From raw logits to the distribution that is sampled, row by row of a pass.
+"""Turns raw logits into the distribution to sample from, for each row of a pass.
 
 Penalties and filters are those of mlx-lm in mlx-lm's own order, so plain decoding and DFlash sample
-one and the same distribution. A random key belongs to a position of the answer, not to a round:
-token n is drawn with the n-th key.
+from the same distribution. A random key belongs to a position of the answer, not to a round: token
+n is drawn with the n-th key.
 """
 
 import secrets
@@ -32,7 +32,7 @@ def top_ids(logits: mx.array, count: int) -> mx.array:
     if logits.shape[-1] % GROUP or logits.shape[-1] < 4 * GROUP * count:
         return mx.sort(mx.argpartition(costs, count - 1, axis=-1)[:, :count], axis=-1)
     costs = costs.reshape(costs.shape[0], -1, GROUP)
-    # In order, so that equals inside the blocks stand in the order of their ids.
+    # Sorted, so that equal logits of several blocks keep the order of their ids.
     blocks = mx.sort(mx.argpartition(costs.min(axis=-1), count - 1, axis=-1)[:, :count], axis=-1)
     inside = mx.take_along_axis(costs, blocks[..., None], axis=1).reshape(costs.shape[0], -1)
     places = mx.argpartition(inside, count - 1, axis=-1)[:, :count]
@@ -45,15 +45,15 @@ KEYS = 64  # made at once
 
 
 def new_seed() -> int:
-    """A seed for an answer that was given none."""
+    """A random seed, for an answer without one."""
     return secrets.randbits(63)
 
 
 class Keys:
     """The random keys of one answer, in a fixed order from a seed; no global state.
 
-    They are those that MLX's global generator gives after `mx.random.seed(seed)`, one a draw, so
-    stock mlx-lm draws token n with the n-th of them too.
+    MLX's global generator gives the same keys after `mx.random.seed(seed)`, one per draw, so stock
+    mlx-lm draws token n with the n-th key, too.
     """
 
     def __init__(self, seed: int):
@@ -92,8 +92,8 @@ class Keys:
 def categorical(rows: mx.array, uniforms: mx.array) -> mx.array:
     """Tokens [S] drawn from log-probabilities [S, V] up to a constant, by uniform numbers [S].
 
-    Each row gives what `mx.random.categorical` gives for it alone, by inverse CDF, with the key
-    that its number is from; that function would use one key for all rows, and another method.
+    For each row this is the token that `mx.random.categorical` draws, by inverse CDF, from that row
+    alone with the key of its number. For all rows at once it would use one key, and another method.
     """
     most = mx.max(rows, axis=-1, keepdims=True)
     weights = mx.where(mx.isinf(most), (rows == most).astype(rows.dtype), mx.exp(rows - most))
@@ -139,7 +139,7 @@ class Shaper:
     def draw(self, logits: mx.array, uniforms: mx.array) -> mx.array:
         """Tokens [S] drawn from penalised rows [S, V], as stock mlx-lm draws each of them."""
         if logits.dtype == mx.float32 and not self.params.filtered:
-            # A constant taken off a row changes no draw; at 16 bits it changes the rounding.
+            # The logsumexp below changes no draw, except by its rounding at 16 bits.
             return categorical(logits * (1 / self.params.temperature), uniforms)
         rows = self._filter(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
         return categorical(rows.astype(mx.float32), uniforms)
@@ -163,10 +163,10 @@ class Shaper:
     def _top(self, rows: mx.array) -> mx.array:
         """Rows [S, V] filtered by top-p, min-p and top-k, with `top_ids` as the widest sort.
 
-        mlx-lm takes the k likeliest of what the other two leave. These two drop all tokens below a
-        value, so the k likeliest can be taken first: the same tokens stay, also of equal ones.
-        Only the row's mass, which top-p is a share of, is not summed in mlx-lm's order: a token can
-        be on the other side of top-p where the mass above it is that share but for rounding.
+        mlx-lm applies top-k last. Top-p and min-p drop all tokens below some value, so top-k can
+        come first: the same tokens stay, also among equal ones. Only the row's mass, which top-p is
+        a share of, is summed in another order than in mlx-lm. So a token can fall on the other side
+        of top-p, if the mass above it equals that share up to rounding.
         """
         params = self.params
         ids = top_ids(rows, self._top_k)
@@ -180,7 +180,7 @@ class Shaper:
 
 
 def nucleus(best: mx.array, mass: mx.array) -> mx.array:
-    """Keep those of a row's likeliest log-probabilities [S, k] that make up a mass [S, 1].
+    """Keep the largest of a row's log-probabilities [S, k] that add up to a mass [S, 1].
 
     The others become -inf. The arithmetic is that of mlx-lm's `apply_top_p`, which takes whole rows
     and a share of their mass.
@@ -194,12 +194,12 @@ def nucleus(best: mx.array, mass: mx.array) -> mx.array:
 
 
 def recent(tokens: list[int]) -> mx.array:
-    """The tokens that penalties may look at."""
+    """The last tokens, which penalties look at."""
     return mx.array(tokens[-HISTORY:], dtype=mx.int32)
 
 
 def penalties(params: SamplingParams) -> list:
-    """mlx-lm's processors for biases and penalties; an empty list when all are off."""
+    """mlx-lm's logits processors for biases and penalties; empty if all are off."""
     repetition = params.repetition_penalty
     return make_logits_processors(
         logit_bias=dict(params.logit_bias) or None,
@@ -215,9 +215,9 @@ def penalties(params: SamplingParams) -> list:
 def read_logprobs(
     logits: mx.array, rows: Sequence[int], tokens: Sequence[int], count: int
 ) -> tuple[TokenLogprob, ...]:
-    """Log-probabilities of tokens [n], each by its row of logits [S, V]; computed in float32.
+    """Log-probabilities of tokens [n], each from its row of logits [S, V]; computed in float32.
 
-    With each the `count` likeliest of its row, at most V.
+    Each comes with the `count` likeliest tokens of its row, at most V.
     """
     logprobs = logits[mx.array(list(rows)[: len(tokens)])].astype(mx.float32)
     logprobs = logprobs - mx.logsumexp(logprobs, axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Draft trees: the likeliest continuations of an anchor, as many as a verify may hold.
+"""Draft trees: the likeliest continuations of an anchor, up to a number of nodes.
 
 DDTree (arXiv 2604.12989) takes a drafter's block as a distribution over texts. Its likeliest
 prefixes form a tree, and no other tree of that size has a longer expected match. A best-first heap
@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-Ranked = tuple[list[float], list[int], list[int]]  # log-probabilities, tokens, cases; falling
+Ranked = tuple[list[float], list[int], list[int]]  # log-probabilities, falling; tokens; cases
 Entry = tuple[float, tuple[int, ...], int, Ranked]  # -log q, ranks, parent's row, its children
 
 
@@ -21,9 +21,9 @@ Entry = tuple[float, tuple[int, ...], int, Ranked]  # -log q, ranks, parent's ro
 class Tree:
     """Draft tokens as nodes, parents before children.
 
-    Row 0 of a verify is the anchor, which is no node; rows 1, 2, ... are the nodes. tokens: the
-    drafts. parents: the rows that they follow. depths: their distances from the anchor. logs: the
-    drafter's log-probabilities of the whole paths to them.
+    Row 0 of a verify pass is the anchor, which is not a node; rows 1, 2, ... are the nodes.
+    tokens: the drafts. parents: the rows that they follow. depths: their distances from the
+    anchor. logs: the drafter's log-probabilities of the whole paths to them.
     """
 
     tokens: tuple[int, ...]
@@ -33,7 +33,7 @@ class Tree:
 
     @property
     def rows(self) -> int:
-        """Rows of a verify: the anchor and the nodes."""
+        """Rows of a verify pass: the anchor and the nodes."""
         return len(self.tokens) + 1
 
     def ancestors(self) -> np.ndarray:
@@ -90,7 +90,7 @@ class Tree:
 
 
 class Rankings(Protocol):
-    """The tokens that may stand at each position of a block, the likeliest first."""
+    """The candidate tokens for each position of a block, the likeliest first."""
 
     @property
     def positions(self) -> int:
@@ -119,7 +119,7 @@ class Candidates:
         self._known: dict[tuple[int, int], Ranked] = {}
 
     def after(self, position: int, case: int) -> Ranked:
-        """The tokens of a position; of equals the smaller id first."""
+        """The tokens of a position; among equally likely ones, the smaller id comes first."""
         ranked = self._known.get((position, case))
         if ranked is None:
             order = self._order[position, case]

@@ -103,7 +103,7 @@ def tool_of(function: Callable[..., Any]) -> Tool:
         )
     if inspect.iscoroutinefunction(function):
         raise UsageError(
-            f"{name} is a coroutine function, and nobody awaits a call.",
+            f"{name} is a coroutine function, and calls are not awaited.",
             hint="wrap it: def f(...): return asyncio.run(...)",
         )
     signature = inspect.signature(function)

@@ -114,8 +114,8 @@ def check_drafted(target: Target, count: int, *, dflash2: bool) -> None:
     """Raise UsageError if a drafter cannot have a vocabulary of `count` tokens."""
     if dflash2:
         raise UsageError(
-            "a DFlash 2 drafter has all tokens of its target.",
-            hint="give --dflash2 or --draft-vocab",
+            "a DFlash 2 drafter cannot have a smaller vocabulary than its target.",
+            hint="give either --dflash2 or --draft-vocab",
         )
     if not len(target.eos_ids) <= count < target.vocab_size:
         raise UsageError(
@@ -338,6 +338,6 @@ def choose_mask_token(
         if free:
             return free[0]
     raise DFlashError(
-        "the target's vocabulary has no token that never stands in text.",
+        "the target's vocabulary has no token that never occurs in text.",
         hint="name one that your texts do not use with --mask-token",
     )

@@ -110,7 +110,7 @@ def check_out(job: TrainJob) -> None:
     if has_checkpoints(job.out) and not job.resume:
         raise DFlashError(
             f"'{job.out}' already holds a run.",
-            hint="go on with it with --resume, or give another --out",
+            hint="continue it with --resume, or give another --out",
         )
     if job.resume and not has_checkpoints(job.out):
         raise DFlashError(f"there is no run in '{job.out}'.", hint="leave --resume out")

@@ -98,7 +98,7 @@ class TapStore:
         bits = np.fromfile(place.file, dtype="<u2", count=count, offset=place.start)
         if bits.size < count:
             raise DFlashError(
-                f"'{place.file}' has become shorter.", hint="remove it; --resume makes it again"
+                f"'{place.file}' was truncated.", hint="remove it; --resume makes it again"
             )
         return bits.reshape(place.rows, self._width)
 
@@ -113,7 +113,7 @@ def places(file: Path, width: int) -> dict[str, Place]:
     for key, shape in shapes.items():
         first, end = tensors[key]["data_offsets"]
         if len(shape) != 2 or shape[1] != width or end - first != 2 * shape[0] * width:
-            raise DFlashError(f"'{file}' holds other taps.", hint="remove it")
+            raise DFlashError(f"'{file}' holds the taps of another run.", hint="remove it")
         by_key[key] = Place(file, 8 + length + first, shape[0])
     return by_key
 

@@ -122,13 +122,13 @@ Fine.
     weather  what it is like · allowed in this session
     sleep  waits
     end  ends the server
-  the model is told of these in 319 tokens of its context
+  the tools are sent to the model: 319 tokens of its context
 
 › /mcp ask
   nothing is allowed any more: each call is asked about
 
 › /mcp off
-  the model is told of no tools; the servers run on
+  no tools are sent to the model; the servers keep running
 
 › weather Rome
 
@@ -281,7 +281,7 @@ def test_a_model_without_tools(chat: Callable[..., ToolChat]) -> None:
     )
     summary = session.talk.tools.summary(session.talk.backend)
     assert summary == "3 tools of here, but this model does not call tools"
-    assert "this model does not call tools: it is told of none of these" in session.type("/mcp")
+    assert "this model does not call tools: it does not get these" in session.type("/mcp")
     assert session.type("hello").endswith("Fine.\n\n")
 
 
@@ -379,7 +379,7 @@ def test_the_flag(cli_app: typer.Typer, tmp_path: Path, monkeypatch: pytest.Monk
     assert run() == (
         0,
         "the MCP server 'gone' does not run: there is no 'no-such'.\n"
-        "this model does not call tools: it is told of none\n"
+        "this model does not call tools, so the tools are not sent\n"
         "the answer was cut by --max-tokens, after 2 tokens\n",
     )
     monkeypatch.setattr("dflash_mlx.cli.backend.open.load_pair", lambda *args: 1 / 0)

@@ -66,7 +66,7 @@ def test_results_of_another_run_are_refused(tmp_path):
 def test_other_files_are_refused_and_left_alone(tmp_path, content):
     file = tmp_path / "r.jsonl"
     file.write_bytes(content)
-    with pytest.raises(DFlashError, match=r"line 1 of '.*' is no benchmark result"):
+    with pytest.raises(DFlashError, match=r"line 1 of '.*' is not a benchmark result"):
         results.Results(FACTS, file)
     assert file.read_bytes() == content
 
@@ -95,7 +95,7 @@ def test_lines_of_another_kind_are_named(tmp_path, changes):
         pass
     whole = file.read_bytes() + json.dumps({"kind": "answer", **data}).encode() + b"\n"
     file.write_bytes(whole)
-    with pytest.raises(DFlashError, match=r"line 2 of '.*' is no benchmark result"):
+    with pytest.raises(DFlashError, match=r"line 2 of '.*' is not a benchmark result"):
         results.Results(FACTS, file)
     assert file.read_bytes() == whole
 
@@ -107,7 +107,7 @@ def test_costs_of_another_kind_are_named(tmp_path):
             pass
         data = {"kind": "costs", "depth": 5, "verify": [[1, 0.5]], "draft": None, **costs}
         file.write_bytes(file.read_bytes() + json.dumps(data).encode() + b"\n")
-        with pytest.raises(DFlashError, match=r"line 2 of '.*' is no benchmark result"):
+        with pytest.raises(DFlashError, match=r"line 2 of '.*' is not a benchmark result"):
             results.Results(FACTS, file)
         file.unlink()
 
@@ -184,7 +184,7 @@ def test_pictures_have_axes_units_and_a_legend():
 
 def test_plots_are_refused_before_the_run(tmp_path, monkeypatch):
     for path, message in (
-        (tmp_path / "x.pdf", "is no PNG file"),
+        (tmp_path / "x.pdf", "is not a PNG file"),
         (tmp_path / "no" / "x.png", "there is no folder"),
     ):
         with pytest.raises(DFlashError, match=message):

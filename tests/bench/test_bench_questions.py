@@ -151,5 +151,5 @@ def test_suites_that_cannot_be_read(monkeypatch):
     assert "--prompts" in fault.value.hint
     for rows in ([{"other": 1}], [{"question": None}], []):
         fake_datasets(monkeypatch, rows)
-        with pytest.raises(DFlashError, match="has not the expected columns"):
+        with pytest.raises(DFlashError, match="does not have the expected columns"):
             questions.questions_of("gsm8k")

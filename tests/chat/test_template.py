@@ -58,7 +58,7 @@ def test_every_switch_is_heard_or_refused(family: str) -> None:
         if efforts:
             assert effort in template.write(ASK, options)
             continue
-        with pytest.raises(UsageError, match="knows no reasoning effort") as caught:
+        with pytest.raises(UsageError, match="has no reasoning effort") as caught:
             template.write(ASK, options)
         assert ("--think or --no-think" in caught.value.hint) == bool(switch)
     assert template.write(ASK) == default  # asking what it knows has changed nothing

@@ -73,7 +73,7 @@ def test_files_come_out_of_a_prompt_again(tree: Path) -> None:
         ("nowhere.md", "No such file"),
         ("src/picture.png", "it is not text"),
         ("src/latin.txt", "not UTF-8 text"),
-        ("*.rs", "no file is named '*.rs'"),
+        ("*.rs", "no file matches '*.rs'"),
         ("empty", "the folder 'empty' has no files"),
         ("src/*.png", "none of these files is text"),
         ("/dev/zero", "more than 2.0 MB"),

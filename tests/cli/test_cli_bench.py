@@ -256,7 +256,7 @@ BAD = [
     (["--check", "--modes", "dflash"], 2, "--check needs the mode baseline"),
     (["--check", "--temps", "1"], 2, "--check needs the mode baseline"),
     (["--modes", "baseline,dflash:4", "--block-size", "8"], 2, "no mode takes a block size."),
-    (["--plot", "x.pdf"], 1, "'x.pdf' is no PNG file."),
+    (["--plot", "x.pdf"], 1, "'x.pdf' is not a PNG file."),
     (["--prompts", "none.jsonl"], 1, "'none.jsonl' cannot be read (No such file or directory)."),
     (["--out", "no/folder/r.jsonl"], 1, "'no/folder/r.jsonl' cannot be written"),
     (["--accept", "token", "--modes", "ddtree"], 2, "'token' judges chains, not trees."),

@@ -59,12 +59,12 @@ def test_an_effort_is_told(run: Callable[..., Result]) -> None:
     [
         (["--think"], "", "has no switch for thinking", "leave the switch out"),
         (["--no-think"], EFFORT, "has no switch for thinking", "low, medium or high"),
-        (["--effort", "low"], "", "knows no reasoning effort", "leave the effort out"),
-        (["--effort", "low"], templates.GLM, "knows no reasoning effort", "--no-think"),
+        (["--effort", "low"], "", "has no reasoning effort", "leave the effort out"),
+        (["--effort", "low"], templates.GLM, "has no reasoning effort", "--no-think"),
         (["--effort", "xhigh"], EFFORT, "cannot be 'xhigh'", "low, medium or high"),
         (["--effort", "lots"], EFFORT, "'lots' is not one of", "--help"),
         (["--effort", "low", "--no-think"], templates.BOTH, "needs thinking", "one of them"),
-        (["--raw", "--think"], templates.GLM, "this is no chat", "without --raw"),
+        (["--raw", "--think"], templates.GLM, "sent without one", "without --raw"),
     ],
 )
 def test_what_is_not_known_is_refused(

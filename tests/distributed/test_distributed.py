@@ -118,7 +118,9 @@ def test_launch_gives_rank_0_the_streams(tmp_path: Path) -> None:
     assert "3 plus 4 is 7" in done.stdout
     offline = run_it([*start, "generate", "hi", "-m", "nowhere/model", "--offline"])
     assert offline.returncode == 1
-    assert "the Hub may not be asked" in offline.stderr  # joining has not read the setting yet
+    assert (
+        "offline it cannot be downloaded" in offline.stderr
+    )  # joining has not read the setting yet
     refused = run_it([*start, "bench"], stdin=subprocess.DEVNULL)
     assert refused.returncode == 2
     assert "'bench' does not run on several machines" in refused.stderr
@@ -377,7 +379,7 @@ GOOD_HOSTS = [{"ssh": "mac1", "ips": ["10.0.0.1"]}, {"ssh": "mac2", "ips": ["10.
         ({"hosts": GOOD_HOSTS, "envs": "A=1"}, "envs that set no variables"),
         ({"hosts": GOOD_HOSTS, "backend": "mpi"}, "names no group: 2 machines, backend mpi"),
         (GOOD_HOSTS[:1], "names no group: 1 machines"),
-        ({"hosts": 3}, "is no host file"),
+        ({"hosts": 3}, "is not a host file"),
         ([], "names no group"),
     ],
 )

@@ -59,7 +59,7 @@ def test_what_cannot_be_shared_out() -> None:
     group: Any = SimpleNamespace(size=lambda: 9, rank=lambda: 0)
     for family, sentence in (
         ("llama", "layers cannot be shared by 9 ranks"),
-        ("gemma4_unified", "its last layers read keys of earlier ones"),
+        ("gemma4_unified", "the model's last layers read keys of earlier layers"),
     ):
         target = make_target(family)
         with pytest.raises(DFlashError, match=sentence):

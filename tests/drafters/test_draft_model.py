@@ -211,7 +211,7 @@ def test_it_is_loaded_like_a_drafter(doubled: Pair, tmp_path: Path) -> None:
     session = Session(again, mode="dflash", use_prefix_cache=False)
     assert [b for b in session.stream(PROMPTS[0], max_tokens=20) if b.tokens]
     target, _ = tiny.save_pair(tmp_path, tiny.draft_settings)
-    with pytest.raises(DFlashError, match="has other tokens than"):
+    with pytest.raises(DFlashError, match="has a different vocabulary than"):
         with_drafter(other, str(target))
     with pytest.raises(UsageError, match="has no effect on prompt lookup"):
         load(None, "lookup", draft_bits=8)

@@ -191,9 +191,9 @@ def test_options_become_fields(fake: Behaviour) -> None:
 FAULTS = {
     "500": "has failed (500: because of 500 …)",
     "429": "is too busy for another request",
-    "404": "is no OpenAI-compatible API (404: because of 404 …)",
+    "404": "is not an OpenAI-compatible API (404: because of 404 …)",
     "401": "refuses the key (401)",
-    "no endpoint": "is no OpenAI-compatible API",
+    "no endpoint": "is not an OpenAI-compatible API",
 }
 
 

@@ -1,4 +1,4 @@
-"""Records of made-up bench runs, for tests of what is made of them."""
+"""Made-up records of bench runs, for tests of their evaluation."""
 
 from dataclasses import replace
 
@@ -10,12 +10,11 @@ FACTS = {"pair": {"target": "a"}, "settings": {"max_tokens": 8}}
 
 
 def schedule_of(names="baseline,dflash", **values) -> Schedule:
-    """A schedule with short answers."""
     return Schedule(modes=modes.parse_modes(names), **{"max_tokens": 8, **values})
 
 
 def turn(count=11, seconds=1.0, **values) -> Turn:
-    """An answer of `count` tokens, ten of them in `seconds`."""
+    """An answer of `count` tokens, ten of them decoded in `seconds`."""
     given = {
         "prompt_tokens": 20, "cached_tokens": 0, "text": "x", "tokens": tuple(range(count)),
         "finish_reason": "stop", "prefill_seconds": 0.5, "first_token_seconds": 0.6,
@@ -26,5 +25,5 @@ def turn(count=11, seconds=1.0, **values) -> Turn:
 
 
 def record(key=KEY, *turns, task="s", **changes) -> Record:
-    """A record of these turns, or of one."""
+    """A record of these turns, or of one default turn."""
     return Record(replace(key, **changes), task, turns or (turn(),), 1000)

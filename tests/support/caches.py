@@ -1,4 +1,4 @@
-"""Caches of tiny targets: passes over them, their rows, and what a fresh prefill leaves in them."""
+"""Tests of caches: passes over tiny targets, and comparison with a fresh prefill."""
 
 from functools import cache
 from typing import Any
@@ -15,8 +15,8 @@ from dflash_mlx.models.cache.target_cache import TargetCache, members
 from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.tree import Tree
 
-EXACT = 1e-5  # float32; stock mlx-lm differs by a third of that when it reads in other pieces
-QUANTISED = 2e-1  # a step of 8 bits
+EXACT = 1e-5  # float32; stock mlx-lm differs by a third of it with other prefill chunks
+QUANTISED = 2e-1  # one step of 8-bit quantisation
 KINDS = ("quantised", *tiny.FAMILIES)
 FORK = Tree((5, 6, 7), (0, 0, 2), (1, 1, 2), (0.0, 0.0, 0.0))
 
@@ -30,9 +30,9 @@ def layers_of(kind: str) -> list[Any]:
 
 @cache
 def target_of(kind: str) -> Target:
-    """The target that goes with a kind of cache; quantised rows must divide into groups.
+    """The target for a kind of cache; `head_dim` 32 is a multiple of the quantisation group.
 
-    Its weights are sober, so that `EXACT` is some roundings and nothing more.
+    The other targets have `sober` weights, so that `EXACT` allows rounding errors only.
     """
     if kind == "quantised":
         return tiny.make_target("llama", head_dim=32)
@@ -40,14 +40,14 @@ def target_of(kind: str) -> Target:
 
 
 def read(target: Target, cache: TargetCache, tokens: list[int]) -> mx.array:
-    """A pass; logits of the last token."""
+    """Run a pass over `tokens`; return the logits [V] of the last one."""
     logits, _ = target.forward(mx.array([tokens]), cache)
     mx.eval(logits, cache.state)
     return logits[0, -1]
 
 
 def rows(layer: Any) -> tuple[mx.array, ...]:
-    """The newest rows that attention may still ask for, in the order of their tokens; or states."""
+    """A layer's keys and values that attention can still read, oldest first, or its state."""
     if isinstance(layer, RecurrentCache):
         conv, state = layer.cache
         assert conv is not None
@@ -67,7 +67,7 @@ def rows(layer: Any) -> tuple[mx.array, ...]:
 
 
 def assert_same(target: Target, kind: str, cache: TargetCache, tokens: list[int]) -> None:
-    """Every layer's rows are those of a fresh prefill; 8-bit ones within one step."""
+    """Check that every layer equals a fresh prefill; 8-bit rows within one step."""
     fresh = TargetCache(layers_of(kind))
     read(target, fresh, tokens)
     assert cache.offset == len(tokens)
@@ -80,7 +80,7 @@ def assert_same(target: Target, kind: str, cache: TargetCache, tokens: list[int]
 
 
 def chunked(reads: list[int], size: int = 8) -> ChunkedKVCache:
-    """A chunked cache that was fed keys which are their own positions, as Llama 4 does it."""
+    """A chunked cache whose keys are their own positions, updated as by Llama 4."""
     cache: Any = ChunkedKVCache(size)
     for count in reads:
         cache.maybe_trim_front()
@@ -90,7 +90,7 @@ def chunked(reads: list[int], size: int = 8) -> ChunkedKVCache:
 
 
 def state_of_the_row_before(patch: pytest.MonkeyPatch) -> None:
-    """A fault: the recurrence runs through the rows as if they were a chain."""
+    """Plant a fault: treat the rows of a tree as a chain in the recurrence."""
 
     def chained(net: Any, *fed: Any) -> mx.array:
         return recurrent.update(net, *fed[:-1])[0]

@@ -1,4 +1,4 @@
-"""Tokenizers that call tools in each family's form, one byte a token, and calls as they look."""
+"""Byte tokenizers with the tool-call format of each family, and example calls."""
 
 from importlib import import_module
 from typing import Any
@@ -8,7 +8,7 @@ from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from templates import HARMONY_MARKS
 
 ARROWS = ("<tool_call>", "</tool_call>")
-# Marks that are tokens of their own.
+# Tool-call tags that are single tokens.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "json_tools": ARROWS,
     "qwen3_coder": ARROWS,
@@ -32,7 +32,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "harmony": (*HARMONY_MARKS, "<|constrain|>"),
     "muse_spark": (),
 }
-# A call of `weather` for "Br\"no", and one of `now` without arguments.
+# A call of `weather` with the city Br"no, and one of `now` without arguments.
 CALLS = {
     "json_tools": '<tool_call>\n{"name": "weather", "arguments": {"city": "Br\\"no"}}\n'
     '</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
@@ -56,7 +56,7 @@ STREAMED = {"json_tools", "qwen3_coder", "glm47", "minimax_m2", "mistral", "kimi
 
 
 def tokenizer_of(family: str, template: str | None = None) -> TokenizerWrapper:
-    """A tokenizer of a family; <|stop|> ends answers."""
+    """A tokenizer of a family; its end token is <|stop|>."""
     bare = tiny.byte_tokenizer("<|stop|>", FAMILIES[family], template)
     if family == "harmony":
         return bare

@@ -1,4 +1,4 @@
-"""Edits of a checkpoint on disk, and loads that must be refused."""
+"""Edits of checkpoints on disk, and loads that must fail."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from dflash_mlx.pair import load
 
 
 def refused(match: str, *args: Any, **options: Any) -> DFlashError:
-    """Load; the error that comes has a message with `match` in it and a hint, one sentence each."""
+    """Load and return the DFlashError; its message and its hint must be one sentence each."""
     with pytest.raises(DFlashError, match=match) as caught:
         load(*args, **options)
     error = caught.value
@@ -25,7 +25,7 @@ def refused(match: str, *args: Any, **options: Any) -> DFlashError:
 
 
 def edit_config(folder: Path, **changes: Any) -> None:
-    """Change keys of a config.json; None takes one out. dflash_config is merged."""
+    """Change keys of config.json; None removes a key. `dflash_config` is merged."""
     config = json.loads((folder / "config.json").read_text())
     nested = changes.pop("dflash_config", {})
     config = {k: v for k, v in {**config, **changes}.items() if v is not None}
@@ -39,7 +39,7 @@ def edit_config(folder: Path, **changes: Any) -> None:
 
 
 def edit_weights(folder: Path, change: Callable[[dict[str, mx.array]], None]) -> None:
-    """Change the tensors of a folder."""
+    """Change the tensors of a checkpoint in place."""
     loaded: Any = mx.load(str(folder / "model.safetensors"))
     weights: dict[str, mx.array] = dict(loaded)
     mx.eval(weights)

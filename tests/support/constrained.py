@@ -1,4 +1,4 @@
-"""Random schemas, and plain decoding that follows a grammar: what the engine is held against."""
+"""Random schemas, and plain decoding under a grammar as the reference for the engine."""
 
 import json
 import random
@@ -54,7 +54,7 @@ def random_schema(dice: random.Random, depth: int = 2) -> dict[str, Any]:
 
 
 def asked(number: int) -> tuple[Grammar, Callable[[str], bool]]:
-    """A grammar, and what tells whether a text follows it, by other means than llguidance."""
+    """A random grammar, and a check without llguidance whether a text matches it."""
     dice = random.Random(number)
     if number % 6 == 4:
         word = "".join(dice.sample("abcdef", 3))
@@ -68,7 +68,7 @@ def asked(number: int) -> tuple[Grammar, Callable[[str], bool]]:
 
 
 def follows(value: Any, schema: dict[str, Any]) -> bool:
-    """Whether a value is what a schema of `random_schema` asks for."""
+    """Whether a value matches a schema of `random_schema`."""
     if "anyOf" in schema:
         return any(follows(value, one) for one in schema["anyOf"])
     if "const" in schema:
@@ -93,13 +93,13 @@ def follows(value: Any, schema: dict[str, Any]) -> bool:
 
 @cache
 def trie(target: Target, tokenizer: TokenizerWrapper) -> llguidance.LLTokenizer:
-    """The target's tokens as llguidance knows them."""
+    """llguidance's tokenizer for a target."""
     fast: Any = tokenizer._tokenizer
     return from_tokenizer(fast, n_vocab=target.vocab_size, eos_token=sorted(target.eos_ids))
 
 
 def source(grammar: Grammar) -> str:
-    """The grammar for llguidance."""
+    """A grammar in llguidance's format."""
     make = llguidance.LLMatcher
     if grammar.kind == "lark":
         return make.grammar_from_lark(grammar.text)
@@ -109,10 +109,11 @@ def source(grammar: Grammar) -> str:
 
 
 class Plain:
-    """Stock mlx-lm whose logits a processor masks, by a matcher that reads the text anew each time.
+    """Plain decoding with stock mlx-lm; a logits processor masks what the grammar forbids.
 
-    With `thinks` (start, end) the answer may think first, where `inside` it surely does; line
-    breaks may follow. `least` is the smallest gap between the two likeliest tokens so far.
+    The matcher reads the whole text again for each token. `thinks`: (start, end) tokens of thinking
+    that may come first, also followed by line breaks; with `inside` the prompt has opened it.
+    `least`: the smallest gap so far between the two best logits.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Plain:
         self.breaks = {ids[0] for s in ("\n", "\n\n") if len(ids := encode(s)) == 1}
 
     def state(self, said: list[int]) -> tuple[np.ndarray, bool]:
-        """What may follow an answer so far, bool [V], and whether it is whole."""
+        """The mask of allowed next tokens, bool [V], and whether the answer is complete."""
         ends = sorted(self.target.eos_ids)
         free = np.ones(self.target.vocab_size, dtype=bool)
         free[ends] = False
@@ -152,7 +153,7 @@ class Plain:
         return mask, whole
 
     def follow(self, text: list[int]) -> tuple[np.ndarray, bool, bool]:
-        """What the grammar allows after a text, whether it is whole, and whether it is legal."""
+        """The mask after `text`, whether the match is complete, and whether `text` is valid."""
         matcher = llguidance.LLMatcher(trie(self.target, self.tokenizer), self.source, log_level=0)
         legal = not text or matcher.consume_tokens(text)
         bits = allocate_token_bitmask(1, self.target.vocab_size)
@@ -163,7 +164,7 @@ class Plain:
     def answer(
         self, prompt: list[int], max_tokens: int, params: SamplingParams | None = None
     ) -> list[int]:
-        """What plain decoding says."""
+        """Generate the answer of plain decoding."""
         params = params or SamplingParams()
 
         def masked(tokens: mx.array, logits: mx.array) -> mx.array:

@@ -1,16 +1,16 @@
-"""The device that a test computes on."""
+"""The device on which a test computes."""
 
 import os
 
 import pytest
 
-# "cpu": tests that are not marked `metal` compute there also where there is a GPU. Programs that
-# they start do not.
+# "cpu": tests without the mark `metal` compute on the CPU, even if there is a GPU. This does not
+# apply to programs that they start.
 DEVICE = os.environ.get("DFLASH_TEST_DEVICE", "")
 
 
 def use_device(test: pytest.Item) -> None:
-    """Compute a test on the device that its mark and DFLASH_TEST_DEVICE say."""
+    """Select the device from the test's mark and DFLASH_TEST_DEVICE."""
     import mlx.core as mx  # after OpenBLAS
 
     metal = test.get_closest_marker("metal") is not None

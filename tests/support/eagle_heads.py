@@ -1,4 +1,4 @@
-"""EAGLE-3 heads that were never trained, and their config.json."""
+"""Untrained EAGLE-3 heads for tiny targets."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def random_head(target: Target, seed: int = 2, **changes: Any) -> EagleDrafter:
-    """A head that was never trained, bound to a target with three layers."""
+    """An untrained head, bound to a target; taps three of its layers."""
     config = parse(settings(vocab_size=target.vocab_size, **changes))
     taps = (0, 1, 2)
     model = EagleModel(config, len(taps), target.hidden_size, frozenset({"lm_head"}))

@@ -1,4 +1,4 @@
-"""Engines of tiny pairs, and requests of all kinds answered alone and together."""
+"""Engines with tiny pairs, and requests that are answered alone and in batches."""
 
 import random
 from functools import cache
@@ -26,17 +26,17 @@ MODES: tuple[dict[str, Any], ...] = (
     {"mode": "ddtree", "tree_budget": 6},
     {"mode": "baseline"},
 )
-CHUNK = 7  # tokens of a prompt a pass, so that pieces of prompts share passes with all else
+CHUNK = 7  # prompt tokens per pass, so that prefill chunks share passes with verification
 
 
 @cache
 def target_of(family: str) -> Target:
-    """One target a family."""
+    """A tiny target; every call with the same family returns the same one."""
     return tiny.make_target(family)
 
 
 def request_of(number: int) -> Request:
-    """Requests of all kinds: prompts of several lengths, modes, samplings."""
+    """Request number N; prompt length, mode and sampling vary with the number."""
     return Request(
         prompt=tuple(tiny.prompt_of((4, 23, 9, 38)[number % 4], number)),
         sampling=SAMPLINGS[number // 4 % 4],
@@ -46,7 +46,7 @@ def request_of(number: int) -> Request:
 
 
 def engine_of(family: str, drafter: DFlashDrafter | None = None) -> Engine:
-    """An engine that reads prompts in small pieces."""
+    """An engine with small prefill chunks."""
     target = target_of(family)
     drafter = drafter or tiny.random_drafter(target)
     engine = Engine(target, drafter, compiler=tiny.compiler_of(target))
@@ -55,14 +55,14 @@ def engine_of(family: str, drafter: DFlashDrafter | None = None) -> Engine:
 
 
 def alone(engine: Engine, request: Request, sequence: Sequence | None = None) -> list[int]:
-    """The answer of a sequence, by default a new one, that has the engine for itself."""
+    """Answer a request with no other sequence running, by default in a new sequence."""
     sequence = sequence or Sequence(engine.target, *engine.drafters)
     engine.begin(sequence, request, len(request.prompt) - 1)
     return tiny.joined(list(tiny.rounds(engine, sequence)))
 
 
 def together(engine: Engine, requests: list[Request], dice: random.Random) -> list[list[int]]:
-    """The answers of sequences that join and leave at random rounds, and sometimes sit one out."""
+    """Answer requests in batches; sequences start at random rounds and sometimes skip one."""
     waiting, running = list(enumerate(requests)), {}
     said: list[list[int]] = [[] for _ in requests]
     while waiting or running:

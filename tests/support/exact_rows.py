@@ -1,4 +1,4 @@
-"""What exactness tests share: verifies held against plain steps, bit for bit."""
+"""Checks of exact mode: verify passes must equal decode steps bit for bit."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,13 +19,13 @@ TREE = Tree(
     logs=(0.0,) * 9,
 )
 PATH = (1, 3, 6, 9)
-KEPT = 3  # rows of the chain
+KEPT = 3  # rows of the chain that are committed
 
 
 def target_of(
     family: str, kernels: Kernels, dtype: mx.Dtype = mx.bfloat16, **changes: Any
 ) -> Target:
-    """A tiny target, whose every layer is tapped."""
+    """A tiny target with taps on every layer."""
     target = tiny.make_target(family, sober=True, **changes)
     target.model.set_dtype(dtype)
     target.tap(tuple(range(target.layers)))
@@ -34,7 +34,7 @@ def target_of(
 
 
 def taps(context: TokenSequence, tokens: Sequence[int]) -> mx.array:
-    """Taps [T, K * Ht] of plain steps."""
+    """Taps [T, K * Ht] of one decode step per token."""
     context.target_cache.tape(False)
     found = [
         context.target.forward(mx.array([[token]]), context.target_cache)[1][0] for token in tokens
@@ -45,7 +45,7 @@ def taps(context: TokenSequence, tokens: Sequence[int]) -> mx.array:
 
 
 def context_of(target: Target, prompt: list[int]) -> TokenSequence:
-    """A context that has read a prompt."""
+    """A sequence that has read a prompt."""
     context = TokenSequence(target, None)
     if prompt:
         context.read(prompt)
@@ -53,15 +53,16 @@ def context_of(target: Target, prompt: list[int]) -> TokenSequence:
 
 
 def check_all(target: Target, sizes: Iterable[tuple[int, int]]) -> None:
-    """`check` for lengths and rows."""
+    """Run `check` for pairs of (length, rows)."""
     for length, rows in sizes:
         check(target, length, rows)
 
 
 def check(target: Target, length: int, rows: int, after: int = 2) -> None:
-    """Rows of a chain and of a tree behind `length` tokens, and what follows, against plain steps.
+    """Compare a chain of `rows` and a tree after `length` tokens with decode steps.
 
-    All taps have the same bits. Some rows of each are kept, before the steps that follow.
+    All taps must have the same bits: those of each verify pass, and those of `after` decode steps
+    after a commit of some of its rows.
     """
     prompt, anchor = tiny.prompt_of(length, 1), 7
     block = [anchor, *tiny.prompt_of(rows - 1, 2)]
@@ -92,5 +93,5 @@ def check(target: Target, length: int, rows: int, after: int = 2) -> None:
 
 
 def path_to(row: int) -> list[int]:
-    """The nodes of the tree from the first to `row`."""
+    """The nodes from the root of the tree to `row`."""
     return [*path_to(TREE.parents[row - 1]), row] if row else []

@@ -1,4 +1,4 @@
-"""The golden pair as the command line sees it, and what its reference says."""
+"""The golden pair as command line options, and its reference answers."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,11 @@ CHAT = EXPECTED["prompt_messages"][1][0]["content"]
 
 
 def text_of(tokens):
-    """The golden vocabulary: newline, then ASCII from the space on."""
+    """Decode with the golden vocabulary: newline, then ASCII from the space on."""
     known = {0: "\n", **{i: chr(31 + i) for i in range(1, 96)}, **SPECIAL}
     return "".join(known.get(token, f"<|reserved_{token - 102}|>") for token in tokens)
 
 
 def said(case):
-    """The reference's answer to a prompt."""
+    """The text of the reference answer."""
     return text_of(token for token in EXPECTED["greedy_tokens"][case] if token != 98)

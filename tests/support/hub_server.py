@@ -1,6 +1,6 @@
-"""A Hub on the loopback: the endpoints that the real huggingface_hub client asks, and their faults.
+"""A local Hub server with the endpoints that the huggingface_hub client uses, and its faults.
 
-It keeps no state but what a test sets, and a list of what was asked.
+It has no state except the fields that a test sets and the list of requests.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def is_large(name):
 
 
 def blob_of(name, data):
-    """The name of a file's content in the Hub's cache, which is also its ETag."""
+    """The name of a file's blob in the Hub's cache, which is also its ETag."""
     if is_large(name):
         return hashlib.sha256(data).hexdigest()
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
@@ -34,8 +34,6 @@ def blob_of(name, data):
 
 @dataclass
 class Asked:
-    """One request for a file's content."""
-
     name: str
     start: int
     has_range: bool
@@ -43,55 +41,52 @@ class Asked:
 
 @dataclass
 class Hub:
-    """What the server serves, how it fails, and what it was asked."""
+    """The repositories to serve, the faults to show, and the requests so far."""
 
     repos: dict = field(default_factory=dict)  # repo -> {file: bytes}
     refuse: dict = field(default_factory=dict)  # repo -> (status, error code) for its files
     refuse_info: dict = field(default_factory=dict)  # repo -> the same for the repo itself
-    statuses: list = field(default_factory=list)  # (status, headers) of the next contents, in turn
-    cuts: list = field(default_factory=list)  # (file, bytes): the next contents end after so many
+    statuses: list = field(default_factory=list)  # (status, headers) of the next files, in order
+    cuts: list = field(default_factory=list)  # (file, bytes): end its next response early
     piece: int = 1 << 16
     delay: float = 0.0  # seconds before each piece
-    ranges: bool = True  # whether Range is honoured
-    damage: set = field(default_factory=set)  # files whose content is served wrong
+    ranges: bool = True  # whether Range requests are supported
+    damage: set = field(default_factory=set)  # files that are served with wrong bytes
     asked: list = field(default_factory=list)
     requests: int = 0
-    events: int = 0  # requests, and pieces of content that were sent
+    events: int = 0  # number of requests and of pieces sent
     endpoint: str = ""
 
     def commit(self, repo):
-        """The newest version's id: it follows from the content."""
+        """The commit of the repository, a hash of its content."""
         parts = [name.encode() + data for name, data in sorted(self.repos[repo].items())]
         return hashlib.sha1(b"".join(parts)).hexdigest()
 
     def size(self, repo):
-        """Bytes of all files."""
+        """The size of all files in bytes."""
         return sum(len(data) for data in self.repos[repo].values())
 
     def starts(self, name):
-        """Where the requests for one file's content began."""
+        """The start of the range in each request for a file."""
         return [asked.start for asked in self.asked if asked.name == name]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers for `hub`, which a subclass sets."""
+    """Answers requests from `hub`, which a subclass sets."""
 
     hub: Hub
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        """Information, lists and contents."""
         self.answer(with_body=True)
 
     def do_HEAD(self):
-        """A file's size and hash."""
         self.answer(with_body=False)
 
     def log_message(self, format, *args):
         """Say nothing."""
 
     def answer(self, *, with_body):
-        """Find what is asked."""
         self.hub.requests += 1
         self.hub.events += 1
         parts = unquote(urlsplit(self.path).path).strip("/").split("/")
@@ -105,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
             self.fail(*NOT_FOUND)
 
     def info(self, repo, *, tree):
-        """A model's version with its files."""
+        """Send a repository's metadata, or with `tree` its files."""
         if repo in self.hub.refuse_info:
             return self.fail(*self.hub.refuse_info[repo])
         if repo not in self.hub.repos:
@@ -123,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
         self.say(files if tree else {**known, "private": False, "tags": [], "siblings": files})
 
     def file(self, repo, name, with_body):
-        """A file, or its headers."""
+        """Send a file, or only its headers."""
         if repo in self.hub.refuse:
             return self.fail(*self.hub.refuse[repo])
         if name not in self.hub.repos[repo]:
@@ -153,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send(name, data[start:])
 
     def send(self, name, data):
-        """A content, piece by piece, to its end or to where it is cut."""
+        """Send data in pieces, up to the end or the next cut."""
         cut = next((cut for cut in self.hub.cuts if cut[0] == name), None)
         if cut:
             self.hub.cuts.remove(cut)
@@ -169,18 +164,18 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def say(self, what):
-        """An object."""
+        """Send an object as JSON."""
         body = json.dumps(what).encode()
         self.head(200, {"Content-Type": "application/json", "Content-Length": str(len(body))})
         self.wfile.write(body)
 
     def fail(self, status, code="", headers=None):
-        """A refusal."""
+        """Send an error without a body."""
         named = {"X-Error-Code": code} if code else {}
         self.head(status, {**named, "Content-Length": "0", **(headers or {})})
 
     def head(self, status, headers):
-        """The first lines of an answer."""
+        """Send the status and the headers."""
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
@@ -188,20 +183,19 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """One thread a connection; clients may die."""
+    """Serves each connection in a thread; does not report lost clients."""
 
     daemon_threads = True
     block_on_close = False
 
     def handle_error(self, request, client_address):
-        """Report our own faults, not a client that was killed."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 @contextmanager
 def serve():
-    """A running server; gives its `Hub`."""
+    """Run a server; yields its `Hub`."""
     hub = Hub()
     server = Server(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": hub}))
     hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
@@ -214,7 +208,7 @@ def serve():
 
 
 def point_client(patch, endpoint, cache):
-    """Let this process's Hub client ask another server and use another cache."""
+    """Make this process's Hub client use another server and cache."""
     from huggingface_hub import constants
 
     patch.setattr(constants, "ENDPOINT", endpoint)
@@ -227,14 +221,14 @@ def point_client(patch, endpoint, cache):
 
 
 def environment(endpoint, cache, **more):
-    """The same for another process."""
+    """Environment variables with the settings of `point_client`, for another process."""
     own = {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1"}
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     return {**kept, **own, **more}
 
 
 def start(program, *arguments, env, **options):
-    """Another Python process with a program; its text streams are pipes."""
+    """Start a Python process that runs `program`; its streams are text pipes."""
     return subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
         env=env,
@@ -248,7 +242,7 @@ def start(program, *arguments, env, **options):
 
 
 def tiny_repo(size=20_000, parts=1):
-    """Files of a model: real safetensors containers with noise in them, and a README."""
+    """The files of a model: valid safetensors files with random bytes, and others."""
     config = {"model_type": "qwen3", "hidden_size": 8, "vocab_size": 9, "num_hidden_layers": 1}
     files = {
         "README.md": b"not wanted",
@@ -269,7 +263,7 @@ def tiny_repo(size=20_000, parts=1):
 
 
 def container(tensor, size):
-    """A safetensors file with one tensor of `size` bytes that differ."""
+    """A safetensors file with one uint8 tensor of `size` pseudo-random bytes."""
     head = {tensor: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
     text = json.dumps(head).encode()
     seeds = (f"{tensor}{number}".encode() for number in range(size // 32 + 1))

@@ -1,4 +1,4 @@
-"""A group of ranks under `dflash launch` in a terminal, and what may happen to one of them."""
+"""Starts a group of ranks with `dflash launch` in a terminal, and makes one of them fail."""
 
 import ctypes
 import http.client
@@ -20,14 +20,14 @@ from ranks import free_ports
 from terminal import Terminal, environment
 
 LAUNCHER, KILL, STOP, CUT = "launcher", "kill", "stop", "cut"
-JOIN = 60.0  # seconds after which the ranks that have come say that others have not
-PIDFD_GETFD = 438  # Linux's, on all machines
+JOIN = 60.0  # seconds until ranks report that others have not joined
+PIDFD_GETFD = 438  # the Linux system call, the same number on all architectures
 SENTENCE = r"[Rr]ank \d|a connection|the launcher of this rank|not all ranks"
 LONG = "word " * 700
 
 
 def processes(folder: Path) -> dict[int, dict[str, str]]:
-    """Everything that runs with a home in `folder`, by its number: its environment."""
+    """The environment of each running process whose HOME is `folder`, by process id."""
     found = {}
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended just now
@@ -40,7 +40,7 @@ def processes(folder: Path) -> dict[int, dict[str, str]]:
 
 
 def cut(pid: int) -> bool:
-    """Cut all TCP connections of another process, which stays as it is; whether it had any."""
+    """Shut down all TCP connections of another process; returns whether it had any."""
     call, found = ctypes.CDLL(None, use_errno=True).syscall, False
     process = os.pidfd_open(pid)  # type: ignore[attr-defined]
     for fd in range(3, 64):
@@ -56,7 +56,7 @@ def cut(pid: int) -> bool:
 
 @dataclass
 class Client:
-    """A client of `dflash serve` that asks for a stream and reads it to its end."""
+    """A client of `dflash serve` that reads one streamed answer in a thread."""
 
     port: int
     body: bytes = b""
@@ -66,7 +66,6 @@ class Client:
     thread: Thread = field(init=False)
 
     def __post_init__(self) -> None:
-        """Ask."""
         self.thread = Thread(target=self._read, daemon=True)
         self.thread.start()
 
@@ -86,10 +85,10 @@ class Client:
 
 
 class Launched:
-    """`dflash launch -n COUNT -- COMMAND` under a shell in a terminal; leave it by `close`."""
+    """`dflash launch -n COUNT -- COMMAND` under a shell in a terminal; end it with `close`."""
 
     def __init__(self, folder: Path, count: int, *command: str, pair: list[Any]):
-        """`pair`: the folders of a target and a drafter. The command's data lie under `folder`."""
+        """`pair`: folders of target and drafter. The command's HOME is `folder`."""
         self.folder, self.count = folder, count
         self.port = free_ports(1)[0] if command[0] == "serve" else 0
         line = [sys.executable, "-m", "dflash_mlx", "launch", "-n", str(count), "--first-port"]
@@ -102,12 +101,12 @@ class Launched:
         self.clients: list[Client] = []
 
     def ready(self) -> float:
-        """Wait until it answers; the seconds that took."""
+        """Wait for the server or the prompt; returns the seconds since the start."""
         self.terminal.wait_for("Ctrl-C stops[\\s\\S]*" + ("" if self.port else "›"), JOIN * 3)
         return time.monotonic() - self.began
 
     def ranks(self) -> dict[int | str, int]:
-        """The processes of the launcher and of the ranks, as far as they are there."""
+        """The process ids of the launcher and of the ranks that are running."""
         shell, found = self.terminal.process.pid, {}
         for pid, env in processes(self.folder).items():
             if pid != shell:
@@ -116,20 +115,21 @@ class Launched:
         return found
 
     def pass_time(self, seconds: float) -> None:
-        """Let so many seconds go by."""
+        """Wait some seconds while reading the terminal."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.terminal.pump(0.01)
 
     def ask(self, clients: int) -> None:
-        """Have clients read answers of the server."""
+        """Start clients, and wait until each receives an answer."""
         self.clients += [Client(self.port) for _ in range(clients)]
         self.terminal.wait_until(lambda: all(c.begun or c.ended for c in self.clients), "streaming")
 
     def lose(self, victim: int | str, how: str, limit: float) -> float:
-        """Let something happen to one process; the seconds until all have ended.
+        """Kill, stop or cut off one process; returns the seconds until all have ended.
 
-        AssertionError where one of them, or a client, has not ended in time, or nothing was said.
+        AssertionError if a process or a client has not ended after `limit` seconds, or if no
+        message names the reason.
         """
         pid, shell = self.ranks()[victim], self.terminal.process.pid
         self.terminal.pump(0)
@@ -150,11 +150,11 @@ class Launched:
         self.terminal.settle()
         said = self.terminal.raw[before:]
         assert re.search(SENTENCE, said), said
-        assert "Traceback" not in said or "SystemExit: 143" in said, said  # as a prompt was drawn
+        assert "Traceback" not in said or "SystemExit: 143" in said, said  # in the prompt's redraw
         return took
 
     def close(self) -> None:
-        """End what a failed test has left."""
+        """Kill the processes that a failed test has left."""
         for pid in processes(self.folder):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A long answer with every kind of Markdown, and what may be wrong once it was shown."""
+"""A long answer with every kind of Markdown, and a check of how it is shown."""
 
 import re
 from dataclasses import replace
@@ -108,7 +108,7 @@ STRAY = re.compile(r"tok/s|reading the prompt|[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏…
 
 
 def blocks_of(text, size, *, thinking=""):
-    """The text as blocks of `size` characters, the thinking first."""
+    """The text as blocks of `size` characters, after the thinking."""
     for source, name in ((thinking, "thinking"), (text, "text")):
         for start in range(0, len(source), size):
             block = Block((1, 2), drafted=2, accepted=1)
@@ -116,7 +116,7 @@ def blocks_of(text, size, *, thinking=""):
 
 
 def faults(screen):
-    """What is wrong on the screen and in what scrolled away."""
+    """The faults on the screen and in its scrollback."""
     text = screen.text() if isinstance(screen, Screen) else screen
     text = re.sub(r"\s+", " ", text)
     counts = {heading: text.count(heading) for heading in HEADINGS}

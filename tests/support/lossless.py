@@ -1,4 +1,4 @@
-"""What losslessness tests share: prompts, drafters of all kinds, and mlx-lm's own answers."""
+"""Losslessness tests: prompts, drafters of all kinds, and the answers of stock mlx-lm."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -20,18 +20,18 @@ NUMBERS = {family: number for number, family in enumerate(tiny.FAMILIES)}
 
 @cache
 def target_of(family: str) -> Target:
-    """One target a family; the random drafter always taps the same layers."""
+    """A tiny target, the same for every call: all drafters tap the same layers."""
     return tiny.make_target(family)
 
 
 @cache
 def stock(family: str, prompt: tuple[int, ...], length: int = LENGTH) -> list[int]:
-    """mlx-lm's answer."""
+    """The greedy answer of stock mlx-lm."""
     return tiny.plain(target_of(family), list(prompt), length)
 
 
 def drafter_of(kind: str, family: str, prompt: list[int], length: int = LENGTH) -> DFlashDrafter:
-    """One of the drafters, for this prompt."""
+    """A drafter of this kind; scripted ones know the answer to the prompt."""
     target = target_of(family)
     if kind == "random":
         return tiny.random_drafter(target)
@@ -42,10 +42,10 @@ def drafter_of(kind: str, family: str, prompt: list[int], length: int = LENGTH) 
 
 
 class Hinted(tiny.ScriptedCache):
-    """Knows the text, but often likes one or two other tokens better: paths branch off."""
+    """A scripted cache that often ranks wrong tokens above the right one, so trees branch."""
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
-        """Logits of positions offset + 1 to offset + width - 1."""
+        """Logits for positions offset + 1 to offset + width - 1."""
         right = super().draft_logits(anchor, width)
         tokens = np.array(mx.argmax(right, axis=-1))
         logits = np.array(mx.zeros_like(right))
@@ -58,12 +58,11 @@ class Hinted(tiny.ScriptedCache):
 
 
 def hinted_drafter(text: Sequence[int]) -> DFlashDrafter:
-    """A drafter of that kind."""
     return tiny.stand_in(lambda: Hinted(text, wrong=False, vocab=tiny.VOCAB, strict=True))
 
 
 def assert_lossless(pair: Pair) -> None:
-    """The pair answers as its target does."""
+    """Check that the pair answers exactly as its target alone."""
     prompt = tiny.prompt_of(9)
     answer = api.generate(pair, prompt, max_tokens=16).tokens
     assert answer == tiny.plain(pair.target, prompt, 16, pair.target.eos_ids)

@@ -1,9 +1,9 @@
-"""Simulated Macs and pairs, as rows of two tables, and processes that answer on them.
+"""Simulated Macs and pairs as rows of two tables, and processes whose latencies they determine.
 
 A Mac has a memory bandwidth, a rule for how MLX multiplies few rows, and a host that builds passes
-while the GPU computes. A pair has bytes that every pass reads and experts of which a pass reads
-those that its rows choose. The row limits are MLX's own. All other numbers are round guesses of the
-right size: the tests ask that a policy is near the best on whatever machine it meets.
+while the GPU computes. A pair has bytes that every pass reads, and experts of which a pass reads
+those that its rows choose. The row limits are MLX's own. All other numbers are rough guesses of the
+right size: the tests only require that a policy is near the best on every such machine.
 """
 
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.types import Plan
 
 GB = 1e9
-LIBRARIES = (1, 2, 4, 8, 12, 16)  # rows that a kernel is built for; fewer ones use the next
-WIDE = 1.3  # reads that a block takes of weights that are not quantised
+LIBRARIES = (1, 2, 4, 8, 12, 16)  # row counts of kernels; other counts use the next larger one
+WIDE = 1.3  # time of a draft relative to one read of its bfloat16 weights
 SYNC = 0.0003  # seconds until the host sees what the GPU has done
-PARTS = 6  # of a pass, between its taps: each is computed while the host builds the next
-TIMED = 4  # further plain steps that a survey runs for the time of one
+PARTS = 6  # parts of a pass: the GPU computes each while the host builds the next
+TIMED = 4  # more decode steps that a survey runs to time one
 
 
-# Rows from which MLX multiplies by a matrix in tiles of 32 rows, and below them as vectors: for
-# matrices of up to 2048 rows and columns, up to 4096, and larger (metal/quantized.cpp).
+# From this many rows on MLX multiplies in tiles of 32 rows, below it row by row: for matrices of
+# up to 2048 rows and columns, up to 4096, and larger (metal/quantized.cpp).
 LIMITS_M1 = (14, 10, 6)  # M1 and M2
 LIMITS_M3 = (13, 15, 13)  # M3 and M4
 LIMITS_M5 = (33, 25, 13)
-LIMITS_ULTRA = (32, 18, 12)  # of any generation
+LIMITS_ULTRA = (32, 18, 12)  # all generations
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,6 @@ PAIRS = [
 
 @dataclass(frozen=True)
 class Mac:
-    """A pair on a chip."""
-
     chip: Chip
     pair: Pair
 
@@ -98,7 +96,7 @@ class Mac:
         return f"{self.chip.name}, {self.pair.name}"
 
     def products(self, rows: int) -> float:
-        """Seconds to multiply so many rows by the weights that every pass reads."""
+        """Seconds to multiply `rows` rows by the weights that every pass reads."""
         chip = self.chip
         vectors = vector_reads(rows, chip.free, wide=chip.wide)
         tiles = chip.tile * -(-rows // 32)
@@ -109,7 +107,7 @@ class Mac:
         return self.pair.dense / chip.bandwidth * reads
 
     def verify(self, rows: int) -> float:
-        """Seconds of the GPU for a pass over so many rows."""
+        """GPU seconds of a pass over `rows` rows."""
         pair, chip = self.pair, self.chip
         chosen = 1 - (1 - pair.chosen / pair.experts) ** rows
         experts = pair.routed * chosen / chip.bandwidth
@@ -117,24 +115,24 @@ class Mac:
 
     @cached_property
     def host(self) -> float:
-        """Seconds of the host for a pass."""
+        """Host seconds of a pass."""
         return self.chip.host * self.pair.layers
 
     @cached_property
     def block(self) -> tuple[float, float]:
-        """Seconds of the host and of the GPU for the draft of a block."""
+        """Host and GPU seconds of a draft."""
         layers = self.pair.draft_layers
         gpu = WIDE * self.pair.draft / self.chip.bandwidth + self.chip.dispatch * layers
         return self.chip.host * layers, gpu
 
     @property
     def plain(self) -> float:
-        """Seconds of a plain step among others: host and GPU work at the same time."""
+        """Seconds of a decode step among others: host and GPU work at the same time."""
         return max(self.verify(1), self.host)
 
     @property
     def first_plain(self) -> float:
-        """Seconds of a plain step after a drafted round."""
+        """Seconds of a decode step after a drafted round."""
         return self.ends(0.0, 0.0, 1) + SYNC
 
     def ends(self, begun: float, free: float, rows: int) -> float:
@@ -145,22 +143,22 @@ class Mac:
 
     @property
     def draft(self) -> float:
-        """Seconds of a draft by itself."""
+        """Seconds of a draft alone."""
         return sum(self.block) + SYNC
 
     def round(self, rows: int) -> float:
-        """Seconds of a round that drafts, its confidence not read: one wait, at its end."""
+        """Seconds of a drafted round that waits for the GPU only once, at its end."""
         host, gpu = self.block
         return self.ends(host, host + gpu, rows) + SYNC
 
     @property
     def read(self) -> float:
-        """Seconds that it adds to read the confidence before the verify is built."""
+        """Extra seconds to read the confidence before the verify pass is built."""
         drafted, rows = self.draft, self.pair.block
         return self.ends(drafted, drafted, rows) + SYNC - self.round(rows)
 
     def seconds(self, job: Job) -> float:
-        """Seconds of what a survey measures, of one sequence."""
+        """Seconds of a job of the survey, for one sequence."""
         if job.kind == "plain":
             return self.plain
         if job.kind == "draft":
@@ -168,35 +166,34 @@ class Mac:
         return self.round(job.rows) + self.read * (job.kind == "look")
 
     def true_costs(self) -> TrueLatencies:
-        """All costs."""
         widths = range(2, self.pair.block + 1)
         chain = tuple((rows, self.round(rows) - self.draft) for rows in widths)
         return TrueLatencies(self.plain, self.draft, ((1, self.plain), *chain), read=self.read)
 
 
 def library(rows: int) -> int:
-    """Which kernels a pass over so many rows runs."""
+    """The row count of the kernels that a pass over `rows` rows uses."""
     return next((count for count in LIBRARIES if rows <= count), LIBRARIES[-1])
 
 
 class MacProcess(Process):
-    """A process on a Mac that rested: what a survey and rounds take, on one clock.
+    """A process on an idle Mac: times its survey and its rounds on one simulated clock.
 
-    Stands in for the costs of a machine where answers are played.
+    Can be passed as `costs` to `play`.
     """
 
     def __init__(self, mac: Mac, hitch: float):
         super().__init__(lambda job: mac.seconds(job), hitch, ramp=True)
         self.mac, self.read, self.draft = mac, mac.read, mac.draft
-        self._drafted = True  # in the last round
+        self._drafted = True  # whether the last round had a draft
 
     def kernels(self, job: Job) -> tuple[bool, int]:
-        """Whether a draft is made, and for how many rows a pass is built."""
+        """Whether a job drafts, and the row count of the kernels that it uses."""
         fits = (count for count in LIBRARIES if job.rows <= count)
         return job.kind == "draft", next(fits, LIBRARIES[-1])
 
     def survey(self) -> Latencies:
-        """The costs that this process finds."""
+        """The latencies that a survey measures in this process."""
 
         def run(job: Job) -> float:
             took = self.run(job)
@@ -206,7 +203,7 @@ class MacProcess(Process):
         return survey(run, self.mac.pair.block)
 
     def seconds(self, plan: Plan) -> float:
-        """Of the next round; of its verify alone where that is a plain step."""
+        """Seconds of the next round; without the draft if the plan is a decode step."""
         took = self.run(Job("chain" if plan.rows > 1 else "plain", plan.rows))
         if plan.rows == 1 and self._drafted:
             took += self.mac.first_plain - self.mac.plain

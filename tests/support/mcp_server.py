@@ -1,6 +1,6 @@
-"""A tiny MCP server: JSON-RPC by hand, on standard input or, with --http, on a port that it prints.
+"""A tiny MCP server: hand-written JSON-RPC on standard input, or with --http on a port it prints.
 
-It knows the handshake of 2025-06-18, three tools, and nothing else. What it was told stands in the
+It supports the handshake of 2025-06-18 and three tools only. It writes the messages it gets to the
 file that MCP_SERVER_LOG names.
 """
 
@@ -21,7 +21,7 @@ HEADER = "X-Key"
 
 
 def result_of(method: str, given: dict[str, Any]) -> dict[str, Any] | None:
-    """The result of a request; None for a method that there is not."""
+    """The result of a request; None for an unknown method."""
     if method == "initialize":
         return {
             "protocolVersion": "2025-06-18",
@@ -46,7 +46,7 @@ def result_of(method: str, given: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def answer(message: dict[str, Any]) -> dict[str, Any] | None:
-    """The answer to a message; None to a notification."""
+    """The answer to a message; None for a notification."""
     if path := os.environ.get("MCP_SERVER_LOG"):
         with open(path, "a", encoding="utf-8") as log:
             log.write(json.dumps(message) + "\n")
@@ -59,10 +59,9 @@ def answer(message: dict[str, Any]) -> dict[str, Any] | None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Streamable HTTP without streams: each POST gets its answer as JSON, and needs the key."""
+    """Streamable HTTP without streams: answers each POST with JSON; requires the key."""
 
     def do_POST(self) -> None:
-        """One message."""
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.headers.get(HEADER) != "secret":
             return self._send(401, None)
@@ -70,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         return self._send(202 if found is None else 200, found)
 
     def do_GET(self) -> None:
-        """There is no stream."""
+        """Refuse to open a stream."""
         self._send(405, None)
 
     do_DELETE = do_GET

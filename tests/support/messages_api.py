@@ -1,4 +1,4 @@
-"""Anthropic's API by its own client, in this process."""
+"""Requests to Anthropic's API with Anthropic's client, in this process."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,6 @@ TOOL: Any = {
 
 
 def client_of(server: Server, key: str = "none") -> AsyncAnthropic:
-    """Anthropic's client, in process."""
     return AsyncAnthropic(
         api_key=key,
         base_url=URL,
@@ -28,13 +27,13 @@ def client_of(server: Server, key: str = "none") -> AsyncAnthropic:
 
 
 def ask(server: Server, **body: Any) -> Any:
-    """A whole message."""
+    """Request a message without streaming."""
     body = {**BODY, **body}
     return asyncio.run(client_of(server).messages.create(**body))
 
 
 def ask_streamed(server: Server, **body: Any) -> Any:
-    """A message that the client has put together from a stream."""
+    """Request a stream; returns the message that the client builds from it."""
     body = {**BODY, **body}
 
     async def read() -> Any:

@@ -1,6 +1,6 @@
-"""A server of OpenAI's API that writes streams as vLLM, SGLang and llama-server do, and breaks.
+"""A server of OpenAI's API that streams like vLLM, SGLang or llama-server, with planted faults.
 
-`python tests/support/openai_server.py PORTFILE` runs one. The prompt decides what it does.
+`python tests/support/openai_server.py PORTFILE` runs one. The prompt decides what it answers.
 """
 
 import json
@@ -24,10 +24,10 @@ TIMINGS = {
 
 @dataclass
 class Behaviour:
-    """How it answers.
+    """How the server answers.
 
-    kind: owned_by of its models. fault: a status, or where a stream breaks off. bodies: what was
-    asked. gone: clients that left in the middle.
+    kind: `owned_by` of its models. fault: an HTTP status, or the place where a stream breaks off.
+    bodies: the requests so far. gone: number of clients that disconnected during a stream.
     """
 
     kind: str = "vllm"
@@ -41,7 +41,7 @@ class Behaviour:
 
 
 def chunks(how: Behaviour, body: dict[str, Any]) -> Iterator[str]:
-    """The lines of a stream, each as the server of this kind writes it."""
+    """The lines of a stream in the style of this kind of server."""
 
     def chunk(delta: dict[str, Any] | None = None, end: str | None = None, **more: Any) -> str:
         choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": end}]
@@ -79,8 +79,6 @@ def chunks(how: Behaviour, body: dict[str, Any]) -> Iterator[str]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
-
     protocol_version = "HTTP/1.1"
     how: Behaviour
 
@@ -88,14 +86,14 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        """The list of models."""
+        """Send the list of models."""
         data = [{"id": name, "owned_by": self.how.kind} for name in self.how.models]
         if self.how.kind == "vllm":
             data = [{**one, "max_model_len": 4096} for one in data]
         self.answer(json.dumps({"object": "list", "data": data}))
 
     def do_POST(self) -> None:
-        """A chat completion."""
+        """Answer a chat completion."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.how.bodies.append(body)
         if self.path != "/v1/chat/completions":
@@ -131,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def answer(self, text: str) -> None:
-        """A whole answer, if the key is right."""
+        """Send a whole answer if the API key is right."""
         given = self.headers.get("Authorization")
         if self.how.key and given != f"Bearer {self.how.key}":
             return self.problem(401, f"Incorrect API key provided: {given}")
@@ -145,7 +143,7 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def problem(self, status: int, message: str) -> None:
-        """An error as the API has it."""
+        """Send an error in OpenAI's format."""
         text = json.dumps({"error": {"message": message, "type": "x", "code": status}})
         self.send_response(status)
         self.send_header("Retry-After", "7")
@@ -156,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def openai_server(**how: Any) -> Iterator[Behaviour]:
-    """A server on a free port; what it is given may be changed while it runs."""
+    """Run a server on a free port; yields its behaviour, which may be changed meanwhile."""
     behaviour = Behaviour(**how)
     handler = type("Bound", (Handler,), {"how": behaviour})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -1,4 +1,4 @@
-"""Processes that are the ranks of one group on this machine, connected by loopback."""
+"""Starts the ranks of a group as processes on this machine, connected over loopback."""
 
 import json
 import os
@@ -33,7 +33,7 @@ FOUR_HEADS: dict[str, Any] = {
 
 
 def save_family(folder: Path, family: str, **heads: int) -> Job:
-    """A tiny target whose heads four ranks can share, and a random drafter: their folders."""
+    """Save a tiny target whose heads divide among four ranks, and a random drafter."""
     heads = heads or FOUR_HEADS
     config = config_of(family, **heads)
     model_class, args_class = _get_classes(config)
@@ -49,7 +49,7 @@ def save_family(folder: Path, family: str, **heads: int) -> Job:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on."""
+    """Free ports of the loopback address."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
@@ -61,9 +61,9 @@ def free_ports(count: int) -> list[int]:
 def ranks(
     folder: Path, count: int, command: Sequence[str], **env: str
 ) -> Iterator[list[subprocess.Popen[str]]]:
-    """Start the ranks of a Python command in a ring; all are killed at the end.
+    """Start the ranks of a Python command in a ring; kills them at the end.
 
-    Standard output and standard error are pipes, standard input is empty.
+    Their stdout and stderr are pipes, their stdin is empty.
     """
     hosts = folder / "hosts.json"
     hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(count)]))
@@ -90,7 +90,7 @@ def ranks(
 
 
 def results(processes: Sequence[subprocess.Popen[str]], timeout: float = 900) -> list[str]:
-    """What each rank printed, all of which have to end well and without a word on stderr."""
+    """The stdout of each rank; all must exit with 0, and only rank 0 may write anything."""
     found = []
     for rank, process in enumerate(processes):
         out, err = process.communicate(timeout=timeout)

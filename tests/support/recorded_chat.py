@@ -1,4 +1,4 @@
-"""A chat of this process whose printed lines are kept."""
+"""A chat in this process that records the lines it prints."""
 
 from importlib import import_module
 from typing import Any
@@ -19,25 +19,24 @@ states = import_module("dflash_mlx.cli.chat.state")
 
 
 class RecordedState(states.ChatState):
-    """The state of a chat that keeps the lines it prints."""
+    """The state of a chat; keeps the lines that it prints."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.lines: list[str] = []
         super().__init__(*args, **kwargs)
 
     def print_line(self, text: str, style: str = "") -> None:
-        """Keep a line."""
         self.lines.append(text)
 
     def enter(self, command: str) -> str:
-        """Run a command such as `/set`; what it prints."""
+        """Run a command such as `/set`; returns the printed lines."""
         self.lines.clear()
         commands.dispatch(self, command)
         return "\n".join(self.lines)
 
 
 def recorded_chat(cli_app: typer.Typer, pair: Pair) -> RecordedState:
-    """A chat with a pair that was loaded as the model A, without any other option."""
+    """A chat whose only option is the model A; it uses `pair`."""
     talk = dialogue.Dialogue(
         backends.LocalBackend(pair),
         output.Output(quiet=True),

@@ -1,4 +1,4 @@
-"""OpenAI's responses API by its own client, in this process."""
+"""Requests to OpenAI's responses API with OpenAI's client, in this process."""
 
 import asyncio
 from typing import Any
@@ -14,14 +14,13 @@ TOOL: Any = {"type": "function", **ADD}
 
 
 def client_of(server: Server, key: str = "none") -> AsyncOpenAI:
-    """OpenAI's client, in process."""
     return AsyncOpenAI(
         api_key=key, base_url=f"{URL}/v1", http_client=transport(server), max_retries=0
     )
 
 
 def ask(server: Server, **body: Any) -> Any:
-    """A whole response."""
+    """Request a response without streaming."""
     body = {**BODY, **body}
     return asyncio.run(client_of(server).responses.create(**body))
 
@@ -50,12 +49,12 @@ def ask_streamed(server: Server, **body: Any) -> Any:
 
 
 def bare(item: Any) -> tuple[str, ...]:
-    """An item without what the client adds to it."""
+    """The fields of an item that the client does not add itself."""
     return item.id, item.type, item.status, getattr(item, "call_id", ""), text_of(item)
 
 
 def text_of(item: Any) -> str:
-    """What an item of the output says."""
+    """The text of an output item."""
     if item.type == "function_call":
         return item.arguments
     if item.type == "custom_tool_call":

@@ -1,4 +1,4 @@
-"""Exact laws of sampled outputs by mlx-lm's own sampler, and how far outputs are off them."""
+"""Exact distributions of sampled outputs under mlx-lm's sampler, and the deviation from them."""
 
 import json
 from collections import Counter, defaultdict
@@ -38,14 +38,14 @@ SETTINGS = {
     "everything": SamplingParams(0.7, 0.95, 4, 0.02, 1.3, 0.5, 0.4),
 }
 COUNT = 60_000
-LIMIT = 5.0  # standard deviations: one honest run in three million is beyond
+LIMIT = 5.0  # standard deviations; a correct run exceeds it once in three million
 EOS = 9
 every_rule = pytest.mark.parametrize("rule", RULES)
 every_drafter = pytest.mark.parametrize("drafter", ["dflash", "dflash2"])
 
 
 class Tables:
-    """A made-up target and drafter: logits of row j for every way to fill the places before."""
+    """A made-up target and drafter: logits of row j for each choice of the tokens before it."""
 
     def __init__(self, block: DraftBlock, rows: list[mx.array], history: list[int]):
         self.block, self.rows, self.history = block, rows, history
@@ -54,7 +54,7 @@ class Tables:
 
 @cache
 def random_tables(seed: int = 3, vocab: int = 5, width: int = 4) -> Tables:
-    """Random logits; the drafter's are near the target's first row, so that some drafts stay."""
+    """Random logits; the drafter's are near the target's mean, so that some drafts are accepted."""
     keys = iter(mx.random.split(mx.random.key(seed), width + 1))
     rows = [1.5 * mx.random.normal((vocab,) * (j + 1), key=next(keys)) for j in range(width)]
     means = mx.stack([row.reshape(-1, vocab).mean(axis=0) for row in rows[:-1]])
@@ -80,7 +80,7 @@ def lattice_tables(seed: int = 3, vocab: int = 5, width: int = 4, k: int = 3) ->
 
 
 def stock_law(tables: Tables, params: SamplingParams) -> list[np.ndarray]:
-    """P(token at place j | tokens before), as mlx-lm's generate_step would sample it."""
+    """P(token at position j | tokens before it), as mlx-lm's generate_step samples it."""
     processors = sample_utils.make_logits_processors(
         logit_bias=dict(params.logit_bias) or None,
         repetition_penalty=params.repetition_penalty,
@@ -100,7 +100,7 @@ def stock_law(tables: Tables, params: SamplingParams) -> list[np.ndarray]:
 
 
 def stock_probabilities(logits: mx.array, params: SamplingParams) -> np.ndarray:
-    """What mlx-lm's sampler draws from, caught where it draws."""
+    """The probabilities that mlx-lm's sampler draws from."""
     sampler = sample_utils.make_sampler(
         params.temperature, params.top_p, params.min_p, 1, params.top_k
     )
@@ -112,7 +112,7 @@ def stock_probabilities(logits: mx.array, params: SamplingParams) -> np.ndarray:
 
 
 def joint(laws: list[np.ndarray]) -> np.ndarray:
-    """The law of whole outputs."""
+    """The joint distribution of whole outputs."""
     product = laws[0]
     for law in laws[1:]:
         product = product[..., None] * law
@@ -120,22 +120,22 @@ def joint(laws: list[np.ndarray]) -> np.ndarray:
 
 
 class OneKey:
-    """Stands in for Keys: keys split from one that may be one of many under vmap."""
+    """Replaces Keys under vmap: splits the keys of all positions from one key."""
 
     def __init__(self, key: mx.array):
         self.key = key
 
     def __getitem__(self, place: int) -> mx.array:
-        """The key of a place, one of the first few."""
+        """The key of a position below 8."""
         return mx.random.split(self.key, 8)[place]
 
     def uniforms(self, places: Sequence[int]) -> mx.array:
-        """A number for each of some places."""
+        """A uniform random number for each of the positions."""
         return mx.stack([mx.random.uniform(shape=(), key=self[place]) for place in places])
 
 
 def gumbel_categorical(logits: mx.array, axis: int = -1, *, key: mx.array) -> mx.array:
-    """mx.random.categorical in a form that vmap takes."""
+    """mx.random.categorical in a form that vmap supports."""
     assert axis == -1
     return mx.argmax(logits + mx.random.gumbel(logits.shape, key=key), axis=-1)
 
@@ -143,10 +143,10 @@ def gumbel_categorical(logits: mx.array, axis: int = -1, *, key: mx.array) -> mx
 def outputs(
     rule: Callable[..., Match], params: SamplingParams, tables: Tables, count: int = COUNT
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Run one block many times: the outputs [count, width], and how many drafts were kept.
+    """Run one block many times: outputs [count, width], and accepted drafts of each [count].
 
-    Places after the bonus token are filled from the target's own law: if what was committed has the
-    right law, and only then, the whole has.
+    Positions after the bonus token are filled from the target's distribution. So whole outputs have
+    the right distribution if and only if the committed tokens have it.
     """
 
     def run(key: mx.array) -> mx.array:
@@ -169,7 +169,7 @@ def outputs(
 
 
 def fill(tokens: np.ndarray, kept: np.ndarray, tables: Tables, params: SamplingParams) -> None:
-    """Fill what comes after each bonus token, at place `kept`, from the target's own law."""
+    """Fill the positions after each bonus token, at `kept`, from the target's distribution."""
     dice, count = np.random.default_rng(12), len(tokens)
     for place, law in enumerate(stock_law(tables, params)):
         steps = law[tuple(tokens[:, :place].T)] if place else np.tile(law, (count, 1))
@@ -179,9 +179,9 @@ def fill(tokens: np.ndarray, kept: np.ndarray, tables: Tables, params: SamplingP
 
 
 def surprise(counts: np.ndarray, law: np.ndarray) -> float:
-    """How many standard deviations counts are off their law: chi-square, small cells pooled.
+    """The deviation of counts from a distribution in standard deviations (chi-square).
 
-    Infinite for an output that has no probability.
+    Small cells are pooled. Infinite if an output has probability 0.
     """
     counts, law = counts.ravel().astype(float), law.ravel()
     if counts[law <= 1e-12].any():
@@ -201,7 +201,7 @@ def surprise(counts: np.ndarray, law: np.ndarray) -> float:
 def block_surprise(
     rule: Callable[..., Match], params: SamplingParams, tables: Tables, count: int = COUNT
 ) -> float:
-    """How far the outputs of a rule are off the target's law."""
+    """The deviation of a rule's outputs from the target's distribution."""
     tokens, _ = outputs(rule, params, tables, count)
     counts = np.zeros((tables.vocab,) * tables.width)
     np.add.at(counts, tuple(tokens.T), 1)
@@ -215,7 +215,7 @@ def tables_of(drafter: str) -> Tables:
 
 @cache
 def golden(drafter: str = "dflash") -> Pair:
-    """The pair of twelve tokens, with a drafter of either kind, or another source of drafts."""
+    """The golden pair with 12 tokens, with this kind of drafter."""
     folder = tiny.GOLDEN / "sampling"
     if drafter in ("model", "eagle3"):
         alone = load(folder / "target", no_draft=True, cache_ram=0)
@@ -234,7 +234,7 @@ def golden(drafter: str = "dflash") -> Pair:
 
 @cache
 def pair_of(family: str, drafter: str = "dflash") -> Pair:
-    """The golden pair, or a random one of a family with twelve tokens too."""
+    """The golden pair, or a random pair of a family with 12 tokens."""
     if family == "golden":
         return golden(drafter)
     target = tiny.make_target(family, scale=0.8, vocab_size=12)
@@ -248,7 +248,7 @@ def pair_of(family: str, drafter: str = "dflash") -> Pair:
 def golden_law(
     prompt: tuple[int, ...], params: SamplingParams, family: str = "golden"
 ) -> dict[tuple[int, ...], float]:
-    """The law of outputs of up to three tokens, enumerated on the stock model."""
+    """The distribution of outputs of up to three tokens, enumerated with the stock model."""
     target = pair_of(family).target
     vocab = target.vocab_size
     rows = []
@@ -264,7 +264,7 @@ def golden_law(
 
 
 def cut(tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """An output up to its end token."""
+    """An output up to and including its end token."""
     return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
 
 
@@ -279,7 +279,7 @@ def answer_surprise(
     policy: Policy | None = None,
     **options: Any,
 ) -> float:
-    """How far whole answers are off the law; `policy` says what every round verifies."""
+    """The deviation of whole answers from the target's distribution."""
     pair = pair_of(family, drafter)
     law = golden_law(tuple(prompt), params, family)
     counts: Counter[tuple[int, ...]] = Counter()
@@ -311,7 +311,7 @@ def answer_surprise(
 
 
 def golden_settings() -> list[tuple[list[int], SamplingParams, dict[tuple[int, ...], float]]]:
-    """Prompt, parameters and law of each distribution in mlx-lm's order."""
+    """Prompt, parameters and distribution of each golden case in mlx-lm's order."""
     data = json.loads((tiny.GOLDEN / "sampling" / "expected_distribution.json").read_text())
     return [
         (

@@ -1,4 +1,4 @@
-"""A terminal to show things on, made of pyte: what is to be seen now, and what scrolled away."""
+"""A terminal screen made with pyte: the visible rows, and those that scrolled away."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -7,10 +7,9 @@ import pyte
 
 
 class Memory(pyte.HistoryScreen):
-    """Keeps what is erased from the upper left corner on, as tmux does."""
+    """Keeps rows that are erased from the upper left corner on, as tmux does."""
 
     def erase_in_display(self, how: int = 0, *args, **kwargs) -> None:
-        """Erase, and remember."""
         if how == 0 and (self.cursor.x, self.cursor.y) == (0, 0):
             rows = [deepcopy(self.buffer[row]) for row in range(self.lines)]
             while rows and not any(cell.data.strip() for cell in rows[-1].values()):
@@ -20,21 +19,21 @@ class Memory(pyte.HistoryScreen):
 
 
 class Screen:
-    """A terminal without reflow, as xterm is, with all its history."""
+    """A terminal without reflow, such as xterm, with its whole history."""
 
     def __init__(self, columns: int, rows: int):
         self._screen = Memory(columns, rows, history=100_000, ratio=0.5)
         self._stream = pyte.Stream(self._screen)
         self.written = 0  # characters
         self.writes = 0
-        self.on_write: Callable[[str], str] | None = None  # a fault to plant
+        self.on_write: Callable[[str], str] | None = None  # changes the output, to plant a fault
 
     def size(self) -> tuple[int, int]:
-        """Columns and rows."""
+        """The number of columns and rows."""
         return self._screen.columns, self._screen.lines
 
     def write(self, text: str) -> None:
-        """What a program sends; the line discipline makes CR LF of newlines."""
+        """Show a program's output; newlines become CR LF, as in a terminal's line discipline."""
         self.written += len(text)
         self.writes += 1
         if self.on_write:
@@ -42,8 +41,11 @@ class Screen:
         self._stream.feed(text.replace("\n", "\r\n"))
 
     def resize(self, columns: int, rows: int) -> None:
-        """Another window size. As terminals do it, and pyte does not: rows below the cursor go
-        first, then those at the top go into the history and the cursor moves along."""
+        """Change the window size.
+
+        As in terminals, but not in pyte: rows below the cursor are dropped first. Then rows at the
+        top move to the history, and the cursor moves up with them.
+        """
         screen = self._screen
         x, y = screen.cursor.x, screen.cursor.y
         lines = [screen.buffer[row] for row in range(screen.lines)]
@@ -61,7 +63,7 @@ class Screen:
         screen.cursor.x, screen.cursor.y = min(x, columns - 1), y - scrolled
 
     def lines(self) -> list[str]:
-        """Every line that can be seen or scrolled to, without those below the last filled one."""
+        """All lines of the history and the screen, without empty ones at the end."""
         screen = self._screen
         rows = [*screen.history.top, *(screen.buffer[row] for row in range(screen.lines))]
         found = []
@@ -74,7 +76,6 @@ class Screen:
         return found
 
     def text(self) -> str:
-        """The same as one text."""
         return "\n".join(self.lines())
 
     @property
@@ -84,5 +85,4 @@ class Screen:
 
     @property
     def cursor_hidden(self) -> bool:
-        """Whether the cursor cannot be seen."""
         return self._screen.cursor.hidden

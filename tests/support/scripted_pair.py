@@ -1,4 +1,4 @@
-"""Pairs whose target says a given text, whatever its weights say."""
+"""Pairs whose target always generates a given text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ VOCAB = 272
 
 
 def follow_script(target: Target, script: list[int]) -> None:
-    """Let a target of 272 tokens answer place n of any sequence with token n + 1 of a script."""
+    """Make a target of 272 tokens predict token n + 1 of the script at every position n."""
     read_honestly = target.read
 
     def read(parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
@@ -33,9 +33,9 @@ def follow_script(target: Target, script: list[int]) -> None:
 def speaking(
     text: str, tokenizer: TokenizerWrapper, prompt: list[int], *, strict: bool = True
 ) -> Pair:
-    """A pair whose target says one text after a prompt, and stops.
+    """A pair whose target generates `text` after a prompt, and then ends.
 
-    If `strict`, its drafter fails where an answer is another one.
+    If `strict`, its drafter raises AssertionError when the tokens differ from the script.
     """
     target = tiny.make_target("qwen3", vocab_size=VOCAB, num_hidden_layers=3)
     target = tiny.with_ends(target, tokenizer)

@@ -1,4 +1,4 @@
-"""Servers for tests: of a pair that says what a test wants, and ways to ask them in process."""
+"""Servers of scripted pairs for tests, and requests to them in this process."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from dflash_mlx.serve.app import Server
 
 URL = "http://localhost"
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-# In the manner of Qwen 3: tools on top, past thinking kept, thinking shut by an empty part.
+# Like Qwen 3's template: tools come first, and empty tags turn thinking off. Keeps past thinking.
 TEMPLATE = (
     "{% if tools %}[tools]{% for t in tools %}{{ t.function | tojson }}{% endfor %}<|end|>"
     "{% endif %}{% for m in messages %}[{{ m.role }}]"
@@ -44,17 +44,16 @@ HI: Any = [{"role": "user", "content": "hi"}]
 
 @cache
 def bundled() -> Pair:
-    """The pair that comes with the project."""
     return dflash_mlx.load()
 
 
 def server_of(pair: Pair, **settings: Any) -> Server:
-    """A server that calls its model "tiny"."""
+    """A server whose model is named "tiny"."""
     return Server(pair, settings_of("tiny", settings))
 
 
 def tool_tokenizer(template: str = TEMPLATE) -> TokenizerWrapper:
-    """One byte a token, thinking, and calls as JSON."""
+    """A byte tokenizer with thinking, and with tool calls as JSON."""
     detokenizer: Any = BPEStreamingDetokenizer  # annotated too narrowly in mlx-lm
     return TokenizerWrapper(
         tiny.byte_tokenizer("<|end|>", MARKS, template)._tokenizer,
@@ -73,10 +72,10 @@ def pair_saying(
     strict: bool = True,
     **options: Any,
 ) -> Pair:
-    """A pair that says one text after these messages of a chat template, and nonsense elsewhere.
+    """A pair that generates `said` after these messages, and nonsense after others.
 
-    If `strict` its drafter fails where an answer is another one, or goes on from another prompt.
-    The tokenizer is `tool_tokenizer` if none is given.
+    If `strict`, its drafter raises AssertionError when prompt or answer differ. The default
+    tokenizer is `tool_tokenizer()`.
     """
     tokenizer = tokenizer or tool_tokenizer()
     target = tiny.make_target("qwen3", vocab_size=272)
@@ -87,13 +86,13 @@ def pair_saying(
 
 
 def transport(server: Server) -> AsyncClient:
-    """What the clients' packages send their requests with."""
+    """The HTTP client for the clients' packages; calls the server in this process."""
     return AsyncClient(transport=ASGITransport(app=server.app))
 
 
 @asynccontextmanager
 async def listening(server: Server, path: str, body: Any) -> AsyncIterator["Listener"]:
-    """A request whose answer is read as it comes; at the end the client goes."""
+    """Send a request and yield a reader of its stream; disconnects at the end."""
     listener = Listener()
     task = asyncio.create_task(server.app(scope_of(path), listener.receive(body), listener.send))
     try:
@@ -104,14 +103,14 @@ async def listening(server: Server, path: str, body: Any) -> AsyncIterator["List
 
 
 class Listener:
-    """A client's end of a connection."""
+    """The client's side of an ASGI connection."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()
         self._came: asyncio.Queue[bytes] = asyncio.Queue()
 
     def receive(self, body: Any) -> Callable[[], Any]:
-        """ASGI's: the body, then nothing until the client goes."""
+        """ASGI's `receive`: the body, then a disconnect once `gone` is set."""
         left = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
 
         async def messages() -> dict[str, Any]:
@@ -123,17 +122,17 @@ class Listener:
         return messages
 
     async def send(self, message: Any) -> None:
-        """ASGI's."""
+        """ASGI's `send`: queue the body of a message."""
         if message.get("body"):
             await self._came.put(message["body"])
 
     async def next(self) -> str:
-        """The next piece."""
+        """The next piece of the stream."""
         return (await asyncio.wait_for(self._came.get(), 60)).decode()
 
 
 def scope_of(path: str) -> dict[str, Any]:
-    """A POST of JSON."""
+    """ASGI's scope of a POST with JSON."""
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -151,7 +150,7 @@ def scope_of(path: str) -> dict[str, Any]:
 
 
 async def events_of(server: Server, path: str, body: Any) -> list[tuple[str | None, Any]]:
-    """A stream's events as they are sent: their names, and their data."""
+    """Request a stream; returns the name and the data of each event."""
     async with transport(server) as client:
         reply = await client.post(URL + path, json=body)
     assert reply.status_code == 200, reply.text

@@ -1,4 +1,4 @@
-"""A server of this process on a free port, for clients that no one here wrote."""
+"""Runs a server of this process on a free port, for clients of other packages."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ from dflash_mlx.serve.runner import Runner
 
 @dataclass
 class Served:
-    """A running server: its address, what it logged, and the server itself."""
+    """A running server; `lines` is its access log."""
 
     url: str
     port: int
@@ -31,12 +31,12 @@ class Served:
 
     @property
     def busy(self) -> int:
-        """Answers that run or wait."""
+        """The number of requests that run or wait."""
         line = self.server.runner.admission
         return line.running + line.waiting
 
     def wait_until_idle(self, seconds: float = 20.0) -> None:
-        """Return when nothing runs any more; AssertionError if that takes too long."""
+        """Wait until no request runs; AssertionError after `seconds`."""
         until = time.monotonic() + seconds
         while self.busy:
             assert time.monotonic() < until, "an answer goes on that nobody reads"
@@ -44,7 +44,7 @@ class Served:
 
 
 def settings_of(name: str, settings: dict[str, Any]) -> Settings:
-    """Settings of a server whose model has a name; options of answers may be among them."""
+    """Settings of a server whose model is called `name`; may include generation options."""
     options: dict[str, Any] = {"mode": "dflash"}
     for one in fields(GenerationOptions):
         if one.name in settings:
@@ -54,7 +54,7 @@ def settings_of(name: str, settings: dict[str, Any]) -> Settings:
 
 @contextmanager
 def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
-    """Serve a pair while the context lasts; it is called "m"."""
+    """Serve a pair as the model "m" inside the context."""
     lines: list[str] = []
     log = AccessLog(lines.append, as_json=True, prompts=settings.pop("log_prompts", False))
     server = Server(pair, settings_of("m", settings), log)
@@ -75,7 +75,7 @@ def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
 
 
 def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the server draw with another "seed", or lose a character of every piece of "text"."""
+    """Plant a fault: "seed" changes the seed, "text" drops a character of every piece of text."""
     if fault == "seed":
         choice = Runner._choice
         monkeypatch.setattr(
@@ -87,7 +87,7 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fail_to_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a server fail when an answer begins; the head of a stream is sent by then."""
+    """Make generation fail at its start, after the headers of a stream were sent."""
 
     async def failing(*given: Any) -> Any:
         raise DFlashError("the cable is out", hint="plug it in")

@@ -1,10 +1,10 @@
-"""A rank of a group whose rank 0 answers prompts with sharded targets and prints what it said.
+"""One rank of a group. Rank 0 answers prompts with sharded targets and prints the answers as JSON.
 
     python tests/support/sharded_answers.py JOBS
 
-JOBS is a JSON list of [target folder, drafter folder], or of nulls for the bundled pair. In the
-environment `ANSWERS` names the kinds of answers, or "costs" for what a plain step takes, and
-`FAULT` a fault to plant in the other ranks, or "goes on": answer until a rank is lost.
+JOBS is a JSON list of [target folder, drafter folder], or of nulls for the bundled pair. The
+variable `ANSWERS` names the kinds of answers, or "costs" to time a decode step. `FAULT` names a
+fault to plant in the other ranks, or "goes on": then rank 0 answers until a rank is lost.
 """
 
 import json
@@ -62,7 +62,7 @@ SEEDED = SamplingParams(temperature=2.0, seed=7)  # greedy text of tiny targets 
 
 
 def answer(engine: Engine, kinds: list[str], count: int) -> list[list[int]]:
-    """The answers to the first prompts, in one group of sequences; two turns each."""
+    """Answer the first `count` prompts as one batch, in two turns."""
     target, found = engine.target, []
     sequences = [Sequence(target, *engine.drafters) for _ in range(count)]
     for turn in range(2):
@@ -84,10 +84,10 @@ def answer(engine: Engine, kinds: list[str], count: int) -> list[list[int]]:
 
 
 def shared(pair: Pair) -> list[float]:
-    """Answers of chats that begin alike, go back, fork, and lose what they shared for want of room.
+    """Answers of chats that share prefixes, go back and fork; then with a prefix cache too small.
 
-    Of each token its number and its log-probability; before them, how much of each prompt was not
-    read, as long as there is room.
+    Returns token and log-probability of each token. Before each answer comes the number of cached
+    prompt tokens; -1 with the small cache.
     """
     engine, found = pair.engine, list[float]()
 
@@ -118,11 +118,11 @@ def shared(pair: Pair) -> list[float]:
             if not number:
                 run_all(chat)
         run_all(*chats[1:3])
-        begin(chats[3], *chats[0].tokens[len(BEGINNING) :], 5)  # goes on with another one's chat
+        begin(chats[3], *chats[0].tokens[len(BEGINNING) :], 5)  # continues another chat
         twin = chats[3].fork()
         run_all(chats[3])
         run_all(twin)
-        begin(chats[0], 7, 1)  # back to where it began, and on as another one did
+        begin(chats[0], 7, 1)  # back to the start, then like another chat
         run_all(chats[0])
     engine.prefix_cache.clear()
     engine.prefix_cache.limit = 0
@@ -130,7 +130,7 @@ def shared(pair: Pair) -> list[float]:
 
 
 def answers(pair: Pair, kinds: list[str]) -> dict[str, list[Any]]:
-    """Answers of these kinds, each alone; "packed" are three kinds in the same passes."""
+    """Answers of each kind alone; "packed" batches three kinds in the same passes."""
     engine = Engine(pair.target, *pair.drafters, compiler=pair.compiler)
     found = dict[str, list[Any]]()
     for kind in kinds:
@@ -143,7 +143,7 @@ def answers(pair: Pair, kinds: list[str]) -> dict[str, list[Any]]:
 
 
 def run(job: list[str | None], group: World | None, kinds: Many[str] = ALL) -> dict[str, Any]:
-    """All answers of one pair; of a group also what went over its connections."""
+    """All answers of one pair; in a group also the counts of packets and collectives."""
     target, draft = job
     try:
         pair = dflash_mlx.load(target, draft, cache_ram=0, world=group)
@@ -160,7 +160,7 @@ def run(job: list[str | None], group: World | None, kinds: Many[str] = ALL) -> d
 
 
 def flat_parameters(pair: Pair) -> list[tuple[str, Any]]:
-    """The target's parameters here."""
+    """The parameters of the target in this process."""
     return tree_flatten(pair.target.model.parameters())  # type: ignore
 
 
@@ -168,7 +168,7 @@ COUNTS = {"passes": 0, "all_sum": 0, "all_gather": 0}
 
 
 def count_collectives() -> None:
-    """From here on, count what passes put into their graphs."""
+    """Count from now on the passes, and the collectives that they build."""
     for name in ("all_sum", "all_gather"):
         plain = getattr(mx.distributed, name)
 
@@ -187,7 +187,7 @@ def count_collectives() -> None:
 
 
 def plant(fault: str) -> None:
-    """Let this rank do something else than rank 0 says."""
+    """Plant a fault, so that this rank departs from rank 0."""
     if fault == "misses a rewind":
         rewind, missed = TargetCache.rewind, []
 
@@ -218,7 +218,7 @@ def plant(fault: str) -> None:
 
 
 def costs(group: World | None) -> dict[str, Any]:
-    """Rank 0's seconds of a plain step of the bundled pair, and the key that costs are kept by."""
+    """Rank 0's seconds of a decode step of the bundled pair, and the key of its latency table."""
     pair = dflash_mlx.load(world=group)
     scratch = mlx_thread().call(Scratch, pair.target, None, 8, 2)
     plain = mlx_thread().call(scratch.run, Job("plain", 1))
@@ -226,7 +226,7 @@ def costs(group: World | None) -> dict[str, Any]:
 
 
 def cut_collectives(*_: Any) -> None:
-    """Cut this rank's connections of the ring, and leave the control connection as it is."""
+    """Close this rank's connections of the ring, but not the control connection."""
     hosts = json.loads(Path(os.environ["MLX_HOSTFILE"]).read_text())
     ports = {int(address.rpartition(":")[2]) for (address,) in hosts}
     for fd in range(3, 256):
@@ -236,7 +236,7 @@ def cut_collectives(*_: Any) -> None:
 
 
 def go_on(pair: Pair) -> None:
-    """Answer until a rank is lost; say when it begins, and what it was told at last."""
+    """Answer until a rank is lost; prints "begun" and, at the end, the error."""
     session = dflash_mlx.Session(pair, mode="dflash")
     for number in range(100_000):
         try:
@@ -250,7 +250,7 @@ def go_on(pair: Pair) -> None:
 
 
 def main() -> None:
-    """Follow, or answer and print."""
+    """Follow rank 0, or answer and print."""
     signal.signal(signal.SIGUSR1, cut_collectives)
     group = world()
     if group is not None and group.rank:

@@ -1,4 +1,4 @@
-"""What ranks with a sharded target answer to jobs, held against the whole target's answers."""
+"""Runs jobs on ranks with a sharded target, and compares with the whole target's answers."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ FEW = ("dflash", "ddtree", "packed", "shared")
 def sharded(
     folder: Path, count: int, jobs: list[Job], kinds: Sequence[str] = ALL, **env: str
 ) -> list[dict[str, Any]]:
-    """What rank 0 of so many says to all jobs."""
+    """Run jobs on `count` ranks; returns rank 0's results."""
     env["ANSWERS"] = " ".join(kinds)
     file = folder / "jobs.json"
     file.write_text(json.dumps(jobs))
@@ -25,7 +25,7 @@ def sharded(
 
 
 def check_equal(found: dict[str, Any], job: Job, kinds: Sequence[str] = ALL) -> None:
-    """Answers of all kinds are the whole target's; each pass had one packet and no gather."""
+    """Check that answers equal the whole target's, with one packet per pass and no gather."""
     whole = run(job, None, kinds)
     for kind in kinds:
         same = whole[kind] if kind != "shared" else pytest.approx(whole[kind], abs=1e-3)

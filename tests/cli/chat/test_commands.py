@@ -362,7 +362,7 @@ def test_think(state: Any, use: Callable[[str], str]) -> None:
     use_template(state, template)
     use("/think on")
     assert state.dialogue.settings.think is True
-    with pytest.raises(UsageError, match="knows no reasoning effort"):
+    with pytest.raises(UsageError, match="has no reasoning effort"):
         use("/think low")
     turn = transcript.Turn("a", "b", "deep thoughts")
     state.dialogue.chat = replace(state.dialogue.chat, turns=(turn,))
@@ -415,7 +415,7 @@ def test_effort(state: Any, use: Callable[[str], str]) -> None:
 def test_another_model_thinks_its_own_way(state: Any, use: Callable[[str], str]) -> None:
     """What the new template does not know is not asked of it: the next prompt is answered."""
     state.dialogue.settings = replace(state.dialogue.settings, reasoning_effort="low")
-    with pytest.raises(UsageError, match="knows no reasoning effort"):
+    with pytest.raises(UsageError, match="has no reasoning effort"):
         state.dialogue.ask("hello")
     use("/model bundled")
     assert state.dialogue.settings.reasoning_effort is None
