@@ -245,13 +245,12 @@ def prompt_summary(stats: "Stats") -> str:
     return f"{stats.prompt_tokens - stats.cached_tokens:,} new{cached}"
 
 
-def progress_line(stats: "Stats") -> str:
-    """Tokens, rate and acceptance so far."""
+def progress_line(stats: "Stats", *, words: bool = False) -> str:
+    """Tokens, rate and acceptance so far, in symbols or in words."""
     if "generated" in stats.unknown:
         return f"{stats.decode_seconds:.1f} s"
-    return (
-        f"{stats.generated:,} tok · {stats.tokens_per_second:.1f} tok/s{acceptance_summary(stats)}"
-    )
+    acceptance = acceptance_summary(stats, words=words)
+    return f"{stats.generated:,} tok · {stats.tokens_per_second:.1f} tok/s{acceptance}"
 
 
 def stats_line(answer: "Answer", backend: Backend, max_tokens: int, columns: int) -> str:

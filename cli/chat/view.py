@@ -68,7 +68,7 @@ class ChatView(PlainView):
         self._recent_thinking: deque[Fragment] = deque(maxlen=TAIL_ROWS)
         self._fragments: list[Fragment] = []  # finished; the next frame prints them
         self._printed = False  # whether any fragment is on the screen
-        self._status = ""
+        self._status: tuple[str, ...] = ("",)  # the same in fewer and fewer columns
         self._frame = 0
         self._next_frame_at = 0.0
         self._thinking_began = 0.0
@@ -91,7 +91,7 @@ class ChatView(PlainView):
         """Show prefill progress when it takes long."""
         with self._lock:
             progress = f"reading the prompt {done:,}/{total:,} tokens"
-            self._status = progress if total else "waiting for the server"
+            self._status = (progress if total else "waiting for the server",)
             if self._prefill_over is None:
                 self._prefill_over = Event()
                 Thread(
@@ -107,10 +107,14 @@ class ChatView(PlainView):
             if text := strip_control(block.text):
                 self._end_thinking_block()
                 self._fragments += self._answer.feed(text)
-            self._status = progress_line(stats)
+            context = ""
             if self._context_length and not stats.unknown & {"prompt_tokens", "generated"}:
                 used = stats.prompt_tokens + stats.generated
-                self._status += f" · context {used:,} / {self._context_length:,}"
+                context = f" · context {used:,} / {self._context_length:,}"
+            self._status = (
+                progress_line(stats, words=True) + context,
+                progress_line(stats) + context,
+            )
             self._draw()
 
     def finish(self) -> None:
@@ -191,13 +195,15 @@ class ChatView(PlainView):
         return [""] * (gap and self._printed and rows > 3) + lines
 
     def _status_line(self, width: int) -> str:
-        """The status on one line; parts that do not fit are left out, the last first."""
+        """The first status that fits; else parts of the last are left out, from its end."""
         self._frame += 1
         spinner = spinner_symbol(self._frame, self.out)
-        parts = self._status.split(" · ")
-        while len(parts) > 1 and len(self.out.ascii_fallback(" · ".join(parts))) + 2 > width:
-            parts.pop()
-        return f"\x1b[2m{spinner} {self.out.ascii_fallback(' · '.join(parts))}\x1b[0m"
+        separator = self.out.ascii_fallback(" · ")
+        lines = [self.out.ascii_fallback(status) for status in self._status]
+        line = next((line for line in lines if len(line) + 2 <= width), lines[-1])
+        while len(line) + 2 > width and (shorter := line[: max(line.rfind(separator), 0)]):
+            line = shorter
+        return f"\x1b[2m{spinner} {line}\x1b[0m"
 
     def _screen(self) -> tuple[int, int]:
         """Columns and rows; the last known ones when the terminal reports none."""

@@ -259,7 +259,7 @@ def test_not_there(server):
 
 @pytest.mark.parametrize(
     ("status", "match"),
-    [(429, "too many requests"), (503, r"does not work \(503\)"), (500, r"does not work \(500\)")],
+    [(429, "too many requests"), (503, r"has failed \(503\)"), (500, r"has failed \(500\)")],
 )
 def test_an_overloaded_hub(server, status, match):
     """A passing refusal is waited out, a lasting one is said."""

@@ -33,11 +33,12 @@ LIMITS_ULTRA = (32, 18, 12)  # all generations
 
 @dataclass(frozen=True)
 class Chip:
-    """`bandwidth`: bytes per second. `free`: rows that a read of weights has time for.
+    """`bandwidth`: bytes per second. `free`: rows that are computed during one read of the weights.
 
-    Below `limits` rows a product takes vectors; from M3 on (`wide`) it reads the matrix once per
-    five of them. From `limits` rows on it takes `tile` reads for 32 rows. `dispatch`: seconds of a
-    layer's kernels that are not reading; `host`: seconds to build a layer's part of a pass.
+    Below `limits` rows MLX multiplies row by row (vectors). From M3 on (`wide`) it then reads the
+    matrix once per five rows. From `limits` rows on, 32 rows take the time of `tile` reads.
+    `dispatch`: seconds per layer for kernels apart from reading. `host`: seconds to build one layer
+    of a pass.
     """
 
     name: str
@@ -52,10 +53,10 @@ class Chip:
 
 @dataclass(frozen=True)
 class Pair:
-    """Bytes that every pass reads, of all experts (`routed`), and of the drafter at bfloat16.
+    """Bytes: `dense` read by every pass, `routed` of all experts, `draft` of the bfloat16 drafter.
 
-    Each row chooses `chosen` of the `experts` of every layer. `shares` of the bytes that every pass
-    reads are in matrices of up to 2048 rows and columns, up to 4096, and larger.
+    Each row chooses `chosen` of the `experts` of every layer. `shares`: shares of `dense` in
+    matrices of up to 2048 rows and columns, up to 4096, and larger.
     """
 
     name: str
@@ -136,7 +137,7 @@ class Mac:
         return self.ends(0.0, 0.0, 1) + SYNC
 
     def ends(self, begun: float, free: float, rows: int) -> float:
-        """When a pass is done that the host begins to build, on a GPU that is free later."""
+        """The end of a pass that the host starts at `begun`, with a GPU busy until `free`."""
         for part in range(1, PARTS + 1):
             free = max(free, begun + self.host * part / PARTS) + self.verify(rows) / PARTS
         return free

@@ -1,6 +1,6 @@
 """A server of OpenAI's API that streams like vLLM, SGLang or llama-server, with planted faults.
 
-`python tests/support/openai_server.py PORTFILE` runs one. The prompt decides what it answers.
+`python tests/support/openai_server.py PORTFILE` runs it. The prompt selects the answer or fault.
 """
 
 import json

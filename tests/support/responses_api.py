@@ -26,7 +26,7 @@ def ask(server: Server, **body: Any) -> Any:
 
 
 def ask_streamed(server: Server, **body: Any) -> Any:
-    """The response of a stream's last event, held against what its other events add up to."""
+    """Request a stream; returns its last response, after a check that the events add up to it."""
     body = {**BODY, **body}
 
     async def read() -> tuple[list[Any], Any]:

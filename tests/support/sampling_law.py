@@ -64,7 +64,7 @@ def random_tables(seed: int = 3, vocab: int = 5, width: int = 4) -> Tables:
 
 @cache
 def lattice_tables(seed: int = 3, vocab: int = 5, width: int = 4, k: int = 3) -> Tables:
-    """The same target with a DFlash 2 drafter: k candidates a position, scored near its logits."""
+    """The same target with a DFlash 2 drafter: k candidates per position, near its logits."""
     rows = random_tables(seed, vocab, width).rows
     keys = iter(mx.random.split(mx.random.key(seed + 1), 2 * width))
     candidates, scores = [], []

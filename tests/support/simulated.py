@@ -1,9 +1,9 @@
-"""Machines and drafters that exist on paper, and answers played with them by a policy's protocol.
+"""Simulated machines and drafters, and simulated answers that follow a policy's protocol.
 
-A machine is the seconds of its passes, with MLX's quantised products as they are: below a number of
-rows that depends on the chip and the matrix, the weights are read row by row (qmv), from there on
-once for 32 rows (qmm). A drafter is a random process that says how sure it is of each position and
-whether the draft there is right. What is best is found by trying every width on the same process.
+A machine is the seconds of its passes with MLX's quantised products. Below a number of rows that
+depends on chip and matrix, MLX reads the weights row by row (qmv), from there on once per 32 rows
+(qmm). A drafter is a random process: for each position a confidence, and whether the draft is
+right. The best width is found by trying all of them on the same process.
 """
 
 from collections import Counter
@@ -21,21 +21,22 @@ from dflash_mlx.policy.policy import DraftState, Policy, StepResult
 from dflash_mlx.types import Plan
 
 BLOCK, TOKENS = 16, 150  # rows of a block, tokens of an answer
-# Rows from which on a product is a qmm, for matrices of up to 2048, up to 4096, and more.
+# Rows from which on a product is a qmm, for matrices up to 2048, up to 4096, and larger.
 LIMITS = {"M1": (14, 10, 6), "M4 Max": (13, 15, 13), "M5 Max": (33, 25, 13)}
 FREE = {"M1": 1.6, "M4 Max": 3.0, "M5 Max": 4.0}  # rows that a read of the weights has time for
 TILE = {"M1": 5.0, "M4 Max": 3.6, "M5 Max": 2.6}  # a qmm of 32 rows, in reads of the weights
 READ = {"M1": 0.055, "M4 Max": 0.011, "M5 Max": 0.009}  # seconds to read all weights
 # Shares of the weights in matrices of each size: a narrow model and a wide one.
 SHAPES = {"narrow": (0.3, 0.7, 0.0), "wide": (0.05, 0.25, 0.7)}
-RAMP, SLOW = 0.2, 1.5  # seconds of work until a chip has its clock, and what they take longer
+RAMP, SLOW = 0.2, 1.5  # seconds of work at a low clock after a rest, and their slowdown
 
 
 class Process:
-    """A process that has just begun, on a clock that only its jobs move.
+    """A new process on a simulated clock, which only its jobs move.
 
-    `seconds` of each kind of job; its first takes `hitch` seconds more, in which its kernels are
-    built. With `ramp` the chip rested: its first `RAMP` seconds of work take `SLOW` times as long.
+    `seconds`: of a job. The first job of each kind takes `hitch` seconds more, to compile its
+    kernels. With `ramp` the chip was idle: its first `RAMP` seconds of work take `SLOW` times as
+    long.
     """
 
     def __init__(self, seconds: Callable[[Any], float], hitch: float = 0.0, *, ramp: bool = False):
@@ -45,15 +46,14 @@ class Process:
         self.now = self.building = 0.0
 
     def clock(self) -> float:
-        """Seconds."""
         return self.now
 
     def kernels(self, job: Any) -> Any:
-        """What is built once for all jobs that have the same."""
+        """The kernels of a job; jobs with equal ones compile them once."""
         return job
 
     def run(self, job: Any) -> float:
-        """Do a job; its seconds."""
+        """Run a job; returns its seconds."""
         took = self._seconds(job)
         if self._left > 0:
             took *= SLOW
@@ -67,10 +67,10 @@ class Process:
 
 
 def vector_reads(rows: int, free: float, *, wide: bool) -> float:
-    """Reads of a matrix that a product takes with few rows, in which they are vectors.
+    """The time of a product row by row, in reads of the matrix.
 
-    One read has time for `free` rows. From M3 on (`wide`) MLX reads the matrix once per five rows,
-    however much time is left (qmv_wide in quantized.cpp); before, all rows share one dispatch.
+    One read has time for `free` rows. From M3 on (`wide`) MLX reads the matrix at least once per
+    five rows (qmv_wide in quantized.cpp). Before, one dispatch computes all rows.
     """
     return max(1.0, rows / free, -(-rows // 5) if wide else 1)
 
@@ -83,7 +83,7 @@ class Machine:
     shape: str
 
     def verify(self, rows: int) -> float:
-        """Seconds of a pass over so many rows."""
+        """Seconds of a pass over `rows` rows."""
         vectors = vector_reads(rows, FREE[self.chip], wide=self.chip != "M1")
         reads = sum(
             share * (vectors if rows < limit else self.tiles(rows))
@@ -92,26 +92,26 @@ class Machine:
         return READ[self.chip] * reads + 0.0004 + 0.00002 * rows
 
     def tiles(self, rows: int) -> float:
-        """A qmm, in reads of the weights."""
+        """The time of a qmm, in reads of the weights."""
         return max(1.0, TILE[self.chip]) * -(-rows // 32)
 
     @property
     def draft(self) -> float:
-        """Seconds of a drafter of a tenth of the target, for a whole block."""
+        """Seconds to draft a whole block; the drafter has a tenth of the target's size."""
         return 0.1 * self.verify(BLOCK)
 
     def seconds(self, job: Job) -> float:
-        """Seconds of what is measured at load."""
+        """Seconds of a job of the survey."""
         kind, rows, _ = job
         return self.draft * (kind != "plain") + self.verify(rows) * (kind != "draft")
 
     def costs(self) -> Latencies:
-        """What a survey of this machine finds, on a clock that only the passes move."""
+        """The latencies that a survey of this machine measures on a simulated clock."""
         process = Process(self.seconds)
         return survey(process.run, BLOCK)
 
     def true_costs(self) -> "TrueLatencies":
-        """All of it."""
+        """The latencies at every width."""
         return TrueLatencies(
             plain=self.verify(1),
             draft=self.draft,
@@ -121,20 +121,20 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class TrueLatencies(Latencies):
-    """Latencies that rounds really take."""
+    """The actual latencies of rounds."""
 
     def seconds(self, plan: Plan) -> float:
-        """Seconds of a round of one sequence with its draft, confidence not read."""
+        """Seconds of a round of one sequence with its draft, without reading the confidence."""
         return self.verify(plan.rows) + self.draft * (plan.rows > 1)
 
 
 MACHINES = [Machine(chip, shape) for chip in LIMITS for shape in SHAPES]
-CPU = TrueLatencies(  # slow at wide verifies, like the reference BLAS
+CPU = TrueLatencies(  # wide verify passes are slow, as with the reference BLAS
     plain=0.0105,
     draft=0.012,
     chain=tuple((rows, 0.007 + 0.0035 * rows) for rows in (1, 2, 3, 4, 6, 8, 12, 16)),
 )
-QUICK = TrueLatencies(  # quick at them
+QUICK = TrueLatencies(  # wide verify passes are fast
     plain=0.0054,
     draft=0.0012,
     chain=tuple((rows, 0.006 + 0.00025 * rows) for rows in (2, 3, 4, 6, 8, 12, 16)),
@@ -142,7 +142,7 @@ QUICK = TrueLatencies(  # quick at them
 
 
 class Rounds(Protocol):
-    """What the rounds of an answer cost."""
+    """The actual costs of the rounds of an answer."""
 
     @property
     def read(self) -> float:
@@ -155,14 +155,15 @@ class Rounds(Protocol):
         ...
 
     def seconds(self, plan: Plan) -> float:
-        """Of the next round."""
+        """Seconds of the next round."""
         ...
 
 
 class Cold:
-    """Costs of a machine on which drafted rounds are slow until a few have followed each other.
+    """Costs of a machine that is slow in the first of several drafted rounds.
 
-    `extra` is the share that the first one takes longer.
+    `extra`: the additional share of time of the first one. It vanishes over three drafted rounds
+    and returns over six decode steps.
     """
 
     def __init__(self, costs: TrueLatencies, extra: float):
@@ -170,7 +171,7 @@ class Cold:
         self.read, self.draft = costs.read, costs.draft
 
     def seconds(self, plan: Plan) -> float:
-        """Of the next round."""
+        """Seconds of the next round."""
         seconds = self._costs.seconds(plan)
         if plan.rows == 1:
             self._warmth = max(0.0, self._warmth - 1 / 6)
@@ -182,7 +183,7 @@ class Cold:
 
 @dataclass(frozen=True)
 class Block:
-    """One drafted block: what the drafter says of its positions, and how many it has right."""
+    """One drafted block: the confidence of each position, and how many drafts are right."""
 
     confidence: tuple[float, ...]
     right: int
@@ -190,10 +191,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Drafter:
-    """Position j is right with log-odds mean - fade * j + what the passage and the position add.
+    """Position j is right with log-odds mean - fade * j, plus noise of passage and position.
 
-    The passage wanders (an autoregression). `scale` and `shift` make what is said from what is
-    true, `noise` blurs it. `says`: it says that whatever is true.
+    The noise of the passage is an autoregression over blocks. The log-odds of the confidence are
+    the true ones times `scale`, plus `shift` and noise of size `noise`. `says`: a constant
+    confidence instead.
     """
 
     mean: float
@@ -205,13 +207,13 @@ class Drafter:
     says: float | None = None
 
     def blocks(self, seed: int) -> list[Block]:
-        """As many blocks as an answer may take."""
+        """Enough blocks for one answer."""
         return drawn(self, seed)
 
 
 @cache
 def drawn(drafter: Drafter, seed: int) -> list[Block]:
-    """The blocks of one answer, always the same."""
+    """The blocks of one answer; the same for the same arguments."""
     rng, size = np.random.default_rng(seed), (TOKENS, BLOCK - 1)
     passage, steps = np.zeros(TOKENS), rng.normal(size=TOKENS) * drafter.spread
     for place in range(1, TOKENS):
@@ -227,15 +229,15 @@ def drawn(drafter: Drafter, seed: int) -> list[Block]:
 
 
 GOOD, FAIR, POOR = Drafter(3.0), Drafter(1.2), Drafter(-0.5)
-SMUG = Drafter(0.0, scale=0.7, shift=2.0)  # says more than is true
+SMUG = Drafter(0.0, scale=0.7, shift=2.0)  # too confident
 SHY = Drafter(2.0, shift=-1.5)
-MUTE = Drafter(2.0, fade=0.1, spread=0.0, says=0.5)  # its confidence says nothing
+MUTE = Drafter(2.0, fade=0.1, spread=0.0, says=0.5)  # constant confidence
 RANDOM, WRONG = Drafter(-6.0, says=0.01), Drafter(-20.0, says=0.9999)
 
 
 @dataclass
 class Played:
-    """Tokens and seconds of some answers, and the tokens that each plan committed."""
+    """Tokens and seconds of simulated answers, and the tokens that each plan committed."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -243,7 +245,7 @@ class Played:
 
     @property
     def rate(self) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         return self.tokens / self.seconds
 
 
@@ -255,9 +257,9 @@ def play(
     seed: int = 0,
     timing: Callable[[float], float | None] = lambda seconds: seconds,
 ) -> Played:
-    """One answer by each of the drafters, each in a conversation of its own.
+    """Simulate one answer with each of the drafters, each as a new sequence.
 
-    `costs` are the true ones; `timing` makes of them what the clock says.
+    `costs` are the actual costs; `timing` turns seconds into the time that the policy is given.
     """
     played = Played()
     for number, drafter in enumerate(drafters):
@@ -277,7 +279,7 @@ def one_round(
     played: Played,
     timing: Callable[[float], float | None] = lambda seconds: seconds,
 ) -> int:
-    """One round by the protocol; the tokens it committed."""
+    """Simulate one round; returns the number of committed tokens."""
     state = DraftState(acceptance, room)
     plan, seconds, confidence = DECODE_STEP, 0.0, None
     (drafter,) = policy.choose_drafters([[state]])
@@ -308,7 +310,7 @@ def one_round(
 def fixed_rates(
     costs: TrueLatencies, drafters: Sequence[Drafter], *, seed: int = 0
 ) -> dict[int, float]:
-    """Tokens a second of every fixed width on the same answers: the brute force."""
+    """Tokens per second of every fixed width on the same answers, by brute force."""
     price = np.array([costs.seconds(Plan(max(1, rows))) for rows in range(BLOCK + 1)])
     rates = {}
     for rows in range(1, BLOCK + 1):

@@ -1,11 +1,11 @@
-"""`dflash` as a test wants it: the file named by SLOWED says how slow, how long and what it says.
+"""Runs `dflash` with changed speed and answers; the JSON file SLOWED sets them.
 
     sleep        seconds after each block
-    chunk        tokens a prefill pass, `read` seconds each
-    says         the answer, given out in pieces of `piece` characters, one a block
-    endless      the target never ends an answer by itself
+    chunk        tokens per prefill pass, which takes `read` seconds
+    says         the answer; each block shows `piece` characters of it
+    endless      the target does not end an answer
 
-The file is read when an answer begins. All else is the program as it is.
+The file is read at the start of each answer. Everything else is the unchanged program.
 """
 
 import json
@@ -29,7 +29,7 @@ record, read, stream = Stats.record, Target.read, Session.stream
 
 
 class Scripted(IncrementalDetokenizer):
-    """Reads the tokens, and gives out another text."""
+    """Ignores the tokens and returns a given text piece by piece."""
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
@@ -37,7 +37,7 @@ class Scripted(IncrementalDetokenizer):
         self._parts = [text[at : at + size] for at in range(0, len(text), size)]
 
     def add_tokens(self, tokens: Any) -> TextDelta:
-        """The next part of the text."""
+        """The next piece of the text."""
         part = self._parts.pop(0)
         return TextDelta(part, stop="" if self._parts else "the end")
 
@@ -47,20 +47,20 @@ class Scripted(IncrementalDetokenizer):
 
 
 def slow_record(self: Stats, block: Any) -> None:
-    """Count a block, slowly."""
+    """Record a block, then sleep."""
     record(self, block)
     time.sleep(wanted.get("sleep", 0))
 
 
 def slow_read(self: Target, parts: Sequence[SequenceRows], **options: Any) -> Any:
-    """Read a chunk of a prompt slowly, and what is verified as fast as it goes."""
+    """Sleep before a prefill pass, but not before a verify pass."""
     if any(part.last for part in parts):
         time.sleep(wanted.get("read", 0))
     return read(self, parts, **options)
 
 
 def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
-    """Answer as the file says by now."""
+    """Read the settings, then answer."""
     wanted.clear()
     wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
     self.pair.engine.prefill_step_size = wanted.get("chunk", PREFILL_STEP_SIZE)
@@ -74,7 +74,7 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
 
 
 def own_ends(pair: Any) -> frozenset[int]:
-    """The tokens that end an answer of this target's."""
+    """The end tokens of a pair's tokenizer."""
     return frozenset(pair.tokenizer.eos_token_ids)
 
 

@@ -1,4 +1,4 @@
-"""`dflash` with a pair that calls tools in place of the bundled one; see tool_talk.py."""
+"""Runs `dflash`; instead of the bundled pair a scripted one calls tools, see tool_talk.py."""
 
 from importlib import import_module
 

@@ -1,6 +1,6 @@
-"""Chat templates with the switches and marks of the published families', and tokenizers for them.
+"""Chat templates with the switches and tags of published model families, and their tokenizers.
 
-They are short: what the families share (system prompts, dates, forms of tool calls) is left out.
+They are short: system prompts, dates and tool-call formats are left out.
 """
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -11,25 +11,25 @@ from dflash_mlx.chat.template import Template
 HISTORY = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}<|stop|>{% endfor %}"
 )
-# A template leaves the switches that it does not know alone.
+# A template ignores variables that it does not know.
 PLAIN = HISTORY + "{% if add_generation_prompt %}[a]{% endif %}"
-# Qwen3: thinking is shut by an empty part, and otherwise left to the model.
+# Qwen3: empty tags turn thinking off; otherwise the model decides.
 QWEN = (
     HISTORY
     + "{% if add_generation_prompt %}[a]\n{% if enable_thinking is defined and enable_thinking is "
     "false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )
-# GLM 5: opened or shut by the opening.
+# GLM 5: the generation prompt opens or closes thinking.
 GLM = (
     HISTORY
     + "{% if add_generation_prompt %}[a]{{ '</think>' if enable_thinking is defined and not "
     "enable_thinking else '<think>' }}{% endif %}"
 )
-# Kimi K2.5, DeepSeek V3.1: the same under another name.
+# Kimi K2.5, DeepSeek V3.1: the same with another variable.
 KIMI = GLM.replace("enable_thinking", "thinking")
-# MiniMax M2: always.
+# MiniMax M2: always thinks.
 MINIMAX = HISTORY + "{% if add_generation_prompt %}[a]<think>\n{% endif %}"
-# Gemma 4: asked for at the top, shut by the opening.
+# Gemma 4: the system turn asks for thinking, the generation prompt can close it.
 GEMMA = (
     "{% if enable_thinking is defined and enable_thinking %}[system]<|think|><turn|>{% endif %}"
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}<turn|>{% endfor %}"
@@ -40,7 +40,7 @@ TOOLS = (
     "{% if tools %}<|start|>developer<|message|>"
     "{% for t in tools %}{{ t.function | tojson }}{% endfor %}<|end|>{% endif %}"
 )
-# gpt-oss: an effort, channels; past thinking is left out, except before the result of a call.
+# gpt-oss: an effort and channels; keeps past thinking only before the result of a call.
 GPT_OSS = (
     "{% if reasoning_effort is not defined %}{% set reasoning_effort = 'medium' %}{% endif %}"
     "<|start|>system<|message|>Reasoning: {{ reasoning_effort }}<|end|>"
@@ -57,7 +57,7 @@ GPT_OSS = (
     "{% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
-# Muse: recipients, and an effort under another name that is checked.
+# Muse: recipients, and an effort variable that the template checks.
 MUSE = (
     "{% set strength = reasoning_strength | default('high') %}"
     "{% if strength not in ['low', 'medium', 'high', 'xhigh'] %}"
@@ -67,7 +67,7 @@ MUSE = (
     "{{ ' to=user' if m.role == 'assistant' else '' }}<|message|>{{ m.content }}<|eot|>{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
-# Both switches, and a system message that must come first.
+# Both switches; a system message must come first.
 BOTH = (
     "{% if messages[0].role != 'user' %}{{ raise_exception('begin with the user') }}{% endif %}"
     "{{ reasoning_effort | default('') }}" + GLM
@@ -76,7 +76,7 @@ HARMONY_MARKS = ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|return
 MUSE_MARKS = ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>", "<|channel|>", "<|end|>")
 THINK_MARKS = ("<think>", "</think>")
 GEMMA_MARKS = ("<|channel>", "<channel|>", "<|think|>", "<turn|>")
-# Template and marks of each family.
+# Template and tags of each family.
 FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "llama": (PLAIN, ()),
     "qwen": (QWEN, THINK_MARKS),
@@ -92,7 +92,7 @@ VOCAB = 272
 
 
 def tokenizer_of(family: str) -> TokenizerWrapper:
-    """A tokenizer of one byte a token with a family's marks and template; <|stop|> ends answers."""
+    """A byte tokenizer with a family's tags and template; its end token is <|stop|>."""
     template, marks = FAMILIES[family]
     return byte_tokenizer("<|stop|>", marks, template)
 

@@ -1,4 +1,4 @@
-"""A program in a real terminal: a pty whose other end is pyte's screen, keys in and screens out."""
+"""Runs a program in a pseudo-terminal whose output goes to a pyte screen."""
 
 import codecs
 import fcntl
@@ -25,10 +25,10 @@ PATIENCE = 60.0  # seconds; only a failing test waits that long
 
 
 class Terminal:
-    """A child process and the terminal it runs in.
+    """A child process and its terminal.
 
-    `raw` is all that it wrote. `wait_for` looks at what came since the last `send` and, when it
-    finds something, after that.
+    `raw`: all output so far. `wait_for` searches the output since the last `send`; a later call
+    continues after the match.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Terminal:
         stdout: IO[bytes] | None = None,
         ignores: Sequence[int] = (),
     ):
-        """`stdout` instead of the terminal; `ignores`: signals that are ignored, as under nohup."""
+        """`stdout` replaces the terminal; `ignores`: signals to ignore, as under nohup."""
         self.master, slave = pty.openpty()
         self._set_size(columns, rows)
         self.screen = Screen(columns or 80, rows or 24)
-        # what a terminal answers, for example where its cursor is
+        # a terminal's replies, for example the position of the cursor
         self._replies: list[str] = []
         self.screen._screen.write_process_input = lambda data: self._replies.append(data)
         self._typing = False
@@ -68,26 +68,26 @@ class Terminal:
             start_new_session=True,
             preexec_fn=own_terminal,
         )
-        self._slave = slave  # open, so that its settings can be read when the child is gone
+        self._slave = slave  # kept open to read the terminal's settings after the child has ended
 
     # Keys -----------------------------------------------------------------------------------------
 
     def send(self, text: str) -> None:
-        """Type; what is waited for from now on comes after this."""
+        """Type a text; the next `wait_for` searches the output after it."""
         self.pump(0)
         self._from = len(self.raw)
         self._write(text.encode())
 
     def interrupt(self) -> None:
-        """Ctrl-C."""
+        """Press Ctrl-C."""
         self.send("\x03")
 
     def paste(self, text: str) -> None:
-        """Paste as a terminal does that was asked to mark it."""
+        """Paste a text with the marks of bracketed paste."""
         self.send("\x1b[200~" + text.replace("\n", "\r") + "\x1b[201~")
 
     def resize(self, columns: int, rows: int) -> None:
-        """Another window size; the kernel tells the program by SIGWINCH."""
+        """Change the window size; the kernel sends SIGWINCH."""
         self.pump(0)
         self.screen.resize(columns, rows)
         self._set_size(columns, rows)
@@ -99,14 +99,14 @@ class Terminal:
         os.close(self.master)
 
     def forget(self) -> None:
-        """Ctrl-L, and nothing is remembered of what scrolled away."""
+        """Press Ctrl-L, and drop the rows that scrolled away."""
         self.send("\x0c")
         self.wait_until(lambda: self.screen.cursor[1] == 0, "cleared")
         self.settle()
         self.screen._screen.history.top.clear()
 
     def close(self) -> None:
-        """End what still runs."""
+        """Kill the program if it still runs, and close the terminal."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -116,12 +116,12 @@ class Terminal:
     # Screens --------------------------------------------------------------------------------------
 
     def pump(self, seconds: float) -> bool:
-        """Take in what is there, waiting up to `seconds` for it; whether there was something."""
+        """Read the output, waiting up to `seconds` for it; returns whether there was any."""
         if not self._open or not select.select([self.master], [], [], seconds)[0]:
             return False
         try:
             data = os.read(self.master, 65536)
-        except OSError:  # nobody is at the other end any more
+        except OSError:  # the other end was closed
             return False
         text = self._decoder.decode(data)
         self.raw += text
@@ -131,7 +131,7 @@ class Terminal:
         return True
 
     def wait_for(self, pattern: str, timeout: float = PATIENCE) -> re.Match[str]:
-        """Until the program writes something, escape codes left out."""
+        """Wait until the output without escape codes matches a pattern."""
         end = time.monotonic() + timeout
         while True:
             plain, places = without_escapes(self.raw, self._from)
@@ -142,35 +142,35 @@ class Terminal:
                 raise AssertionError(f"no {pattern!r} in {plain!r} on\n{self.screen_text()}")
 
     def wait_until(self, holds: Any, what: str, timeout: float = PATIENCE) -> None:
-        """Until a condition of the screen holds."""
+        """Wait until a condition holds; `what` names it in the error."""
         end = time.monotonic() + timeout
         while not holds():
             if time.monotonic() > end or (not self.pump(0.05) and self.process.poll() is not None):
                 raise AssertionError(f"never {what}, on\n{self.screen_text()}")
 
     def settle(self, seconds: float = 0.3) -> None:
-        """Until nothing comes for a moment."""
+        """Wait until there is no output for `seconds`."""
         while self.pump(seconds):
             pass
 
     def prompted(self, typed: str = "") -> None:
-        """Until the prompt is there with what is typed in it, the cursor in its line."""
+        """Wait until the cursor is on a prompt line with the text `typed`."""
         line = f"› {typed}".rstrip()
         self.wait_until(lambda: self.cursor_line() == line, f"prompted with {typed!r}")
 
     def cursor_line(self) -> str:
-        """The line the cursor is in."""
+        """The text of the cursor's line."""
         screen = self.screen._screen
         return screen.display[screen.cursor.y].rstrip()
 
     def screen_text(self) -> str:
-        """What can be seen, and what was scrolled away."""
+        """The text of the screen and of its history."""
         return self.screen.text()
 
     # The program ----------------------------------------------------------------------------------
 
     def ends(self, timeout: float = PATIENCE) -> int:
-        """The exit code of the program, whose output is read until then: else it could not end."""
+        """Wait for the end of the program; returns its exit code. Reads the output meanwhile."""
         end = time.monotonic() + timeout
         while self.process.poll() is None:
             if time.monotonic() > end:
@@ -181,7 +181,7 @@ class Terminal:
         return self.process.returncode
 
     def leaves(self, code: int, timeout: float = PATIENCE) -> None:
-        """The program ends with an exit code, and the terminal is as it was."""
+        """Check that the program ends with this code and restores the terminal."""
         assert self.ends(timeout) == code, self.screen_text()
         if self._open:
             assert self.echoes(), "what is typed is not shown any more"
@@ -189,21 +189,21 @@ class Terminal:
             assert self.raw.rfind("\x1b[?2004h") <= self.raw.rfind("\x1b[?2004l")
 
     def echoes(self) -> bool:
-        """Whether the terminal is as a shell wants it: lines, shown as they are typed."""
+        """Whether the terminal is in a shell's mode: it reads lines and echoes keys."""
         flags = termios.tcgetattr(self._slave)
         return bool(
             flags[3] & termios.ECHO and flags[3] & termios.ICANON and flags[0] & termios.ICRNL
         )
 
     def reads_keys(self) -> bool:
-        """Whether somebody reads key by key, Enter included."""
+        """Whether a program reads single keys, Enter included."""
         return not termios.tcgetattr(self._slave)[0] & termios.ICRNL
 
     def _set_size(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def _write(self, data: bytes) -> None:
-        self._typing = True  # a terminal's own answers come before or after a paste
+        self._typing = True  # hold back the terminal's replies, so that they do not split a paste
         while data:
             _, ready, _ = select.select([], [self.master], [], 0.05)
             if ready:
@@ -218,7 +218,7 @@ class Terminal:
 
 
 class ChatTerminal(Terminal):
-    """`dflash chat --demo` in a terminal, as slow and as talkative as a test wants it."""
+    """`dflash chat --demo` in a terminal, with the speed and answers of slowed.py."""
 
     def __init__(
         self,
@@ -235,25 +235,25 @@ class ChatTerminal(Terminal):
         super().__init__(command, environment(folder, **(env or {})), columns, rows, **extra)
 
     def answers(self, **how: Any) -> None:
-        """How the next answers come; see slowed.py."""
+        """Set the options of slowed.py for the next answers."""
         self.script.write_text(json.dumps(how))
 
     def ask(self, prompt: str) -> str:
-        """Send a prompt, wait for the prompt after the answer; the line of numbers."""
+        """Send a prompt and wait for the next one; returns the line of statistics."""
         self.send(prompt + "\r")
         line = self.wait_for(r"\d+ tokens?[^,][\s\S]*?prompt [\d,]+ new[^\n]*").group()
         self.prompted()
         return line
 
     def command(self, text: str, shows: str) -> None:
-        """Type a command, wait for what it shows and for the next prompt."""
+        """Type a command; wait for its output and for the next prompt."""
         self.send(text + "\r")
         self.wait_for(shows)
         self.prompted()
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """The variables of a program that must not see whoever runs the tests."""
+    """Environment variables that hide the user's settings from the program."""
     kept = {name: os.environ[name] for name in ("PATH", "VIRTUAL_ENV") if name in os.environ}
     return kept | {
         "HOME": str(folder),
@@ -261,7 +261,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "XDG_CONFIG_HOME": str(folder / "config"),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "OPENBLAS_NUM_THREADS": "1",
-        "DFLASH_MODE": "dflash",  # what the default measures on a busy machine is another thing
+        "DFLASH_MODE": "dflash",  # the default mode measures latencies, which vary
         "TERM": "xterm-256color",
         "LANG": "C.UTF-8",
         "SLOWED": str(folder / "slowed.json"),
@@ -270,7 +270,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def without_escapes(text: str, start: int) -> tuple[str, list[int]]:
-    """A text from a place on without escape codes, and where each of its characters stood."""
+    """The text from `start` on without escape codes, and the index of each character."""
     parts, places = [], []
     for found in ESCAPES.finditer(text, start):
         parts.append(text[start : found.start()])

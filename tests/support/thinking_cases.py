@@ -1,10 +1,10 @@
-"""Answers with thinking of every family, token by token, and what a reader gets of them."""
+"""Answers with thinking of every family as tokens, and the text and thinking to expect."""
 
 THOUGHT = "<|channel|>analysis<|message|>hm <|end|><|start|>assistant"
 HARMONY = THOUGHT + "<|channel|>final<|message|>"
 CALL = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}'
 MUSE = " to=self<|message|>hm<|eom|><|start|>assistant"
-# Family, what the prompt ends with, the answer's tokens as text, its text, its thinking.
+# Family, end of the prompt, the answer's tokens as text, expected text, expected thinking.
 CASES = [
     ("llama", "[a]", "<think>no</think>", "<think>no</think>", ""),
     ("qwen", "[a]\n", "<think>\nhm\n</think>\n\nyes", "\n\nyes", "\nhm\n"),
@@ -24,7 +24,7 @@ CASES = [
     ("gpt_oss", "<|start|>assistant", "<|channel|>anal", "", ""),
     ("gpt_oss", "<|start|>assistant", "no mark at all", "no mark at all", ""),
     ("gpt_oss", "raw text", "<|channel|>final", "<|channel|>final", ""),
-    # A call's name stands in its header, so the header is text.
+    # The header has the name of the call, so it is kept as text.
     ("gpt_oss", "<|start|>assistant", CALL, CALL, ""),
     (
         "gpt_oss",
@@ -33,7 +33,7 @@ CASES = [
         "to=functions.add<|channel|>commentary<|message|>{}",
         "hm ",
     ),
-    # Several messages to the same reader are paragraphs.
+    # Several messages to the same recipient are paragraphs.
     (
         "gpt_oss",
         "<|start|>assistant",

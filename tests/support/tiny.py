@@ -1,4 +1,4 @@
-"""Tiny random targets and drafters, and the two ways of decoding that the tests hold together."""
+"""Tiny random targets and drafters, and plain decoding to compare with."""
 
 import json
 import os
@@ -77,7 +77,7 @@ SLIDING = {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     "sliding_window": WINDOW,
 }
-# Every second layer of three is a full one.
+# Of three layers the second has full attention.
 DELTA = {
     "full_attention_interval": 2,
     "linear_num_key_heads": 2,
@@ -112,7 +112,7 @@ LATENT = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 8,
 }
-# Sixteen heads, or the indexer would be level over many tokens.
+# Sixteen heads: with fewer, the indexer has many ties.
 INDEXED = {
     **LATENT,
     "index_head_dim": 16,
@@ -125,10 +125,10 @@ GEMMA = {
     "global_head_dim": 32,
     "num_kv_shared_layers": 0,
     "hidden_size_per_layer_input": 0,
-    "vocab_size_per_layer_input": 272,  # for the byte tokenizer too
+    "vocab_size_per_layer_input": 272,  # enough for the byte tokenizer
     "use_double_wide_mlp": False,
 }
-# Six layers: two of the first four lend their keys and values to the last two.
+# Six layers: the last two share the keys and values of two earlier ones.
 GEMMA_SMALL = {
     **GEMMA,
     "num_hidden_layers": 6,
@@ -189,10 +189,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm_moe_dsa": {"model_type": "glm_moe_dsa", **INDEXED, "tie_word_embeddings": False},
     "muse_glimmer": {"model_type": "muse_glimmer", **SLIDING, "tie_word_embeddings": False},
 }
-# The families that `make test` sweeps over: full, sliding, latent and recurrent layers, dense and
-# mixtures, tied and separate heads, scaled embeddings.
+# The families in `make test`: full, sliding, latent and recurrent layers, dense and MoE, tied and
+# separate heads, scaled embeddings.
 QUICK_FAMILIES = ("qwen3", "qwen3_next", "gemma4", "deepseek_v3")
-# Seeds with which no two of the likeliest tokens are level in the answers that the tests look at.
+# Seeds without ties between the two best tokens in the answers that tests compare.
 SEEDS = {
     "qwen3_5": 5,
     "qwen3_5_moe": 6,
@@ -206,7 +206,7 @@ SEEDS = {
     "glm_moe_dsa": 5,
     "muse_glimmer": 7,
 }
-# A drafter that attends to everything before it.
+# A drafter with full attention.
 DRAFT_CONFIG = DraftConfig(
     hidden_size=16,
     intermediate_size=24,
@@ -235,7 +235,7 @@ DRAFT_CONFIG = DraftConfig(
 
 @cache
 def tokenizer() -> TokenizerWrapper:
-    """The golden cases' tokenizer: one character a token, a chat template, no thinking."""
+    """The tokenizer of the golden cases: one character per token, a chat template, no thinking."""
     return load_tokenizer(GOLDEN / "qwen3_full" / "target", eos_token_ids=[98])
 
 
@@ -244,9 +244,9 @@ def byte_tokenizer(
     marks: Sequence[str] = ("<think>", "</think>"),
     template: str | None = None,
 ) -> TokenizerWrapper:
-    """One byte a token (so most characters are several), then the end of an answer 256, the marks.
+    """A tokenizer with one byte per token; then come the end token 256 and the `marks`.
 
-    Marks are one token each. `template` is the chat template.
+    Each mark is one token. `template`: the chat template.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bare = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
@@ -261,9 +261,9 @@ def byte_tokenizer(
 
 
 def randomise(model: nn.Module, seed: int, scale: float, sober: bool = False) -> None:
-    """Random weights, wide enough that greedy text does not settle at once.
+    """Set random weights, large enough that greedy text does not repeat itself at once.
 
-    `sober` ones have the sizes of a trained model's, see `sobered`.
+    `sober` weights have the magnitudes of a trained model's, see `sobered`.
     """
     key = mx.random.key(seed)
 
@@ -272,7 +272,7 @@ def randomise(model: nn.Module, seed: int, scale: float, sober: bool = False) ->
         key, mine = mx.random.split(key)
         if "norm" in name:
             return 1 + 0.1 * mx.random.normal(value.shape, key=mine)
-        if "layer_scalar" in name:  # Gemma's; with 1 its wide embeddings would outweigh the layers
+        if "layer_scalar" in name:  # Gemma's; at 1 its scaled embeddings would outweigh the layers
             return 0.4 + 0.1 * mx.random.normal(value.shape, key=mine)
         return mx.random.normal(value.shape, key=mine) * (scale / value.shape[-1] ** 0.5)
 
@@ -283,11 +283,12 @@ def randomise(model: nn.Module, seed: int, scale: float, sober: bool = False) ->
 
 
 def sobered(model: nn.Module) -> Callable[[str, mx.array], mx.array]:
-    """What brings random weights to ordinary sizes, so that layers do not blow roundings up.
+    """A function that scales random weights to the magnitudes of a trained model's.
 
-    Embeddings are about 1 and every layer adds less than that, as in a trained model; otherwise a
-    norm after a near nought makes 1e-5 of 1e-7. Families that norm what a layer adds have its size
-    in that norm's weight, and Gemma, which does not scale its attention, that scale in another.
+    Embeddings get a standard deviation of 1, and every layer adds less than that. Without this,
+    norms of vectors near 0 amplify rounding errors from 1e-7 to 1e-5. In families that normalise a
+    layer's output, the scale is in the weight of that norm. Gemma does not scale its attention
+    scores, so there the scale is in `q_norm`.
     """
     names = [name for name, _ in tree_flatten(model.parameters())]
     normed = any("pre_feedforward_layernorm" in name for name in names)  # type: ignore
@@ -312,7 +313,7 @@ def sobered(model: nn.Module) -> Callable[[str, mx.array], mx.array]:
 
 
 def config_of(family: str, **changes: Any) -> dict[str, Any]:
-    """A tiny config.json; the language model's part is apart where it is in real ones."""
+    """A tiny config.json, with a `text_config` if real ones of the family have it."""
     own = FAMILIES[family]
     if "text_config" not in own:
         return {**BASE, **own, **changes}
@@ -328,7 +329,7 @@ def make_target(
     sober: bool = False,
     **changes: Any,
 ) -> Target:
-    """A random target in memory; a fresh one each time, so that taps do not meet."""
+    """A random target in memory; always a new one, because taps change it."""
     config = config_of(family, **changes)
     model_class, args_class = _get_classes(config)
     model = model_class(args_class.from_dict(deepcopy(config)))
@@ -339,7 +340,7 @@ def make_target(
 
 
 def with_ends(target: Target, own: TokenizerWrapper) -> Target:
-    """The same model, with the end tokens of another tokenizer."""
+    """The same model with the end tokens of another tokenizer."""
     return Target(target.model, target.checkpoint, eos_ids_of(own))
 
 
@@ -357,18 +358,18 @@ def make_pair(
     draft_name: str | None = "",
     own: TokenizerWrapper | None = None,
 ) -> Pair:
-    """A pair with its own tokenizer, or the golden cases'."""
+    """A pair; its default tokenizer is that of the golden cases."""
     return Pair.of(target, drafter, own or tokenizer(), target_name, draft_name)
 
 
 @cache
 def compiler(vocab_size: int, eos_ids: frozenset[int]) -> Compiler:
-    """The grammars of the golden cases' tokenizer."""
+    """A grammar compiler with the tokenizer of the golden cases."""
     return Compiler(tokenizer(), vocab_size, eos_ids)
 
 
 def compiler_of(target: Target) -> Compiler:
-    """The grammars of a target that has the golden cases' tokenizer."""
+    """A grammar compiler for a target with the tokenizer of the golden cases."""
     return compiler(target.vocab_size, target.eos_ids)
 
 
@@ -404,7 +405,7 @@ def dflash2_settings(target: Target, **changes: Any) -> dict[str, Any]:
 
 
 def random_drafter(target: Target, seed: int = 2, **changes: Any) -> DFlashDrafter:
-    """A drafter that was never trained, bound to the target."""
+    """An untrained drafter, bound to the target."""
     config = parse(draft_settings(target, **changes))
     model = DraftModel(config, target.hidden_size)
     randomise(model, seed, 1.0)
@@ -413,7 +414,7 @@ def random_drafter(target: Target, seed: int = 2, **changes: Any) -> DFlashDraft
 
 
 def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
-    """Write a folder in the Hugging Face layout."""
+    """Save a checkpoint in Hugging Face's layout."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     weights = cast(dict[str, mx.array], dict(tree_flatten(model.parameters())))
@@ -421,7 +422,7 @@ def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
 
 
 def save_pair(folder: Path, settings_of: Callable[[Target], dict[str, Any]]) -> tuple[Path, Path]:
-    """Write a random target with the golden tokenizer, and a random drafter: their folders."""
+    """Save a random target with the golden tokenizer, and a random drafter; returns the folders."""
     target = make_target("qwen3")
     save_model(folder / "target", target.model, target.config)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -433,10 +434,10 @@ def save_pair(folder: Path, settings_of: Callable[[Target], dict[str, Any]]) -> 
 
 
 class ScriptedCache:
-    """Stands in for a DraftCache: proposes the text that it knows, or just not that.
+    """Replaces a DraftCache: always drafts the right text, or always wrong tokens.
 
-    Rows are counted as a real cache counts them, and drafts are looked up by that count alone: a
-    row too few or too many gives other drafts.
+    Counts rows like a real cache and looks up drafts by this count alone. So a missing or surplus
+    row changes the drafts. If `strict`, the anchor must be the known token.
     """
 
     def __init__(self, text: Sequence[int], wrong: bool, vocab: int, strict: bool):
@@ -446,21 +447,20 @@ class ScriptedCache:
 
     @property
     def state(self) -> list[mx.array]:
-        """Nothing to evaluate."""
+        """Empty: there is nothing to evaluate."""
         return []
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Count the rows."""
+        """Count the rows [1, T, ...] of taps."""
         self.offset += taps.shape[1]
         self.appended += taps.shape[1]
 
     def rewind(self, length: int) -> None:
-        """Go back."""
         assert 0 <= length <= self.offset
         self.offset = length
 
     def block(self, anchor: int, width: int) -> DraftBlock:
-        """What a v1 drafter says."""
+        """A draft block in the form of DFlash v1."""
         return Independent(self.draft_logits(anchor, width))
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
@@ -481,15 +481,15 @@ def scripted_drafter(
     vocab: int = VOCAB,
     strict: bool = True,
 ) -> DFlashDrafter:
-    """A drafter that is always right about `text` (prompt included), or always wrong.
+    """A drafter that always drafts `text` (prompt included), or always wrong tokens.
 
-    If not `strict`, `text` need not be what the target says.
+    If not `strict`, `text` may differ from the target's text.
     """
     return stand_in(lambda: ScriptedCache(text, wrong, vocab, strict), block_size)
 
 
 def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> DFlashDrafter:
-    """A drafter whose caches know what to say."""
+    """A drafter that only makes caches; the caches draft."""
     fake = SimpleNamespace(
         model=nn.Identity(),
         config=SimpleNamespace(block_size=block_size),
@@ -506,26 +506,26 @@ def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> DF
 
 
 def chosen(rule: Match, logits: mx.array, history: list[int], place: int = 0) -> int:
-    """The target's choice at a row [1, V] without drafts."""
+    """The token that a rule chooses from logits [1, V] without drafts."""
     return rule.accept(Draft.none(), rule.step(logits, history, place)[1]).bonus
 
 
 def golden_pair(case: str) -> Pair:
-    """A golden case, loaded as a user would."""
+    """Load a golden case."""
     from dflash_mlx.pair import load
 
     return load(GOLDEN / case / "target", GOLDEN / case / "draft", cache_ram=0)
 
 
 def golden_pair_of(pair: Pair, layer_ids: tuple[int, ...]) -> Pair:
-    """The same pair, freshly loaded, with other layers tapped than its drafter was trained on."""
+    """A new copy of a golden pair whose target taps other layers."""
     other = golden_pair(Path(pair.target_name).parent.name)
     other.target.tap(layer_ids)
     return other
 
 
 def expected(case: str) -> dict[str, Any]:
-    """A golden case's results."""
+    """The expected results of a golden case."""
     return json.loads((GOLDEN / case / "expected.json").read_text())
 
 
@@ -536,10 +536,10 @@ def plain(
     stops: frozenset[int] = frozenset(),
     margin: float = 1e-3,
 ) -> list[int]:
-    """What stock mlx-lm says, greedily, to a prompt.
+    """The greedy answer of stock mlx-lm.
 
-    The gap between the two likeliest tokens is at least `margin` everywhere: an equality of tokens
-    must not hang on rounding.
+    Checks that the two best log-probabilities always differ by more than `margin`, so that tests do
+    not depend on rounding.
     """
     tokens: list[int] = []
     for token, logprobs in generate_step(mx.array(prompt), target.model, max_tokens=max_tokens):
@@ -555,7 +555,7 @@ def start(
     sequence: TokenSequence,
     prompt: list[int],
     sampling: SamplingParams,
-    accept: Any = "match",  # the tests name rules by strings
+    accept: Any = "match",  # tests pass rules by name
     *,
     block_size: int | None = None,
     max_tokens: int = 64,
@@ -565,7 +565,7 @@ def start(
     policy: Policy | None = None,
     **options: Any,
 ) -> Iterator[Block]:
-    """Answer a prompt by rounds of one sequence, with an engine of its own."""
+    """Answer a prompt with one sequence and a new engine."""
     target = sequence.target
     engine = Engine(target, *sequence.drafters, compiler=compiler_of(target))
     engine.prefill_step_size = chunk
@@ -589,7 +589,7 @@ def start(
 
 
 def rounds(engine: Engine, sequence: TokenSequence) -> Generator[Block]:
-    """Rounds of one sequence alone, until its answer ends or nobody wants more."""
+    """Run rounds of one sequence until its answer ends or the generator is closed."""
     try:
         while not sequence.answer.finish_reason:
             (block,) = engine.step([sequence])
@@ -613,7 +613,7 @@ def speculate(
     policy: Policy | None = None,
     **options: Any,
 ) -> list[Block]:
-    """A greedy DFlash answer; checks that the caches cover all tokens but the last."""
+    """A greedy answer with DFlash; checks that the caches hold all tokens but the last."""
     sequence = TokenSequence(target, drafter)
     blocks = list(
         start(
@@ -635,22 +635,20 @@ def speculate(
 
 
 def apart(a: mx.array, b: mx.array) -> float:
-    """The largest difference."""
+    """The largest absolute difference."""
     return float(np.abs(np.array(a) - np.array(b)).max())
 
 
 def joined(blocks: Sequence[Block]) -> list[int]:
-    """All tokens of an answer."""
     return [token for block in blocks for token in block.tokens]
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
-    """Random token ids."""
     return mx.random.randint(0, 96, (length,), key=mx.random.key(seed)).tolist()  # type: ignore
 
 
 def count_forwards(target: Target, monkeypatch: Any) -> list[int]:
-    """From here on, the number of tokens of every pass through the target's model."""
+    """A list that gets the number of tokens of each pass through the target's model from now on."""
     sizes: list[int] = []
     model_class: Any = type(target.model)
     call: Callable[..., mx.array] = model_class.__call__

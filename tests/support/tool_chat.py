@@ -1,4 +1,4 @@
-"""A chat that calls tools, typed and read in this process."""
+"""A chat with tools in this process, with typed input and a recorded screen."""
 
 import io
 import sys
@@ -27,7 +27,7 @@ HERE = ServerConfig("here", sys.executable, (str(SERVER),))
 
 
 class ToolChat:
-    """A chat whose screen is a text: what is typed, asked and shown stands there in order."""
+    """A chat whose screen is a text with input, questions and output in order."""
 
     def __init__(self, screen: io.TextIOWrapper, *configs: ServerConfig, **more: Any):
         self.screen, self.answers = screen, iter(more.pop("answers", ()))
@@ -46,7 +46,7 @@ class ToolChat:
         self.state = states.ChatState(self.talk, out, options.ModelOptions())
 
     def ask(self, question: str) -> str:
-        """Answer a question; Ctrl-C where the script says so."""
+        """Answer a question with the next of `answers`; "^C" raises KeyboardInterrupt."""
         typed = next(self.answers)
         self.screen.write(f"{question}{typed}\n")
         if typed == "^C":
@@ -54,7 +54,7 @@ class ToolChat:
         return typed + "\n"
 
     def type(self, text: str) -> str:
-        """Send one line; the screen since then."""
+        """Type one line; returns the screen since then."""
         begin = len(self.text)
         self.screen.write(f"› {text}\n")
         loop.handle_input(self.state, text)
@@ -62,7 +62,6 @@ class ToolChat:
 
     @property
     def text(self) -> str:
-        """The whole screen."""
         self.screen.flush()
         return self.screen.buffer.getvalue().decode()  # type: ignore[attr-defined]
 
@@ -73,18 +72,18 @@ class ToolChat:
 
     @property
     def prompts(self) -> list[Any]:
-        """The messages that were asked, with their tokens."""
+        """The messages and the tokens of each prompt."""
         return self.pair.target.prompts
 
 
 @contextmanager
 def tool_chats(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ToolChat]]:
-    """Begins chats; their servers end with the block."""
+    """Yields a function that starts chats; ends their MCP servers afterwards."""
     screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     begun: list[ToolChat] = []
 
     def begin(*configs: ServerConfig, **more: Any) -> ToolChat:
-        monkeypatch.setattr(sys, "stdout", screen)  # here: pytest has its own before the test
+        monkeypatch.setattr(sys, "stdout", screen)  # only now: pytest replaces it before the test
         monkeypatch.setattr(sys, "stderr", screen)
         begun.append(ToolChat(screen, *configs, **more))
         return begun[-1]

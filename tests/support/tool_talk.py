@@ -1,4 +1,4 @@
-"""Pairs that call tools: their target says what a test wants to each conversation."""
+"""Pairs that call tools: a function chooses the target's answer to each chat."""
 
 import json
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from dflash_mlx.pair import Pair
 
 
 def calls(name: str, arguments: str = "{}") -> str:
-    """A call as these pairs write it."""
+    """The text of a tool call."""
     return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
 
 
 def talking_pair(says: Callable[[list[dict[str, Any]]], str], **more: Any) -> Pair:
-    """A pair whose answer to messages is the text that `says` gives; its drafter is always right.
+    """A pair that answers messages with the text `says(messages)`; its drafts are always right.
 
-    `prompts` of the pair's target are the messages it was asked, each with its tokens.
+    The target's `prompts` records the messages and the tokens of each prompt.
     """
     tokenizer = more.pop("tokenizer", None) or tool_tokenizer()
     target = tiny.make_target("qwen3", vocab_size=VOCAB, num_hidden_layers=3)
@@ -30,7 +30,7 @@ def talking_pair(says: Callable[[list[dict[str, Any]]], str], **more: Any) -> Pa
     follow_script(target, script)
 
     class TalkingPair(Pair):
-        """Notes each prompt, and what is to be said to it."""
+        """Records each prompt and sets the script for its answer."""
 
         def chat_tokens(self, messages: Any, options: TemplateOptions = DEFAULTS) -> list[int]:
             ids = super().chat_tokens(messages, options)
@@ -50,7 +50,7 @@ def talking_pair(says: Callable[[list[dict[str, Any]]], str], **more: Any) -> Pa
 
 
 def says(messages: list[dict[str, Any]]) -> str:
-    """What a weather-wise model says: it calls for what is asked, and tells what came of it."""
+    """Answer the last question with a tool call, or report the result of the last call."""
     asked = next(m["content"] for m in reversed(messages) if m["role"] == "user")
     last = messages[-1]
     if last["role"] == "tool":

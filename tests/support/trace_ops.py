@@ -1,4 +1,4 @@
-"""The operations that MLX would run for a function, with shapes and dtypes, while nothing runs."""
+"""Traces the operations that MLX would run for a function, without running them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Operation:
 
 
 def operations(fn: Callable[..., Any], *arrays: mx.array) -> list[Operation]:
-    """Every primitive of `fn(*arrays)`, in the order that MLX would run them."""
+    """The primitives of `fn(*arrays)` in the order in which MLX would run them."""
     found: list[Operation] = []
 
     def record(event: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ def start(
     target, prompts, out, *, resume=False, warm_start=None, shape=SHAPE, answers=None, taps=None,
     **settings,
 ):  # fmt: skip
-    """A run that is ready to train, and the list its events go to."""
+    """A run that is ready to train, and the list that gets its events."""
     events = []
     if warm_start is not None:
         shape = DrafterShape(dflash2=shape.dflash2, selector_rank=shape.selector_rank)

@@ -153,15 +153,21 @@ def test_region_while_it_streams(terminal):
     assert screen.text().split() == ["First.", *["word"] * 120, "Last"]
 
 
-def test_numbers_that_do_not_fit_are_left_out(terminal):
-    screen = Screen(30, 8)
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [(30, r"( · τ 2.00)?"), (60, r" · τ 2.00.*"), (110, r" · τ 2.00 tokens per pass.*")],
+)
+def test_the_live_line_fits_the_screen(terminal, columns, shown):
+    """In words where there is room, else in symbols, else without its last numbers."""
+    screen = Screen(columns, 8)
     shower = chat_view.make_chat_view(terminal(screen))
     stats = Stats()
     for block in blocks_of("some text", 3):
         stats.record(block)
         shower._next_frame_at = 0
         shower.block(block, stats)
-    assert re.fullmatch(r". 6 tok · [\d,.]+ tok/s( · τ 2.00)?", screen.lines()[-1])
+    assert re.fullmatch(r". 6 tok · [\d,.]+ tok/s" + shown, screen.lines()[-1])
+    assert ("tokens per pass" in screen.text()) == (columns == 110)
     shower.finish()
 
 

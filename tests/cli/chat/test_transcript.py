@@ -131,7 +131,7 @@ def test_markdown(tmp_path: Path) -> None:
     transcript.export(path, CHAT)
     transcript.export(path, replace(CHAT, turns=()))  # an earlier export may be replaced
     path.write_text("my notes")
-    with pytest.raises(DFlashError, match="is there already"):
+    with pytest.raises(DFlashError, match="exists and is not an exported chat"):
         transcript.export(path, CHAT)
     assert path.read_text() == "my notes"
     with pytest.raises(DFlashError, match="cannot be written"):
