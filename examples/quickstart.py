@@ -1,4 +1,4 @@
-"""Load the bundled pair, stream an answer, print how it went."""
+"""Load the bundled pair, stream an answer, print its statistics."""
 
 import dflash_mlx
 

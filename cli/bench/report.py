@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dflash_mlx.bench import Difference, Question, Record, Results, Row, Schedule, Source
 
 
-DEFAULT_WIDTH = 100  # columns when stdout is no terminal
+DEFAULT_WIDTH = 100  # columns if stdout is not a terminal
 MAX_DIFFERENCES = 5  # listed one by one
 NO_VALUE = "–"
 
@@ -194,7 +194,6 @@ def speed_cells(row: "Row", out: Output) -> tuple[str, ...]:
 
 
 def cost_cells(row: "Row") -> tuple[str, ...]:
-    """A row of the table of prefill, first token and memory."""
     return (
         f"{row.temperature:g}",
         row.mode,
@@ -279,7 +278,7 @@ def output_lines(
 
 
 def token_text(token: int | None, tokenizer: Any) -> str:
-    """A token as Python writes its text; "the end" for None."""
+    """The text of a token as a Python literal; "the end" for None."""
     return "the end" if token is None else repr(tokenizer.decode([token]))
 
 
@@ -513,7 +512,7 @@ def markdown_lines(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def draw_plots(path: Path, rows: list["Row"], results: "Results", out: Output) -> None:
-    """Draw the plots that there is data for; raises as `dflash_mlx.bench.draw`."""
+    """Draw all plots that have data. Raises the errors of `dflash_mlx.bench.draw`."""
     from dflash_mlx import bench as engine
 
     for file in engine.draw(path, rows, results.curve, caption(results)):

@@ -1,4 +1,4 @@
-"""The checks of `dflash doctor` on this machine. Each function is a check and named after it.
+"""The checks of `dflash doctor` on this machine. Each check is a function with the check's name.
 
 Imports MLX only through `mlx_core`.
 """
@@ -205,7 +205,12 @@ def kernels() -> CheckResult:
 # Folders, settings and the terminal
 
 LOW_DISK_BYTES = 10e9  # about the size of Qwen3-4B and its drafter
-SECRETS = ("key", "token", "secret", "password")  # how names of options and variables end
+SECRETS = (
+    "key",
+    "token",
+    "secret",
+    "password",
+)  # endings of the names of secret options and variables
 
 
 def cache() -> CheckResult:
@@ -301,7 +306,7 @@ def describe_variable(name: str) -> str:
 
 
 def value_errors(root: typer.Context, name: str, parameter: Any, value: Any) -> list[str]:
-    """The error of an option for a value set by `name`; empty when the value is valid."""
+    """The error of an option whose value is set by `name`; empty if the value is valid."""
     try:
         parameter.process_value(root, value)
     except typer.BadParameter as error:

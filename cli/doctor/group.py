@@ -64,7 +64,7 @@ def check_group(hosts: Hosts, port: int, model: str | None, out: Output, *, json
     with Spinner(out, f"asking {len(hosts.ssh)} ranks"), started(hosts, port, model) as ranks:
         for number in range(len(RECORDS)):
             if number >= JOINED and not all(rank.running for rank in ranks):
-                break  # without all ranks nobody can join
+                break  # joining needs all ranks
             read_records(ranks, number + 1, time.monotonic() + RECORD_SECONDS)
             for rank in ranks:
                 compare(rank, ranks[0], number + 1)
@@ -82,7 +82,7 @@ def check_group(hosts: Hosts, port: int, model: str | None, out: Output, *, json
 
 @contextmanager
 def started(hosts: Hosts, port: int, model: str | None) -> Iterator[list[Rank]]:
-    """All ranks as processes; at the end they are killed."""
+    """Start all ranks as processes; kills them at the end."""
     variables, content = hosts.variables(port)
     arguments = ["-m", "dflash_mlx.cli.doctor.rank", *([model] if model else [])]
     ranks: list[Rank] = []
@@ -98,7 +98,7 @@ def started(hosts: Hosts, port: int, model: str | None) -> Iterator[list[Rank]]:
                 process = subprocess.Popen(
                     line,
                     env=env,
-                    stdin=subprocess.PIPE,  # which ends with this process
+                    stdin=subprocess.PIPE,  # closes when this process ends
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     start_new_session=True,
@@ -134,14 +134,14 @@ def read_records(ranks: Sequence[Rank], count: int, deadline: float) -> None:
 
 
 def read_output(rank: Rank) -> None:
-    """Read the records that a rank has printed; at the end of its output, why it ended."""
+    """Read the records that a rank has printed; if its output has ended, set its error."""
     assert rank.process.stdout is not None
     assert rank.process.stderr is not None
     data = rank.process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
     if not data:
         with suppress(subprocess.TimeoutExpired):
             rank.process.wait(EXIT_SECONDS)
-        os.set_blocking(rank.process.stderr.fileno(), False)  # a child of it may hold the other end
+        os.set_blocking(rank.process.stderr.fileno(), False)  # a child of the rank may keep it open
         errors = (rank.process.stderr.read() or b"").decode("utf-8", "replace").split("\n")
         last = next((line for line in reversed(errors) if line.strip()), "without a word")
         rank.error = f"it has ended ({last.strip()[:200].rstrip('.')})"

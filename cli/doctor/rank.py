@@ -20,7 +20,7 @@ def print_record(**record: object) -> None:
 
 
 def main(model: str | None) -> None:
-    """Print the records of this rank; after an error there are no more."""
+    """Print the records of this rank; stops after an error."""
     prepare_libraries(offline=True)
     from dflash_mlx.distributed.model_files import facts_of, samples_of, versions
 

@@ -20,10 +20,10 @@ QUOTES = '"""'
 
 
 def continued(text: str) -> str | None:
-    """The text with a new line, if Enter after it means a new line; otherwise None.
+    """The text with a newline if Enter continues it, otherwise None.
 
-    That is after a backslash, which is removed, and in a text that begins with quotes until others
-    close them.
+    Enter continues a text after a backslash, which is removed. It also continues a text that begins
+    with quotes until they are closed.
     """
     if opens_block(text):
         return text + "\n"
@@ -73,19 +73,19 @@ class TypeAhead:
         self.draft = ""
         self.leaves = False
         self.held = False
-        self._rest = ""  # the beginning of a key or of a paste
+        self._rest = ""  # an incomplete key or paste
         self._lock = RLock()
 
     # Keys -----------------------------------------------------------------------------------------
 
     @property
     def in_paste(self) -> bool:
-        """Whether the end of a paste has yet to come."""
+        """Whether a paste has begun but not ended."""
         return self._rest.startswith(PASTE_BEGINS)
 
     @property
     def waits(self) -> bool:
-        """Whether the rest of a key or of a paste has yet to come."""
+        """Whether a key or a paste is incomplete."""
         return bool(self._rest)
 
     def feed(self, text: str, *, complete: bool = False) -> None:
@@ -238,7 +238,7 @@ class KeyReader:
         self._thread: Thread | None = None
 
     def take_echoed(self) -> bool:
-        """Process keys typed and echoed before cbreak mode; whether there were any.
+        """Process keys typed and echoed before cbreak mode; returns whether there were any.
 
         The terminal has turned their Enters into \\n.
         """
@@ -270,7 +270,7 @@ class KeyReader:
                 self._start()
 
     def mark_pastes(self, on: bool = True) -> None:
-        """Ask the terminal to mark pasted text, or not to, if keys are being read."""
+        """Turn the marks of pasted text on or off, if keys are being read."""
         if self._write is not None and self._thread is not None:
             self._write(MARKS_ON if on else MARKS_OFF)
 

@@ -83,7 +83,8 @@ class LineEditor:
     def read(self) -> str:
         """Read one prompt, which begins with the draft that was typed ahead.
 
-        KeyboardInterrupt for Ctrl-C on an empty line, EOFError for Ctrl-D, and the error of `fail`.
+        Raises KeyboardInterrupt for Ctrl-C on an empty line, EOFError for Ctrl-D, and the error of
+        `fail`.
         """
         from prompt_toolkit.input.typeahead import get_typeahead
 
@@ -104,7 +105,7 @@ class LineEditor:
         """Make `read` raise this error, now and later. Any thread may call it."""
         self._fault = error
         if (loop := self._session.app.loop) is not None:
-            with suppress(RuntimeError):  # it has ended just now
+            with suppress(RuntimeError):  # the prompt has just ended
                 loop.call_soon_threadsafe(self._leave_if_failed)
 
     def _leave_if_failed(self) -> None:
@@ -202,7 +203,7 @@ def make_key_bindings(typed: TypeAhead) -> "KeyBindings":
             buffer.document = type(buffer.document)(text)
             return
         size = event.app.output.get_size()
-        # Only the end of a text that exceeds the screen would stay: `read` prints an excerpt.
+        # Of a text that exceeds the screen only the end would stay, so `read` prints an excerpt.
         event.app.erase_when_done = exceeds_screen(buffer.text, size.columns, size.rows)
         buffer.validate_and_handle()
 

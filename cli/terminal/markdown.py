@@ -36,7 +36,7 @@ class Fragment:
 
 
 class PlainTextStream:
-    """Splits plain text into one fragment a line."""
+    """Splits plain text into one fragment per line."""
 
     in_code = False
 
@@ -237,8 +237,8 @@ class MarkdownStream:
 
     def __init__(self) -> None:
         self._parser = make_parser(blocks_only=True)
-        self._lines: list[str] = []  # complete, but not emitted
-        self._parts: list[str] = []  # of the incomplete line
+        self._lines: list[str] = []  # complete lines that were not emitted
+        self._parts: list[str] = []  # pieces of the incomplete line
         self._position = Position()
         self._parse_at = 1  # number of lines that triggers the next parse
 

@@ -29,7 +29,7 @@ AGE_UNITS = ((86400, "day", "days"), (3600, "hour", "hours"), (60, "minute", "mi
 
 
 def strip_control(text: str) -> str:
-    """Remove control characters except newline and tab: text cannot control the terminal."""
+    """Remove control characters except newline and tab, so that text cannot control a terminal."""
     return CONTROL_CHARACTERS.sub("", text)
 
 
@@ -57,10 +57,10 @@ class Output:
         )
         self._at_line_start = True
         self._has_status = False
-        self.region: LiveRegion | None = None  # of the last view
-        # The lines of text that the user types during an answer, at most (columns, rows).
+        self.region: LiveRegion | None = None  # the region of the last view
+        # Returns the text that the user types during an answer, in at most (columns, rows).
         self.footer: Callable[[int, int], list[str]] = lambda columns, rows: []
-        self.redraw: Callable[[], None] | None = None  # of the running view
+        self.redraw: Callable[[], None] | None = None  # redraws the running view
         self.on_error: Callable[[str, str], None] = lambda message, hint: None
 
     @cached_property
@@ -224,7 +224,7 @@ def stdout_size() -> tuple[int, int]:
 
 
 def open_closed_streams() -> None:
-    """Open every closed standard stream as /dev/null, so that no other file gets its number.
+    """Open closed standard streams as /dev/null, so that no other file gets their descriptors.
 
     Writes to such a stderr are lost. A write to such a stdout raises OSError, because the answer
     would be lost. A closed stdin stays None.

@@ -48,7 +48,8 @@ TOKEN_STYLES = {
     "Generic.Emph": "italic",
 }
 MAX_LINE_LENGTH = 1000  # a longer line is data, not code
-# Limits of the earlier lines that the lexer sees: outside strings and comments, and anywhere.
+# The lexer reads earlier lines again. It starts anew at a line without indentation after this many
+# lines, unless in a string or comment, and anywhere after the maximum.
 RESTART_LINES = 8
 MAX_CONTEXT_LINES = 80
 
@@ -126,7 +127,7 @@ def find_lexer(language: str) -> "Lexer | None":
 
 # Tables for a terminal
 
-MIN_COLUMN_WIDTH = 10  # cells, for a column with words that long
+MIN_COLUMN_WIDTH = 10  # cells; less if all words of a column are shorter
 COLUMN_GAP = 3  # cells between two columns
 
 
@@ -395,7 +396,7 @@ def position_rows(accepted: list[int], verifies: int, out: Output) -> list[str]:
 
 
 def bar(share: float, out: Output) -> str:
-    """A share of BAR_CELLS as a bar, in eighths of a cell unless ASCII is needed."""
+    """A bar for a share of BAR_CELLS, in eighths of a cell unless ASCII is needed."""
     if out.ascii:
         return "#" * round(share * BAR_CELLS)
     eighths = round(share * BAR_CELLS * 8)

@@ -11,7 +11,7 @@ from typing import Any
 
 # Ctrl-C
 
-LEAVE_WINDOW = 2.0  # seconds; in a chat a second Ctrl-C within them leaves
+LEAVE_WINDOW = 2.0  # seconds; a second Ctrl-C within this time leaves a chat
 LEAVE_HINT = f"Ctrl-C again within {LEAVE_WINDOW:g} seconds to leave"
 
 
@@ -29,7 +29,7 @@ class Interrupt:
     A second Ctrl-C counts only within `window` seconds of the one before. With `terminate` SIGTERM
     counts like Ctrl-C. A signal that was ignored before stays ignored.
 
-    last_at: time.monotonic of the last Ctrl-C. exit_code: of a program that the last signal ends; 0
+    last_at: time.monotonic of the last signal. exit_code: 128 + the number of the last signal; 0
     without a signal.
     """
 
@@ -45,7 +45,7 @@ class Interrupt:
 
     def __enter__(self) -> "Interrupt":
         for number in self._signals:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # a background job's SIGINT
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGINT in a background job
                 self._previous_handlers[number] = signal.signal(number, self._handle)
         return self
 
@@ -154,7 +154,7 @@ def changed_flags(change: Callable[[TerminalFlags], TerminalFlags]) -> Iterator[
 
 @contextmanager
 def suspendable(before: Callable[[], None], after: Callable[[], None]) -> Iterator[None]:
-    """Inside, Ctrl-Z calls `before`, which erases moving lines, and `fg` calls `after`.
+    """Inside the context Ctrl-Z calls `before`, to erase moving lines, and `fg` calls `after`.
 
     Under a shell without job control Ctrl-Z stays ignored.
     """

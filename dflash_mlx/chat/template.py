@@ -75,7 +75,7 @@ class Template:
             ) from error
 
     def check(self, think: bool | None, effort: str | None) -> None:
-        """Raise UsageError for what the template does not support, as `switches` does."""
+        """Raise UsageError if the template does not support one of these options."""
         self.switches(TemplateOptions(think, effort))
 
     def switches(self, options: TemplateOptions) -> dict[str, Any]:

@@ -91,7 +91,7 @@ GLM_FORMAT = TaggedFormat(
     re.compile(r"\s*([\w.\-]+)\s*(?=<arg_key>)"),
     re.compile(r"\s*<arg_key>\s*([^<>]*[^<>\s])\s*</arg_key>\s*<arg_value>"),
     "</arg_value>",
-    re.compile(r"(?!)"),  # never: the end of all calls ends a call
+    re.compile(r"(?!)"),  # matches nothing: a call ends with the end of all calls
     "NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>",
     reads_null=False,
 )
@@ -130,11 +130,11 @@ class TaggedArguments:
     calls_end: str
     ended: bool = False
     rest: str = ""
-    _text: str = ""  # not parsed yet; inside of a value the value from its start
-    _key: str | None = None  # of the value that has started
+    _text: str = ""  # unparsed text; inside a value, all of the value so far
+    _key: str | None = None  # name of the value that has started
     _sent: str | None = None  # the part of this value that was returned; None if nothing was
-    _scanner: JsonScanner = field(default_factory=JsonScanner)  # of this value, if it is JSON
-    _scanned: int = 0  # characters of this value
+    _scanner: JsonScanner = field(default_factory=JsonScanner)  # reads this value if it is JSON
+    _scanned: int = 0  # characters of this value that it has read
     _keys: set[str] = field(default_factory=set)
 
     def feed(self, text: str) -> str:
@@ -494,7 +494,7 @@ def as_json(value: Any) -> str:
 
 
 def named_calls(messages: Messages, tokenizer: TokenizerWrapper) -> Messages:
-    """The messages with the ids of calls that this tokenizer's model has generated itself."""
+    """The messages with call ids in the form that this tokenizer's model generates."""
     call_format = find_call_format(tokenizer)
     if call_format and call_format.name == "kimi_k2":
         return numbered_calls(messages)
@@ -504,7 +504,7 @@ def named_calls(messages: Messages, tokenizer: TokenizerWrapper) -> Messages:
 def numbered_calls(messages: Messages) -> Messages:
     """The messages with functions.NAME:N as the ids of calls.
 
-    Kimi's template writes the id and no name of a call.
+    Kimi's template writes only the id of a call, not its name.
     """
     new_ids: dict[str, str] = {}
     numbered: Messages = []

@@ -1,1 +1,1 @@
-"""Files that are read and written: checkpoints, JSON lines, what is kept for the user."""
+"""Reads and writes files: checkpoints, JSON lines, and measurements in the user's cache folder."""

@@ -88,7 +88,7 @@ class TensorReader(pickle.Unpickler):
 
 
 def tensor_shape(storage: Any, offset: int, shape: Any, *rest: Any) -> list[int]:
-    """Takes the place of `rebuild_tensor`."""
+    """The shape of a tensor; `ShapeReader` calls it instead of `rebuild_tensor`."""
     return [*shape]
 
 

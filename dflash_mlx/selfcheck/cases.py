@@ -388,7 +388,7 @@ def mlx_lm_chain(
 
 
 def mlx_lm_tree(*args: Any) -> mx.array:
-    """The engine's tree verify without the kernel: one mlx-lm update for each depth."""
+    """The engine's tree verification without the kernel: one mlx-lm update for each depth."""
     *rows, state, parents = args
     depths: list[int] = []
     for parent in parents:

@@ -235,7 +235,7 @@ def measure_sizes(
 ) -> KernelResult:
     """The result with the times of the sizes that are not timed yet.
 
-    No size is begun after the time `ends` of the clock.
+    Starts no further size after the time `ends` of the clock.
     """
     by_size = {timed.size: timed for timed in result.sizes}
     for size, weight, case in sizes:
@@ -297,7 +297,7 @@ def launches(kernels: Kernels, trial: Trial, shapes: Shapes) -> Iterator[list[mx
 
 # Exact mode: whether rows of one pass have the same bits as rows of separate passes
 
-PROMPT = EXACT_ROWS + 1  # tokens to read first: more rows than a verify may have
+PROMPT = EXACT_ROWS + 1  # tokens to read first: more rows than a verify pass may have
 
 
 def check_exact(target: Target, name: str) -> None:

@@ -176,7 +176,7 @@ def linear_shapes(model: nn.Module) -> tuple[LinearShape, ...]:
 
 
 def product_shapes(model: nn.Module) -> tuple[tuple[LinearShape, int], ...]:
-    """All sizes of linear layers, each with its number; an embedding that is the head counts."""
+    """All sizes of linear layers with their counts, including an embedding used as the head."""
     modules = dict(model.named_modules())
     tied = not any(name.rpartition(".")[2] == "lm_head" for name in modules)
     counts = Counter(linear_shape(module, tables=tied) for module in modules.values())

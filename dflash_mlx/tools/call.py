@@ -43,7 +43,7 @@ class Step:
 def step_messages(steps: Iterable[Step], before: Messages) -> Messages:
     """The steps as messages of the assistant and the tools.
 
-    before: the messages before them, whose calls have the first ids.
+    before: the messages before the steps; call ids continue after their calls.
     """
     calls_before = sum(len(message.get("tool_calls") or ()) for message in before)
     messages: Messages = []
@@ -52,7 +52,7 @@ def step_messages(steps: Iterable[Step], before: Messages) -> Messages:
         if step.thinking and step.calls:
             message["reasoning_content"] = step.thinking
             if not step.text:
-                # The name in gpt-oss's template, which refuses content and thinking together.
+                # The key of gpt-oss's template, which refuses content and thinking together.
                 message["thinking"] = step.thinking
         if step.calls:
             message["tool_calls"] = []

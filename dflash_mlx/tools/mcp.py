@@ -192,10 +192,10 @@ ServerState = Literal["starting", "running", "failed", "off"]
 
 @dataclass(slots=True)
 class McpServer:
-    """A server. why: the reason why it failed. tools: with the names that the server uses.
+    """A server and its state. why: the reason of a failure. tools: named as on the server.
 
-    client: the mcp package's, while the server runs. stopping: set when it should end. deadline: of
-    its start.
+    client: the mcp package's client, while the server runs. stopping: set to end the server.
+    deadline: the timeout of its start.
     """
 
     config: ServerConfig

@@ -80,7 +80,7 @@ OPENCODE_SETTINGS = {
             "models": {"smollm2": {"tool_call": False, "limit": {"context": 8192, "output": 200}}},
         }
     },
-    # the model calls no tools, and takes long to read the usual prompt of 10,000 tokens
+    # the model calls no tools, and is slow to read the usual prompt of 10,000 tokens
     "agent": {"plain": {"prompt": "You are a helpful assistant.", "tools": {"*": False}}},
 }
 OPENCODE = (
@@ -98,7 +98,7 @@ CLAUDE = (
 
 
 class Window:
-    """A terminal of its own, with a shell in it."""
+    """A tmux session with a shell."""
 
     def __init__(self, folder: Path, name: str, path: str = ""):
         self._tmux = ["tmux", "-S", str(folder / "tmux"), "-f", "/dev/null"]
@@ -122,12 +122,12 @@ class Window:
         return found.stdout
 
     def text(self, *, colours: bool = False) -> str:
-        """What the screen shows."""
+        """The text on the screen."""
         flags = ["-e"] if colours else []
         return self._run("capture-pane", "-p", "-t", self._name, *flags).rstrip()
 
     def wait(self, end: str) -> None:
-        """Return when the last line ends so and nothing comes any more."""
+        """Wait until the last line ends with `end` and the screen stays the same for a second."""
         before, until = "", time.monotonic() + PATIENCE
         while not (before.endswith(end) and before == self.text()):
             if time.monotonic() > until:
@@ -143,13 +143,13 @@ class Window:
         self.wait(end)
 
     def stop(self) -> None:
-        """Ctrl-C, and the end of all windows."""
+        """Press Ctrl-C and end the tmux server."""
         self._run("send-keys", "-t", self._name, "C-c")
         self.wait("$")
         self._run("kill-server")
 
     def draw(self, file: Path, title: str) -> None:
-        """The screen as SVG."""
+        """Save the screen as SVG."""
         console = Console(width=COLUMNS, record=True, file=StringIO())
         console.print(Text.from_ansi(self.text(colours=True)))
         svg = console.export_svg(title=title, theme=MONOKAI, unique_id=file.stem)
@@ -159,7 +159,7 @@ class Window:
 
 @contextmanager
 def serving(folder: Path, model: Path | None) -> Iterator[Window]:
-    """A window in which `dflash serve` runs."""
+    """Run `dflash serve` in a window."""
     window = Window(folder, "serve", str(Path(sys.executable).parent))
     command = "dflash serve"
     if model is not None:
@@ -173,7 +173,7 @@ def serving(folder: Path, model: Path | None) -> Iterator[Window]:
 
 
 def ask() -> None:
-    """Requests of several APIs, three of them at once, and one that is refused."""
+    """Send requests to several APIs, three of them at once, and one that is refused."""
 
     def post(path: str, **body: Any) -> None:
         httpx.post(f"{URL}{path}", json={"model": "bundled", **body}, timeout=60)
@@ -189,7 +189,7 @@ def ask() -> None:
 
 
 def main() -> None:
-    """Draw what was named."""
+    """Draw the screens named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("screens", nargs="+", choices=SCREENS)
     parser.add_argument("--program", type=Path, help="the client")
@@ -199,7 +199,7 @@ def main() -> None:
     options = parser.parse_args()
     program = str(options.program.absolute().parent) if options.program else ""
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as name:
-        folder = Path(name)  # short, as a socket's path has to be
+        folder = Path(name)  # short, because the path of a socket is limited
         with serving(folder, options.model) as server:
             window = Window(folder, "client", program)
             if {"serve", "metrics"} & set(options.screens):
@@ -217,7 +217,7 @@ def main() -> None:
                 window.draw(HERE / "llm.svg", "llm")
             if "aider" in options.screens:
                 prices = folder / ".aider/caches/model_prices_and_context_window.json"
-                prices.parent.mkdir(parents=True)  # else aider asks the internet for a price list
+                prices.parent.mkdir(parents=True)  # otherwise aider downloads a price list
                 prices.write_text('{"none": {}}', encoding="utf-8")
                 (folder / ".aider.conf.yml").write_text(AIDER_SETTINGS, encoding="utf-8")
                 for line in ("clear", *AIDER):

@@ -1,4 +1,4 @@
-"""The same prompt by DFlash and by plain decoding: identical tokens, two rates."""
+"""Answer a prompt with DFlash and with plain decoding: the same tokens at two speeds."""
 
 import sys
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "bundled_pair"))
 
-# Each answers a line of JSON with [tokens, seconds to the first, seconds after it, verifies].
+# Each prints [tokens, seconds to the first token, seconds after it, verify passes] as JSON.
 OURS = """
 import json, sys
 import dflash_mlx
@@ -112,7 +112,7 @@ Answer = tuple[list[int], float, float, int]
 
 
 class Worker:
-    """One engine in a process of its own."""
+    """A process that runs one engine."""
 
     def __init__(self, python: str, code: str, target: Path, draft: Path):
         script = code.replace("{target!r}", repr(str(target)))
@@ -122,7 +122,7 @@ class Worker:
         )
 
     def answer(self, job: dict) -> Answer:
-        """Tokens, seconds to the first and after it, verify passes."""
+        """Tokens, seconds to the first token, seconds after it, verify passes."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(job) + "\n")
@@ -134,7 +134,7 @@ class Worker:
 
 
 def show(answers: dict[str, list[Answer]], temperature: float) -> None:
-    """A line an engine, medians over the prompts; the last columns are ours over theirs."""
+    """Print one line per engine with medians over prompts, and the ratios of ours to them."""
     print(f"\ntemperature {temperature:g} · {len(answers['ours'])} answers each, order by turns")
     print(
         f"{'':10}{'tok/s':>8}{'whole':>8}{'τ':>7}{'first ms':>10}"
@@ -158,7 +158,7 @@ def show(answers: dict[str, list[Answer]], temperature: float) -> None:
 
 
 def main() -> None:
-    """Run the prompts and print one table a temperature."""
+    """Run the prompts and print one table per temperature."""
     from text import held_out
 
     import dflash_mlx

@@ -1,4 +1,4 @@
-"""Print every error message of the package with its hint, to be read in one go.
+"""Print every error message of the package with its hint.
 
 python examples/measure/error_messages.py
 """
@@ -11,7 +11,7 @@ ERRORS = {"DFlashError", "UsageError", "PromptTooLong", "RankLost", "ServerLost"
 
 
 def main() -> None:
-    """A line for the place, one for the message, one for the hint."""
+    """Print three lines per error: place, message and hint."""
     for folder in ("cli", "dflash_mlx"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def plain(node: ast.expr) -> str:
-    """The text of an expression, with the parts that are filled in between braces."""
+    """The text of an expression, with {} around the values that are filled in."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):

@@ -38,7 +38,6 @@ def table(pairs: list[Published], chip_name: str, tau: float) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

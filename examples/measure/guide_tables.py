@@ -31,7 +31,7 @@ KEPT = ("temperature", "tau", "decode", "speedup", "identical", "compared", "que
 
 
 def commands() -> str:
-    """The slash commands, what they do, and the keys."""
+    """The table of slash commands and keys."""
     table = import_module("dflash_mlx.cli.chat.commands").COMMANDS
     keys = import_module("dflash_mlx.cli.terminal.line_editor").KEYS
     rows = [(f"`{command.syntax}`", command.help) for command in table]
@@ -40,7 +40,7 @@ def commands() -> str:
 
 
 def pairs() -> str:
-    """The published pairs: memory in every form of the target, and whether they run yet."""
+    """The table of published pairs: memory in every form of the target, and whether they run."""
     rows, known = [], entries()
     for entry in known:
         if entry.quant:
@@ -61,7 +61,7 @@ def memory(entry: Entry | None) -> str:
 
 
 def keep_drafts(measured: Path) -> None:
-    """Keep of a measurement what its table shows: the rows of all tasks together."""
+    """Save the rows that the table of drafts needs: those of all tasks together."""
     found = json.loads(measured.read_text())["drafts"]
     kept = []
     for each in found:
@@ -75,7 +75,7 @@ def keep_drafts(measured: Path) -> None:
 
 
 def drafts() -> str:
-    """Sources of drafts: τ, tokens a second, the ratio to plain decoding, and equal answers."""
+    """The table of drafters: τ, tokens per second, ratio to plain decoding, equal answers."""
     found = json.loads(DRAFTS.read_text())["drafts"]
     heads = ["drafts"]
     for row in found[0]["rows"]:
@@ -89,7 +89,7 @@ def drafts() -> str:
 
 
 def drafts_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """Of one temperature."""
+    """The cells of one row."""
     speed = f"{row['decode']['median']:.0f}"
     if row["speedup"] is None:
         return "1", speed, "1", "–"
@@ -104,7 +104,7 @@ def rows_of(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def filled(text: str) -> str:
-    """A page with its tables as they should be."""
+    """A page with new tables."""
     for name, table in (("commands", commands()), ("pairs", pairs()), ("drafts", drafts())):
         between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text = between.sub(lambda found, table=table: found[1] + table + "\n" + found[2], text)

@@ -30,12 +30,12 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
 from dflash_mlx.models.target import Target
 
-CONTEXT = 100  # rows that the caches hold before the verify; more than a verify has
+CONTEXT = 100  # rows in the caches before the verify pass; more than the pass has
 OPS = (small_m_qmm.OP, verify_attention.OP)
 
 
 def narrow_target(layers: int) -> Target:
-    """A random Qwen3 of so many layers, 8 query heads for 2 KV heads, 4 bits in groups of 32."""
+    """A random Qwen3 with 8 query and 2 KV heads, 4 bits in groups of 32."""
     config: dict[str, Any] = {
         "model_type": "qwen3",
         "hidden_size": 64,
@@ -57,7 +57,7 @@ def narrow_target(layers: int) -> Target:
 
 
 def milliseconds(target: Target, rows: int) -> float:
-    """One verify of `rows` rows behind a context, built and not run."""
+    """CPU milliseconds to build one verify pass of `rows` rows after a context."""
     held, tokens = target.make_cache(), mx.zeros((1, rows), mx.int32)
     mx.eval(tokens, target.forward(mx.zeros((1, CONTEXT), mx.int32), held)[0])
     gc.collect()

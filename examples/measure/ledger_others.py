@@ -48,7 +48,7 @@ Run = Callable[[mx.array, list[Any]], list[mx.array]]
 
 
 class Theirs:
-    """A loop of someone else on a pair without weights; `module` has their drafter's classes."""
+    """Another project's loop on a pair without weights; `module` has its drafter's classes."""
 
     def __init__(self, name: str, module: Any, published: Published, pair: TracedPair):
         config = dict(published.drafter)
@@ -63,7 +63,7 @@ class Theirs:
         self.drafter.bind(pair.stock)
 
     def draft(self, depth: int) -> Graph:
-        """The greedy draft of a block, the context rows of the last round included."""
+        """A greedy draft of a block, with the context rows of the last round."""
         block = mx.zeros((1, self.settings.block_size), mx.int32)
         taps = mx.zeros((1, TAPS, self.drafter.fc.weight.shape[1]), mx.bfloat16)
         caches = self.drafter.make_cache()
@@ -81,7 +81,7 @@ class Theirs:
         return traced(both, run, arrays, [*labels_of(caches), READ], rows=())
 
     def verify(self, depth: int, rows: int, kept: int) -> Graph:
-        """A verify with the taps, and its commit."""
+        """A verify pass with taps, and its commit."""
         caches = make_prompt_cache(self.pair.stock)
         self.pair.stock(mx.zeros((1, 2), mx.int32), cache=caches)
 
@@ -94,7 +94,7 @@ class Theirs:
         return traced(self.pair.stock, run, arrays, labels, (rows, kept))
 
     def round(self, tokens: mx.array, caches: list[Any], kept: int) -> list[mx.array]:
-        """Logits and taps of a pass over these tokens, of which the caches keep `kept` rows."""
+        """Logits and taps of a pass over these tokens; the caches keep `kept` rows of it."""
         raise NotImplementedError
 
 
@@ -106,7 +106,7 @@ class ZLab(Theirs):
         super().__init__("Z Lab 0.1.0", self.module, published, pair)
 
     def round(self, tokens: mx.array, caches: list[Any], kept: int) -> list[mx.array]:
-        """As its loop does after a draft. Layers are hooked for this pass only."""
+        """Verify and commit as Z Lab's loop does. Patches the layers for this pass only."""
         model, module = self.pair.stock, self.module
         layers = module._get_layers(model)
         before = [*layers]
@@ -132,7 +132,7 @@ class ZLab(Theirs):
 
 
 class Dspark(Theirs):
-    """mlx-dspark 0.20.3, whose targets of mlx-lm may have no sliding layers."""
+    """mlx-dspark 0.20.3; does not support mlx-lm's targets with sliding layers."""
 
     def __init__(self, published: Published, pair: TracedPair):
         module = importlib.import_module("mlx_dspark.dflash_model")
@@ -141,7 +141,7 @@ class Dspark(Theirs):
         self.target = target(pair.stock, load_tokenizer(Checkpoint.read(bundled("target"))))
 
     def round(self, tokens: mx.array, caches: list[Any], kept: int) -> list[mx.array]:
-        """As its loop does after a draft."""
+        """Verify and commit as mlx-dspark's loop does."""
         taps = [*self.settings.target_layer_ids]
         found = self.target.verify(tokens, caches, taps)
         self.target.rollback(caches, tokens.shape[1] - kept, [])
@@ -154,7 +154,7 @@ def rounds(
     others: Sequence[type[ZLab] | type[Dspark]],
     depth: int,
 ) -> Iterator[Line]:
-    """The passes of a round by everyone who can run this pair."""
+    """The passes of a round, of each project that supports this pair."""
     rows = pair.drafter.config.block_size
     kept = range(TAPS)
     verify = f"verify {rows}"
@@ -173,13 +173,13 @@ def rounds(
 
 
 def row(line: Line) -> str:
-    """One line of a Markdown table."""
+    """One row of the Markdown table."""
     sizes = " | ".join(f"{size / MEGA:,.0f}" for size in (line.read, line.again, line.written))
     return f"| {line.depth:,} | {line.by} | {line.name} | {line.dispatches:,} | {sizes} |"
 
 
 def main() -> None:
-    """Print one Markdown table a pair."""
+    """Print one Markdown table per pair."""
     known = {"zlab": ZLab, "dspark": Dspark}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("others", nargs="*", help="zlab or dspark, = and the folder of its package")

@@ -14,7 +14,7 @@ from dflash_mlx.kernels.dispatch import Kernels
 
 
 def main() -> None:
-    """Print one table a pair."""
+    """Print one table per pair."""
     names = [pair.name for pair in PAIRS]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pairs", nargs="*", metavar="PAIR", help=", ".join(names))

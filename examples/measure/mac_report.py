@@ -42,7 +42,7 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A program to run, and how its result is read: from its stdout and from a file it may write.
+    """A program to run, and how to read its result from its stdout or from a file it writes.
 
     `limit` is in seconds.
     """
@@ -55,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a step. `exit_code` is None where it did not end by itself."""
+    """The outcome of a step. `exit_code` is None if the step was killed."""
 
     name: str
     status: str  # "ok", "failed", "took too long" or "skipped"
@@ -90,9 +90,9 @@ def read_tests(_: str, folder: Path) -> Found:
 
 
 def small_pair(memory: int) -> str | None:
-    """The target of the smallest known pair that is downloaded and fits `memory` bytes.
+    """The target of the smallest downloaded pair that fits a machine with `memory` bytes.
 
-    A GPU may take about three quarters of them.
+    A GPU can use about three quarters of the memory.
     """
     sizes = {
         entry.target: entry.memory_bytes
@@ -106,7 +106,7 @@ def small_pair(memory: int) -> str | None:
 
 
 def steps_for(target: str | None, prompts: int, max_tokens: int, folder: Path) -> list[Step]:
-    """All steps; the quick ones first."""
+    """All steps, quick ones first."""
     size = ["--limit", str(prompts), "--max-tokens", str(max_tokens), "--repeats", "1"]
     bench = [*DFLASH, "bench", "--json", "--modes", "baseline,dflash,auto", *size]
     kernels = [*DFLASH, "doctor", "--kernels", "--json"]
@@ -166,7 +166,7 @@ def run_step(step: Step, seconds: float, folder: Path) -> Outcome:
 
 
 def label_of(outcomes: list[Outcome]) -> str:
-    """The first line: what the report may be taken for."""
+    """The first line of the report: whether it is valid, or what failed."""
     device = next(
         (o.result.get("device") for o in outcomes if o.name == "kernels" and o.result), None
     )
@@ -178,7 +178,7 @@ def label_of(outcomes: list[Outcome]) -> str:
 
 
 def commit() -> str | None:
-    """The commit of this clone; with "+" where files were changed."""
+    """The commit of this clone, with "+" if files were changed."""
     if shutil.which("git") is None:
         return None
     command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=12", "--dirty=+"]
@@ -187,7 +187,7 @@ def commit() -> str | None:
 
 
 def markdown(report: Found) -> str:
-    """The report for a person."""
+    """The report in Markdown."""
     lines = [f"# {report['label']}", "", f"{report['made']} · commit {report['commit']}", ""]
     lines += ["| step | | seconds |", "|---|---|---|"]
     for step in report["steps"]:
@@ -200,7 +200,7 @@ def markdown(report: Found) -> str:
 
 
 def details(result: Found) -> list[str]:
-    """The lines about one result, of whichever kind it is."""
+    """The lines about one result of any kind."""
     if "checks" in result:
         return [f"- {c['status']} · {c['name']}: {c['found']}" for c in result["checks"]]
     if "kernels" in result and "ok" in result:
@@ -222,7 +222,7 @@ def details(result: Found) -> list[str]:
 
 
 def kernel_line(kernel: Found) -> str:
-    """A verdict about one kernel."""
+    """One line about a kernel."""
     right = "right" if kernel["right"] else "WRONG"
     ratio = "" if kernel["ratio"] is None else f" · {kernel['ratio']:.2f} of the time of MLX's own"
     reason = f" · {kernel['reason']}" if kernel["reason"] else ""
@@ -230,7 +230,7 @@ def kernel_line(kernel: Found) -> str:
 
 
 def main() -> int:
-    """Run everything and write both files."""
+    """Run all steps and write both files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("mac-report"), help="without the ending")
     parser.add_argument("--prompts", type=int, default=4, help="of each benchmark")

@@ -64,13 +64,13 @@ seed = 4
 [models.bundled]
 top_k = 20
 """
-# Keys of JSON that are measured, or name the machine or the moment.
+# JSON keys whose values are measured, or depend on the machine or the time.
 MEASURED = re.compile(
     r"(.*_)?(s|ms|seconds|tok_s|per_second|memory|gb|versions?|created|at|saved|changed|time|"
     r"timings?|id|date|host|fingerprint|updated|duration)|policy"
 )
 UNSTABLE_FILES = re.compile(r"costs\.json|\.lock$|history|__pycache__|prefix|kernels")
-WAIT = 60.0  # seconds for a program that does not answer
+WAIT = 60.0  # seconds to wait for a program that does not answer
 QUIET = 0.5  # seconds without output after which a chat waits for a key
 
 
@@ -78,7 +78,7 @@ QUIET = 0.5  # seconds without output after which a chat waits for a key
 
 
 def sampling(dice: random.Random) -> list[str]:
-    """Sampling flags; a seed makes every answer repeatable."""
+    """Sampling flags; with a seed, so that answers are repeatable."""
     flags = ["--seed", str(dice.randrange(100))]
     flags += ["--temp", dice.choice(["0", "0.7", "1", "1.4", "2"])]
     for name, values in (
@@ -94,7 +94,7 @@ def sampling(dice: random.Random) -> list[str]:
 
 
 def mode(dice: random.Random) -> list[str]:
-    """Flags about how blocks are drafted."""
+    """Flags about drafting."""
     return dice.choice(
         [
             [],
@@ -170,7 +170,7 @@ def cli_call(dice: random.Random) -> Call:
 
 
 def python_call(dice: random.Random) -> Call:
-    """One answer from Python: `generate`, or a session that is asked twice."""
+    """A call of `generate` in Python, or a session with two prompts."""
     options: dict[str, Any] = {"max_tokens": dice.randrange(1, 40)}
     options["mode"] = dice.choice(["dflash", "ddtree", "auto", "baseline"])
     if dice.random() < 0.3 and options["mode"] == "dflash":
@@ -252,7 +252,7 @@ def api_call(dice: random.Random) -> Call:
 
 
 def chat_call(dice: random.Random) -> Call:
-    """A chat on a terminal: prompts, slash commands, and its end."""
+    """A chat in a terminal: prompts, slash commands, and the way it ends."""
     commands = [
         "/temp 0.7", "/set", "/set max_tokens 12", "/set top_k 9", "/undo", "/retry", "/stats",
         "/think off", "/draft off", "/draft on", "/system Answer in one line only.", "/clear",
@@ -265,7 +265,7 @@ def chat_call(dice: random.Random) -> Call:
 
 
 def bad_call(dice: random.Random) -> Call:
-    """A command line that has to be refused."""
+    """A command line that must be refused."""
     argv = dice.choice(
         [
             ["generate"],
@@ -310,7 +310,7 @@ MAKERS = {
 
 
 def draw_calls(count: int, seed: int) -> list[Call]:
-    """The calls of a seed, kind after kind."""
+    """The calls of a seed, grouped by kind."""
     calls = []
     for kind, share in SHARES.items():
         for number in range(round(count * share)):
@@ -324,7 +324,7 @@ def draw_calls(count: int, seed: int) -> list[Call]:
 
 @contextlib.contextmanager
 def fresh_home(call: Call) -> Iterator[Path]:
-    """A home and a current folder of the call's own, with its files and configuration."""
+    """A new home and working folder for a call, with its files and configuration."""
     before, folder = dict(os.environ), Path.cwd()
     with tempfile.TemporaryDirectory() as place:
         home = Path(place) / "home"
@@ -349,7 +349,7 @@ def fresh_home(call: Call) -> Iterator[Path]:
 
 
 def written(place: Path) -> dict[str, Any]:
-    """The files in a folder: JSON as data, text as it is."""
+    """The files in a folder: JSON parsed, other files as text."""
     found: dict[str, Any] = {}
     for file in sorted(place.rglob("*")):
         name = re.sub(r"\d{4}-\d\d-\d\d[\w.-]*", "DATE", str(file.relative_to(place)))
@@ -365,7 +365,7 @@ def written(place: Path) -> dict[str, Any]:
 
 
 def as_data(text: str) -> Any:
-    """JSON or lines of JSON without what is measured; else the text."""
+    """Parsed JSON or JSON lines without measured values; other text unchanged."""
     try:
         return without_measured(json.loads(text))
     except ValueError:
@@ -377,7 +377,7 @@ def as_data(text: str) -> Any:
 
 
 def without_measured(value: Any) -> Any:
-    """JSON without keys whose values are measured or name a moment."""
+    """JSON without measured values, and without those that name a time or place."""
     if isinstance(value, dict):
         kept = {k: v for k, v in value.items() if not MEASURED.fullmatch(k)}
         return {k: without_measured(v) for k, v in kept.items()}
@@ -387,7 +387,7 @@ def without_measured(value: Any) -> Any:
 
 
 def run_cli(call: Call) -> Result:
-    """A command line in this process, through pipes."""
+    """Run a command line in this process, with pipes."""
     runner = import_module("typer.testing").CliRunner()
     app = import_module("dflash_mlx.cli.app").app
     with fresh_home(call) as place:
@@ -401,7 +401,7 @@ def run_cli(call: Call) -> Result:
         flag in call["argv"] for flag in ("--mode", "--no-draft")
     )
     data = as_data(done.stdout)
-    if isinstance(data, dict) and auto:  # how much is drafted depends on measured costs
+    if isinstance(data, dict) and auto:  # the number of drafts depends on measured latencies
         data.pop("speculation", None)
     result["stdout"] = data
     result["words"] = done.stderr.replace(str(place), "")
@@ -412,13 +412,13 @@ def run_cli(call: Call) -> Result:
 
 
 class Python:
-    """Calls from Python, with one loaded pair."""
+    """Runs calls from Python with one loaded pair."""
 
     def __init__(self) -> None:
         self.pair: Any = None
 
     def run(self, call: Call) -> Result:
-        """One call: tokens, text and counts of each answer, or the error."""
+        """Run a call: tokens, text and counts of each answer, or the error."""
         import dflash_mlx
 
         if self.pair is None:
@@ -450,7 +450,7 @@ class Python:
 
 
 class Api:
-    """Requests to a server of this version, which is started when it is first needed."""
+    """Sends requests to a server of this version; starts it for the first one."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
@@ -472,7 +472,7 @@ class Api:
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
 
     def run(self, call: Call) -> Result:
-        """The status and the body of a response."""
+        """Send a request; returns the status and the body."""
         if self.process is None:
             self.start()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)
@@ -491,7 +491,6 @@ class Api:
         return {"code": response.status, "data": data, "words": words}
 
     def stop(self) -> None:
-        """End the server."""
         if self.process is not None:
             self.process.terminate()
             self.process.wait()
@@ -499,7 +498,7 @@ class Api:
 
 
 def streamed_text(text: str) -> list[str]:
-    """The text of each choice of a stream; how it is cut into events depends on the moment."""
+    """The text of each choice of a stream; the cut into events varies between runs."""
     pieces: dict[int, str] = {}
 
     def add(place: int, text: str | None) -> None:
@@ -520,7 +519,7 @@ def streamed_text(text: str) -> list[str]:
 
 
 def run_chat(call: Call) -> Result:
-    """A chat in a terminal of its own: its exit code, and the files that it leaves."""
+    """Run a chat in its own terminal; returns the exit code and the files that it writes."""
     with fresh_home(call) as place:
         line = [sys.executable, "-m", "dflash_mlx.cli", *call["argv"]]
         child, terminal = pty.fork()
@@ -542,7 +541,7 @@ def run_chat(call: Call) -> Result:
 
 
 def until_quiet(terminal: int, mark: bytes | None) -> bytes:
-    """What a program shows until it waits for a key, which it says with `mark`; None is its end."""
+    """The output until the program waits for a key, which `mark` shows; None: until it ends."""
     found = b""
     until = time.monotonic() + WAIT
     while time.monotonic() < until:
@@ -557,14 +556,14 @@ def until_quiet(terminal: int, mark: bytes | None) -> bytes:
             break
         if not piece:
             break
-        if b"\x1b[6n" in piece:  # where is the cursor?
+        if b"\x1b[6n" in piece:  # query for the position of the cursor
             os.write(terminal, b"\x1b[1;1R")
         found += piece
     return found
 
 
 def work() -> None:
-    """Read calls from stdin, a line each, and write their results to stdout."""
+    """Read calls from stdin, one per line, and write their results to stdout."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     python = Python()
@@ -588,7 +587,7 @@ def work() -> None:
 
 
 def results_of(python: str, calls: list[Call], found: list[Result]) -> None:
-    """Run all calls with one version; `found` grows."""
+    """Run all calls with one version; appends to `found`."""
     line = [os.path.abspath(python), str(Path(__file__).resolve()), "--worker"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     silent = subprocess.DEVNULL
@@ -605,7 +604,7 @@ def results_of(python: str, calls: list[Call], found: list[Result]) -> None:
 
 
 def intended(call: Call) -> str | None:
-    """Why a difference in this call is wanted, if it is."""
+    """The reason if a difference in this call is intended, otherwise None."""
     file = Path(__file__).with_name("old_new_intended.toml")
     if not file.exists():
         return None
@@ -617,12 +616,12 @@ def intended(call: Call) -> str | None:
 
 
 def wording(result: Result) -> str:
-    """The messages for people in a result, which leave it; without numbers, which are measured."""
+    """Remove the messages for people from a result; returns them without numbers."""
     return re.sub(r"[\d.,]+", "#", str(result.pop("words", "")))
 
 
 def compare(calls: list[Call], old: list[Result], new: list[Result]) -> int:
-    """Print a table by kind and each difference; the number of those that are not intended."""
+    """Print a table by kind and each difference; returns the number of unintended ones."""
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in SHARES}
     wrong = 0
     for call, before, after in zip(calls, old, new, strict=True):

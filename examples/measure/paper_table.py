@@ -30,7 +30,6 @@ TASKS = ("gsm8k", "math500", "aime25", "humaneval", "mbpp", "livecodebench", "mt
 
 
 def main() -> None:
-    """Ask, measure, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-m", "--model", help="target; without it the bundled pair")
     parser.add_argument("-d", "--draft", help="drafter; without it the target's known one")
@@ -62,7 +61,7 @@ def main() -> None:
 
 
 def print_table(rows: list[bench.Row], temperature: float) -> None:
-    """Speedup / τ, a line a mode and a column a task."""
+    """Print speedup / τ: one line per mode, one column per task."""
     tasks = list(dict.fromkeys(row.task for row in rows))
     print(f"\nT={temperature:g}".ljust(15) + "".join(f"{task:>15}" for task in tasks))
     for mode in dict.fromkeys(row.mode for row in rows if row.mean_speedup is not None):

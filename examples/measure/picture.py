@@ -1,9 +1,9 @@
-"""Draw `examples/chat.svg`: a real chat with the bundled pair, as its terminal shows it.
+"""Draw `examples/chat.svg`: a real chat with the bundled pair in its terminal.
 
     .venv/bin/python examples/measure/picture.py
 
-The chat runs in a pseudo-terminal; the picture is taken while the last answer streams, so that the
-live line is on it and a message that waits. Rates are those of the machine that draws it.
+The chat runs in a pseudo-terminal. The picture is taken while the last answer streams, so it shows
+the status line and a queued message. The rates are those of the machine that draws it.
 """
 
 import sys
@@ -26,7 +26,7 @@ from screen import Memory  # noqa: E402  # pyright: ignore[reportMissingImports]
 from terminal import Terminal, environment  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 COLUMNS, ROWS = 98, 44
-TRIES = 6  # a frame is drawn ten times a second, and the answer takes little longer
+TRIES = 6  # frames come ten times a second, and the answer takes little longer
 GREY = "75715e"
 ASKED = (
     "/think on",
@@ -36,21 +36,19 @@ ASKED = (
     "/think off",
 )
 LAST = "Write a Python function that counts the vowels in a word."
-NEXT = "Which day comes after Wednesday?"  # typed while the last one is answered
+NEXT = "Which day comes after Wednesday?"  # typed during the last answer
 
 
 class Shaded(Memory):
-    """pyte knows no dim text: grey stands for it."""
+    """A pyte screen that shows dim text in grey, because pyte does not know dim."""
 
     def select_graphic_rendition(self, *attributes: int, **options: Any) -> None:
-        """Colours and weights of what comes next."""
         super().select_graphic_rendition(*attributes, **options)
         if 2 in attributes:
             self.cursor.attrs = self.cursor.attrs._replace(fg=GREY)
 
 
 def as_text(screen: Any) -> Text:
-    """A screen as Rich text."""
     lines = []
     for row in range(screen.lines):
         line = Text()
@@ -67,7 +65,7 @@ def as_text(screen: Any) -> Text:
 
 
 def chat() -> Text:
-    """One chat; the fullest screen on which the last answer was still coming."""
+    """Run one chat; returns the fullest screen during the last answer."""
     with tempfile.TemporaryDirectory() as folder:
         variables = environment(Path(folder))
         del variables["OPENBLAS_NUM_THREADS"], variables["SLOWED"]
@@ -94,7 +92,7 @@ def chat() -> Text:
 
 
 def main() -> None:
-    """Chat until a picture shows a good part of an answer, and draw it."""
+    """Chat until a picture shows enough of an answer, and draw it."""
     pictures = [chat() for _ in range(TRIES)]
     picture = max(pictures, key=lambda text: len(text.plain.splitlines()))
     console = Console(width=COLUMNS, record=True, file=StringIO())

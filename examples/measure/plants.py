@@ -48,15 +48,15 @@ COMPARED = {
 }
 COMPUTED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult}
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "deepcopy": ""}
-TESTS_OF_A_LINE = 30  # at most, those that reach the fewest lines first: they are the narrowest
+TESTS_OF_A_LINE = 30  # at most, those that reach the fewest lines first
 PATIENCE = 600  # seconds until a fault that makes tests hang counts as caught
 
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """One fault: the source lines `before`, which `file` has once, become `after`.
+    """One fault: the source lines `before`, which occur once in `file`, become `after`.
 
-    `test` catches it. A fault with a `reason` is equivalent: no answer, file or message changes.
+    `test` catches it. A fault with a `reason` is equivalent: it changes no answer, file or message.
     """
 
     file: str
@@ -68,7 +68,7 @@ class Plant:
 
 
 class Coverage:
-    """Which tests reach a line of a source file."""
+    """The tests that reach each line of the source files."""
 
     def __init__(self, path: Path):
         data = sqlite3.connect(path)
@@ -91,21 +91,21 @@ class Coverage:
         return sorted(self._tests)
 
     def lines(self, file: str) -> set[int]:
-        """The numbers of the lines that a test runs; lines run by an import alone are left out."""
+        """The lines that a test runs, except those run only by an import."""
         return {number for number, tests in self._tests[file].items() if tests - {""}}
 
     def tests(self, file: str, line: int) -> list[str]:
-        """The tests that run a line, the narrowest first."""
+        """The tests that run a line; those that reach the fewest lines come first."""
         return sorted(self._tests[file][line] - {""}, key=lambda test: (self._reach[test], test))
 
 
 def numbers_of(bits: bytes) -> list[int]:
-    """The line numbers that coverage.py packs into bytes, one bit a line."""
+    """The line numbers that coverage.py stores, one bit per line."""
     return [8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1]
 
 
 def local(path: str) -> str:
-    """A path of the tree that was measured, relative to its root."""
+    """A path in the measured tree, relative to its root."""
     parts = Path(path).parts
     start = max(at for at, part in enumerate(parts) if part in ("dflash_mlx", "cli"))
     while start and parts[start - 1] in ("dflash_mlx", "cli"):
@@ -114,7 +114,7 @@ def local(path: str) -> str:
 
 
 def package(file: str) -> str:
-    """The package that a file is in, with its parents."""
+    """The folder of a file's package."""
     return str(Path(file).parent)
 
 
@@ -135,14 +135,14 @@ def faults(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
 
 
 class Change(ast.NodeTransformer):
-    """Change the first place where a rule applies in an expression."""
+    """Changes the first place in an expression where a rule applies."""
 
     def __init__(self, rule: str):
         self.rule = rule
         self.done = False
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        """Turn a comparison."""
+        """Change a comparison: < to <=, == to !=."""
         if self.rule == "compare" and not self.done and type(node.ops[0]) in COMPARED:
             self.done = True
             node.ops[0] = COMPARED[type(node.ops[0])]()
@@ -150,7 +150,7 @@ class Change(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """Turn a sum."""
+        """Change an operator: + to -, * to +."""
         if self.rule == "compute" and not self.done and type(node.op) in COMPUTED:
             self.done = True
             node.op = COMPUTED[type(node.op)]()
@@ -158,7 +158,7 @@ class Change(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Call another function of the same arguments, or take the argument itself."""
+        """Call another function with the same arguments, or use the argument itself."""
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if self.rule == "call" and not self.done and name in CALLED and node.args:
             self.done = True
@@ -169,7 +169,7 @@ class Change(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """Add one to a number, or turn a truth value."""
+        """Add one to a number, or invert a truth value."""
         if self.rule == "boolean" and not self.done and isinstance(node.value, bool):
             self.done = True
             return ast.Constant(not node.value)
@@ -179,7 +179,7 @@ class Change(ast.NodeTransformer):
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        """Leave messages alone."""
+        """Leave messages unchanged."""
         return node
 
 
@@ -246,7 +246,7 @@ def draw(coverage: Coverage, count: int, seed: int) -> list[Plant]:
 
 
 def copy_of_tree(folder: Path) -> Path:
-    """A copy of the tracked files as they are now."""
+    """Copy the tracked files in their current state."""
     files = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
     tree = folder / "tree"
     for name in files:
@@ -261,7 +261,7 @@ def copy_of_tree(folder: Path) -> Path:
 def run(
     plant: Plant, coverage: Coverage | None, tree: Path, *, everything: bool
 ) -> dict[str, object]:
-    """Run the tests that may see a fault: whether one fails, and which."""
+    """Run the tests that may fail with a fault; returns whether one fails, and which."""
     path = tree / plant.file
     source = path.read_text(encoding="utf-8")
     if source.count(plant.before) != 1:
@@ -292,7 +292,7 @@ def tests_of(tree: Path, file: str) -> str:
 
 
 def first_failure(tree: Path, tests: list[str], *, everything: bool) -> str:
-    """The first of these tests that fails, or what else went wrong; empty if all pass."""
+    """The first test that fails, or another error; empty if all pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header"]
     command += ["-m", "not real" if everything else "not real and not slow"]
     try:
@@ -313,7 +313,7 @@ def first_failure(tree: Path, tests: list[str], *, everything: bool) -> str:
     if done.returncode in (0, 5):  # 5: no test was selected
         return ""
     here = [test for test in tests if f"/{test}\n" not in done.stderr + "\n"]
-    if len(here) < len(tests):  # since the coverage was measured, tests were moved or removed
+    if len(here) < len(tests):  # some tests were moved or removed after the coverage was measured
         return first_failure(tree, here, everything=everything) if here else ""
     return f"exit code {done.returncode}: {done.stdout[-200:]}"
 
@@ -324,7 +324,6 @@ def environment() -> dict[str, str]:
 
 
 def main() -> None:
-    """Draw a list of faults, or run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", choices=["draw", "run"])
     parser.add_argument("coverage", type=Path, nargs="?")

@@ -1,9 +1,10 @@
-"""What the prefix cache saves: time to the first token of prompts that begin alike, and its cost.
+"""Measures what the prefix cache saves and costs: time to first token of prompts with one prefix.
 
     .venv/bin/python examples/measure/prefix_cache.py
 
-Asks the bundled pair questions after one long system message, with the cache off, in memory, and on
-disk after a restart; then times the look-up of a prompt of 100,000 tokens among 1,000 others.
+Asks the bundled pair questions after one long system message: without the cache, with it in memory,
+and with it on disk after a restart. Then times the look-up of a prompt of 100,000 tokens among
+1,000 others.
 """
 
 import statistics
@@ -21,7 +22,7 @@ TOKENS, TEXTS = 100_000, 1000
 
 
 def first_tokens(pair: dflash_mlx.Pair) -> tuple[str, str]:
-    """Milliseconds to the first token and tokens that were not read, of each question."""
+    """Milliseconds to the first token and cached tokens of each question."""
     system = SYSTEM * ((pair.target.context_length - 200) // len(pair.encode(SYSTEM)))
     seconds, cached = [], []
     for question in QUESTIONS:
@@ -33,7 +34,7 @@ def first_tokens(pair: dflash_mlx.Pair) -> tuple[str, str]:
 
 
 def look_up() -> float:
-    """Milliseconds for one long prompt in a tree of many."""
+    """Milliseconds to look up one long prompt in a tree of many."""
     import numpy as np
 
     tree, dice = RadixTree(), np.random.default_rng(0)
@@ -53,7 +54,6 @@ def look_up() -> float:
 
 
 def main() -> None:
-    """Print the table."""
     pair = dflash_mlx.load(cache_ram=0)
     list(dflash_mlx.stream(pair, "Hello", max_tokens=4))
     print(f"{'off':18}", *first_tokens(pair))

@@ -1,12 +1,12 @@
-"""How long a round keeps its thread busy: this engine beside Z Lab's own MLX loop, in turn.
+"""Time how long a round keeps its thread busy, in this engine and in Z Lab's own MLX loop.
 
     git clone https://github.com/z-lab/dflash runs/z-lab
     .venv/bin/python examples/measure/round_time.py runs/z-lab [--layers 36] [--rounds 60]
 
-A narrow random Qwen3 in 4 bits and a drafter of 5 layers, so that little is computed: what is left
-is Python, and MLX's building and dispatching of operations. Both have the same weights, the same
-MLX and mlx-lm, blocks of 16 and greedy drafts, of which nearly none is accepted. `thread`: CPU time
-of the thread that builds and dispatches. `wall`: seconds. Medians in milliseconds of this machine.
+Uses a narrow random Qwen3 in 4 bits and a drafter of 5 layers, so that little is computed. The rest
+is Python, and MLX's building and dispatching of operations. Both loops have the same weights, MLX
+and mlx-lm, blocks of 16 and greedy drafts, almost none of which are accepted. `thread`: CPU time of
+the thread that builds and dispatches. `wall`: wall-clock time. Medians in milliseconds.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from dflash_mlx.pair import Pair
 PROMPT = tuple(range(2, 102))
 TOKENS = 3000
 WARM = 3  # rounds that are not counted
-Times = tuple[float, float]  # of the thread, and of the clock
+Times = tuple[float, float]  # CPU seconds of the thread, and wall-clock seconds
 
 
 def draft_config(target: dict[str, Any], layers: int) -> dict[str, Any]:
@@ -61,14 +61,14 @@ def draft_config(target: dict[str, Any], layers: int) -> dict[str, Any]:
 
 
 def timed(step: Callable[[], Any]) -> Times:
-    """One round."""
+    """The times of one call."""
     clock, thread = time.perf_counter(), time.thread_time()
     step()
     return time.thread_time() - thread, time.perf_counter() - clock
 
 
 def ours(pair: Pair) -> Iterator[Times]:
-    """Rounds of this engine, in its thread."""
+    """Times of the rounds of this engine, in its own thread."""
     sequence = Sequence(pair.target, pair.drafter)
     request = Request(prompt=PROMPT, max_tokens=TOKENS, mode="dflash")
     mlx_thread().call(pair.engine.begin, sequence, request, len(PROMPT) - 1)
@@ -77,14 +77,14 @@ def ours(pair: Pair) -> Iterator[Times]:
 
 
 def theirs(module: Any, model: nn.Module, draft: nn.Module, tokenizer: Any) -> Iterator[Times]:
-    """Rounds of Z Lab's generator."""
+    """Times of the rounds of Z Lab's generator."""
     loop = module.stream_generate(model, draft, tokenizer, [*PROMPT], max_tokens=TOKENS)
     while True:
         yield timed(lambda: next(loop))
 
 
 def load_peer(path: Path) -> Any:
-    """Z Lab's module."""
+    """Import Z Lab's module from its repository."""
     spec = spec_from_file_location("zlab_model_mlx", path / "dflash" / "model_mlx.py")
     assert spec is not None
     assert spec.loader is not None
@@ -94,7 +94,7 @@ def load_peer(path: Path) -> Any:
 
 
 def peer_models(module: Any, pair: Pair) -> tuple[nn.Module, nn.Module]:
-    """Z Lab's drafter and a stock target, with the weights of a pair."""
+    """A stock target and Z Lab's drafter with the weights of a pair."""
     target, drafter = pair.target, pair.drafter
     assert drafter is not None
     model = Model(ModelArgs.from_dict(target.config))
@@ -112,7 +112,7 @@ def peer_models(module: Any, pair: Pair) -> tuple[nn.Module, nn.Module]:
 
 
 def narrow_pair(layers: int) -> Pair:
-    """A random target of so many layers and a random drafter, not tapped yet."""
+    """A random target of `layers` layers and a random drafter; sets no taps yet."""
     target = narrow_target(layers)
     config = parse(draft_config(target.config, layers))
     model = DraftModel(config, target.hidden_size)

@@ -1,9 +1,9 @@
-"""A forecast of pairs on one, two and four Macs, with and without DFlash: nobody measured it.
+"""Forecast the speed of pairs on one, two and four Macs, with and without DFlash. Not measured.
 
-The rank's share of a pass is counted by the ledger at its shapes; each sum over all ranks takes
-what others have measured between two Macs, on four taken to be the same. The packet of a round is
-by TCP, and the host waits for tokens before it. Layers that are shared out (`--split layers`) are
-computed one rank after another, with a sum behind each stage and each tapped layer. Example:
+The ledger counts one rank's share of a pass from the shapes. Each sum over the ranks takes the time
+that others measured between two Macs; four Macs are assumed to be equally fast. The packet of each
+round is sent over TCP, and the host waits for tokens before it. With `--split layers` the ranks
+compute one after another, with a sum after each stage and each tapped layer. Example:
 
     .venv/bin/python examples/measure/several_macs.py --chip "M4 Max"
 """
@@ -29,8 +29,8 @@ from ledger.trace import Graph
 
 from dflash_mlx.kernels.dispatch import Kernels
 
-BYTES = 6.2e9  # a second, of a sum over Thunderbolt 5
-MESH, RING = 30e-6, 300e-6  # seconds of a sum by RDMA, and by TCP
+BYTES = 6.2e9  # per second, for a sum over Thunderbolt 5
+MESH, RING = 30e-6, 300e-6  # seconds of an empty sum by RDMA, and by TCP
 PACKET = 300e-6  # seconds of a small message by TCP over Thunderbolt
 DEPTH = 1024
 SHARED = (
@@ -64,7 +64,7 @@ HEADINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Tokens a second, rows of the best chain, and the share of time that sums take."""
+    """Tokens per second, the rows of the best chain, and the shares of time spent in sums."""
 
     plain: float
     drafted: float
@@ -74,7 +74,7 @@ class Rates:
 
 
 def of_rank(pair: Published, ranks: int) -> Published:
-    """A pair at the shapes that one of so many ranks has, its drafter whole."""
+    """The pair with the shapes of one of `ranks` ranks; the drafter is not split."""
     target: dict[str, Any] = dict(pair.target)
     for key in SHARED:
         if count := target.get(key):
@@ -85,7 +85,7 @@ def of_rank(pair: Published, ranks: int) -> Published:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """How many sums over the ranks a pass has, and the seconds of an empty one."""
+    """The number of sums over the ranks in a pass, and the seconds of an empty sum."""
 
     count: int
     seconds: float
@@ -98,7 +98,7 @@ class Sums:
 def on_ranks(
     pair: Published, ranks: int, chip: Chip, tokens: float, split: str, seconds: float
 ) -> Rates:
-    """A pair on so many machines, which share heads or layers."""
+    """The rates of a pair on several machines that share heads or layers."""
     heads = split == "heads"
     own = of_rank(pair, ranks) if heads else pair
     traced = TracedPair(own, Kernels(), 8)
@@ -118,14 +118,14 @@ def on_ranks(
 
 
 def whole_pass(graph: Graph, chip: Chip) -> float:
-    """Seconds from the packet to the tokens, without sums: nothing is built ahead."""
+    """Seconds of a pass without sums, from packet to tokens; the host builds nothing ahead."""
     return PACKET + max(gpu_seconds(graph, chip), host_seconds(graph, chip)) + chip.sync
 
 
 def rows_of(
     pair: Published, chip: Chip, tokens: float, split: str, seconds: float
 ) -> Iterator[str]:
-    """A table's rows of a pair."""
+    """The rows of the table for a pair."""
     (one,) = forecast(TracedPair(pair, Kernels(), 8), chip, [DEPTH], tokens)
     each = [(1, Rates(one.plain, one.drafted, one.rows, 0, 0))]
     each += [(n, on_ranks(pair, n, chip, tokens, split, seconds)) for n in (2, 4)]
@@ -138,7 +138,6 @@ def rows_of(
 
 
 def main() -> None:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chip", default="M4 Max")
     parser.add_argument("--tokens", type=float, default=5.0)

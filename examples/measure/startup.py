@@ -16,18 +16,18 @@ import time
 from collections.abc import Callable
 
 DFLASH = [sys.executable, "-m", "dflash_mlx.cli"]
-CURSOR = b"\x1b[6n"  # what prompt_toolkit asks a terminal, and an answer
+CURSOR = b"\x1b[6n"  # prompt_toolkit's query for the position of the cursor, and a reply
 
 
 def help_seconds() -> float:
-    """One run of `dflash --help`."""
+    """Seconds of one `dflash --help`."""
     began = time.perf_counter()
     subprocess.run([*DFLASH, "--help"], stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - began
 
 
 def chat_seconds() -> float:
-    """One start of `dflash chat --demo`, ended by Ctrl-D."""
+    """Seconds from the start of `dflash chat --demo` to its prompt; then presses Ctrl-D."""
     began = time.perf_counter()
     child, terminal = pty.fork()
     if child == 0:
@@ -44,14 +44,13 @@ def chat_seconds() -> float:
     try:
         while os.read(terminal, 65536):
             pass
-    except OSError:  # Linux says so when the other side is gone
+    except OSError:  # Linux raises this when the other end was closed
         pass
     os.waitpid(child, 0)
     return seconds
 
 
 def main() -> None:
-    """Print one line each."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--repeat", type=int, default=5)
     repeat = options.parse_args().repeat
@@ -60,7 +59,7 @@ def main() -> None:
         ("dflash chat, to the prompt", chat_seconds),
     ]
     for name, run in measured:
-        run()  # files come into memory
+        run()  # warm-up: reads the files into memory
         times = sorted(run() for _ in range(repeat))
         print(
             f"{name:28}{statistics.median(times):6.2f} s   ({times[0]:.2f} to {times[-1]:.2f}, "

@@ -15,17 +15,17 @@ from pathlib import Path
 from statistics import median
 
 FOLDERS = ("dflash_mlx", "cli")  # cli installs as dflash_mlx.cli
-SHOWN = 8  # packages and files that are listed
+SHOWN = 8  # number of packages and files listed
 
 
 def module_name(folder: Path, file: Path) -> str:
-    """The dotted name of a file's module; a package has that of its folder."""
+    """The dotted name of a file's module; `__init__.py` has the name of its folder."""
     parts = [part for part in file.relative_to(folder).with_suffix("").parts if part != "__init__"]
     return ".".join(["dflash_mlx", *parts] if parts[0] == "cli" else parts)
 
 
 def imported_modules(name: str, file: Path, known: dict[str, Path]) -> Iterator[str]:
-    """The modules of the package that a file imports, wherever in it."""
+    """The package's modules that a file imports anywhere in its code."""
     inside = name.split(".") if file.stem == "__init__" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):
@@ -41,24 +41,24 @@ def imported_modules(name: str, file: Path, known: dict[str, Path]) -> Iterator[
 
 
 def package_of(name: str) -> str:
-    """The package of a module: a folder below `dflash_mlx`, or below its `cli`."""
+    """The package of a module: a folder of `dflash_mlx` or of its `cli`."""
     parts = name.split(".")
     return ".".join(parts[: 3 if parts[:2] == ["dflash_mlx", "cli"] else 2])
 
 
 def modules_of(folder: Path) -> dict[str, Path]:
-    """Every module of a clone by its dotted name."""
+    """The file of each module of a clone, by its dotted name."""
     files = [file for top in FOLDERS for file in (folder / top).rglob("*.py")]
     return {module_name(folder, file): file for file in files}
 
 
 def import_graphs(folder: Path) -> dict[str, dict[str, set[str]]]:
-    """Who imports whom: "modules", and "packages". Lazily loaded public names do not count."""
+    """The imports between "modules" and between "packages", without lazy public names."""
     known = modules_of(folder)
     modules: dict[str, set[str]] = {}
     packages: dict[str, set[str]] = {}
     for name, file in known.items():
-        if name == "dflash_mlx":  # loads a public name's module when it is asked for
+        if name == "dflash_mlx":  # loads the modules of public names lazily
             continue
         targets = set(imported_modules(name, file, known)) - {name, "dflash_mlx"}
         modules[name] = targets
@@ -68,7 +68,6 @@ def import_graphs(folder: Path) -> dict[str, dict[str, set[str]]]:
 
 
 def main() -> None:
-    """Print the counts."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2]
     known = modules_of(folder)
     lines = {name: len(file.read_text("utf-8").splitlines()) for name, file in known.items()}

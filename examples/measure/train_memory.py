@@ -1,10 +1,10 @@
-"""Peak memory of one training step, by the anchors of a sequence and the rows of its context.
+"""Measure the peak memory of a training step for several numbers of anchors and context rows.
 
     .venv/bin/python examples/measure/train_memory.py
 
-A drafter of random weights with the sizes of one for SmolLM2-135M (5 layers, width 576, vocabulary
-49,152) takes a step on one sequence. Printed is what `mx.get_peak_memory` gives during the step
-less what was there before it: weights and optimiser stay out. Needs no model.
+A random drafter with the sizes of one for SmolLM2-135M (5 layers, width 576, vocabulary 49,152)
+takes a step on one sequence. Prints `mx.get_peak_memory` during the step minus the memory before
+it, so weights and optimiser state are left out. Needs no model.
 """
 
 import argparse
@@ -44,13 +44,13 @@ CONFIG = {
 
 
 class Features:
-    """Random hidden states of every sequence."""
+    """Random taps of every sequence."""
 
     def __init__(self, sequences: list[TrainingSequence]):
         self._sequences = sequences
 
     def rows(self, numbers: list[int]) -> list[mx.array]:
-        """[S, K * Ht] of each."""
+        """Taps [S, K * Ht] of each of these sequences."""
         shapes = [(len(self._sequences[n].tokens), TAPS * WIDTH) for n in numbers]
         found = [mx.random.normal(shape).astype(mx.bfloat16) for shape in shapes]
         mx.eval(found)
@@ -58,14 +58,14 @@ class Features:
 
 
 def measure(rows: int, anchors: int, settings: TrainSettings) -> float:
-    """GiB of a step above the weights."""
+    """Peak GiB of a training step, without weights and optimiser state."""
     mx.random.seed(0)
     config = parse(CONFIG)
     table = mx.random.normal((VOCABULARY, WIDTH)) * 0.05
     drafter = DFlashDrafter(
         DraftModel(config, WIDTH), lambda ids: table[ids], lambda x: x @ table.T
     )
-    # The anchors lie at the sequence's end, so every block has at least `rows` rows before it.
+    # The anchors are at the end of the sequence, so each block has at least `rows` rows of context.
     sequence = TrainingSequence(tuple(range(rows + anchors + 1)), rows)
     settings = dataclasses.replace(settings, anchors=anchors, steps=1, batch=1)
     trainer = Trainer(drafter, [sequence], Features([sequence]), settings, Streams(1))  # pyright: ignore[reportArgumentType]
@@ -78,7 +78,6 @@ def measure(rows: int, anchors: int, settings: TrainSettings) -> float:
 
 
 def main() -> None:
-    """The table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default="512,2048")
     parser.add_argument("--anchors", default="16,64,256")

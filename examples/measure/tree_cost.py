@@ -1,4 +1,4 @@
-"""What a draft tree costs the host a round: the heap, the ancestor mask, the walk. No model needed.
+"""Times the host's work for a draft tree: building it, the ancestor mask, the walk. Needs no model.
 
     .venv/bin/python examples/measure/tree_cost.py
 
@@ -15,7 +15,7 @@ from dflash_mlx.speculation.tree import Candidates, best_first
 
 
 def milliseconds(work: Callable[[], object], repeats: int = 300) -> float:
-    """The median of some runs, after one that is not counted."""
+    """The median of several runs, after one warm-up."""
     work()
     seconds = []
     for _ in range(repeats):
@@ -26,7 +26,7 @@ def milliseconds(work: Callable[[], object], repeats: int = 300) -> float:
 
 
 def measure(name: str, cases: int, budget: int) -> None:
-    """One line: `cases` is 1 for a DFlash drafter, the number of its candidates for DFlash 2."""
+    """Print one line; `cases` is 1 for DFlash, or the number of candidates for DFlash 2."""
     dice, k = np.random.default_rng(0), budget if cases == 1 else cases
     scores = 4 * dice.normal(size=(15, cases, k)).astype(np.float32)
     tokens = np.sort(dice.permuted(np.tile(np.arange(5000), (15, 1)), axis=1)[:, :k])

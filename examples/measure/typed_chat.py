@@ -19,13 +19,13 @@ from pathlib import Path
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\a]*\a|\x1b[=>78]")
 PROMPT = re.compile(r"[>›] $")
-SILENCE = 0.03  # seconds; a prompt counts when nothing follows for so long
+SILENCE = 0.03  # seconds without output after which a prompt counts
 PATIENCE = 60.0  # seconds
 COLUMNS = 100
 
 
 class Keyboard:
-    """One end of a pseudo-terminal; `slave` is the other end, for the program."""
+    """The controlling end of a pseudo-terminal; `slave` is the program's end."""
 
     def __init__(self) -> None:
         self.master, self.slave = pty.openpty()
@@ -34,20 +34,20 @@ class Keyboard:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def read(self, seconds: float) -> str:
-        """Return what the program writes within some seconds, or "" when it is silent."""
+        """Return the output within `seconds`; "" if there is none."""
         if not select.select([self.master], [], [], seconds)[0]:
             return ""
         try:
             data = os.read(self.master, 65536)
-        except OSError:  # nobody is at the other end any more
+        except OSError:  # the other end was closed
             time.sleep(seconds)
             return ""
-        if b"\x1b[6n" in data:  # the program asks where the cursor is
+        if b"\x1b[6n" in data:  # the program's query for the position of the cursor
             os.write(self.master, b"\x1b[1;1R")
         return self._decoder.decode(data)
 
     def until_prompt(self, patience: float = PATIENCE) -> str:
-        """Return what is shown up to the next prompt. Raises TimeoutError without one."""
+        """Return the output up to the next prompt. Raises TimeoutError without one."""
         shown = ""
         end = time.monotonic() + patience
         while time.monotonic() < end:
@@ -80,9 +80,9 @@ def take_terminal() -> None:
 def run_typed(
     command: Sequence[str], lines: Sequence[str], env: Mapping[str, str], folder: Path
 ) -> tuple[int, list[str]]:
-    """Run a program, type lines at its prompts; return its exit code and what each line showed.
+    """Run a program and type lines at its prompts; returns the exit code and the outputs.
 
-    The first text is what was shown before anything was typed. The last line must end the program.
+    The first output came before any line was typed. The last line must end the program.
     """
     keyboard = Keyboard()
     process = subprocess.Popen(

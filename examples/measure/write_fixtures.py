@@ -24,7 +24,7 @@ from typed_chat import run_typed
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "qwen3_full"
 NEUTRAL_HOME = "/home/user"
-MADE_AT = 1_700_000_000  # seconds since 1970: the time of change of the copied weights
+MADE_AT = 1_700_000_000  # Unix time: the time of change of the copied weights
 THINKING = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
@@ -88,7 +88,7 @@ class Maker:
         }
 
     def run(self, *arguments: str | Path, without_mode: bool = False, **more: str) -> str:
-        """Run a command to its end and return what it wrote to standard output."""
+        """Run a command to its end; returns its stdout."""
         env = {**self.env, **more}
         if without_mode:
             del env["DFLASH_MODE"]
@@ -113,9 +113,9 @@ class Maker:
         print("".join(shown))
 
     def models(self) -> None:
-        """Copy the random pair of the tests, and once more with a template that thinks.
+        """Copy the random pair of the tests, and a second time with a template that thinks.
 
-        The prefix cache knows weights by their time of change too, so it is set here.
+        The prefix cache identifies weights by their time of change, too, so it is set here.
         """
         shutil.copytree(GOLDEN / "target", self.target)
         shutil.copytree(GOLDEN / "draft", self.drafter)
@@ -179,7 +179,7 @@ class Maker:
         self.run("generate", "What is 7 plus 5?", "--max-tokens", "40", without_mode=True)
 
     def results(self) -> None:
-        """Write the results of a benchmark: the file to go on with and the report."""
+        """Write the results of a benchmark: the file to continue from, and the report."""
         flags = "-n 1 --max-tokens 8 --repeats 1 --modes dflash:8,baseline --temps 0".split()
         report = self.run("bench", *flags, "--out", "bench.jsonl", "--json")
         (self.home / "bench.json").write_text(report, "utf-8")
@@ -188,7 +188,7 @@ class Maker:
         )
 
     def training(self) -> None:
-        """Train a tiny drafter, and keep the same run as a power cut after step 2 leaves it."""
+        """Train a tiny drafter, and save the same run as if power was lost after step 2."""
         (self.home / "prompts.jsonl").write_text(PROMPTS, "utf-8")
         out = self.home / "trained"
         self.run("train", "prompts.jsonl", "-m", self.target, "--out", out, *TRAIN.split())
@@ -202,7 +202,7 @@ class Maker:
         shutil.rmtree(out / "checkpoints")
 
     def answers(self) -> None:
-        """Write what some commands answered, to compare with."""
+        """Save the output of some commands for comparison."""
         pair = ["-m", self.target, "-d", self.home / "trained", "--max-tokens", "24"]
         disk = ["-m", self.target, "-d", self.drafter, "--max-tokens", "8", "--cache-disk", "50MB"]
         found = {
@@ -217,7 +217,7 @@ class Maker:
 
 
 def copy(home: Path, folder: Path) -> None:
-    """Copy what was written to the folder of fixtures, by neutral paths."""
+    """Copy the files to the fixtures, with neutral paths."""
     for name in ("data", "config", "cache"):
         source = {"data": ".local/share", "config": ".config", "cache": ".cache"}[name]
         shutil.copytree(home / source / "dflash", folder / name)
@@ -257,7 +257,7 @@ def main() -> None:
         maker.results()
         maker.training()
         maker.answers()
-        maker.config()  # from here on it applies
+        maker.config()  # applies from here on
         maker.tools()
         copy(maker.home, folder)
 

@@ -1,6 +1,6 @@
-"""What caches hold at some depth of context, as lazy arrays that a trace takes for inputs.
+"""The contents of caches at a depth of context, as lazy arrays that are inputs of a trace.
 
-Windows of sliding layers are full; nothing has to grow in the pass that is traced.
+Windows of sliding layers are full, and no cache has to grow in the traced pass.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,15 +12,15 @@ from mlx_lm.models.cache import ArraysCache, RotatingKVCache
 from dflash_mlx.models.cache import sliding
 from dflash_mlx.models.cache.recurrent import RecurrentCache
 
-ROOM = 64  # free rows behind the context
-# Keys and values of all tokens, of a window; recurrent states; the last inputs of convolutions.
+ROOM = 64  # free rows after the context
+# Labels: keys and values of all tokens, of a window; recurrent states; inputs of convolutions.
 ROWS, SLIDING, STATE, WINDOW = "rows", "sliding", "state", "window"
 
 
 def held(caches: Sequence[Any], depth: int) -> list[mx.array]:
-    """Two lazy arrays that each of these caches holds after `depth` tokens.
+    """The two arrays of each cache after `depth` tokens, as lazy zeros.
 
-    The caches have read something, from which shapes and dtypes are taken.
+    The caches must have read something, because shapes and dtypes are taken from them.
     """
     found: list[mx.array] = []
     for cache in caches:
@@ -35,14 +35,14 @@ def held(caches: Sequence[Any], depth: int) -> list[mx.array]:
 
 
 def rows_of(cache: Any, depth: int) -> int:
-    """How many rows, used and free, a cache of keys and values has after `depth` tokens."""
+    """The number of rows, used and free, of a KV cache after `depth` tokens."""
     if isinstance(cache, sliding.SlidingCache):
         return cache.max_size - 1 + sliding.ROOM
     return cache.max_size if isinstance(cache, RotatingKVCache) else depth + ROOM
 
 
 def put(caches: Sequence[Any], arrays: Iterator[mx.array], depth: int) -> None:
-    """Let the caches hold these arrays, in the order of `held`."""
+    """Put arrays in the order of `held` into the caches."""
     for cache in caches:
         first, second = next(arrays), next(arrays)
         if isinstance(cache, RecurrentCache):
@@ -57,9 +57,9 @@ def put(caches: Sequence[Any], arrays: Iterator[mx.array], depth: int) -> None:
 
 
 def after(caches: Sequence[Any], rows: bool) -> list[mx.array]:
-    """The recurrent states that caches hold, and with `rows` keys and values.
+    """The recurrent states in the caches, and with `rows` also keys and values.
 
-    Windows of convolutions are left out: MLX cannot trace how they are kept.
+    The last inputs of convolutions are left out, because MLX cannot trace their update.
     """
     found: list[Any] = []
     for cache in caches:
@@ -71,7 +71,6 @@ def after(caches: Sequence[Any], rows: bool) -> list[mx.array]:
 
 
 def labels_of(caches: Sequence[Any]) -> list[str]:
-    """Labels of the arrays of `held`."""
     found: list[str] = []
     for cache in caches:
         if isinstance(cache, ArraysCache):

@@ -1,8 +1,8 @@
-"""Parts of a graph that are one kernel on a GPU become one operation.
+"""Replaces the operations that are one kernel on a GPU by one operation.
 
-A trace inlines compiled functions, and off a GPU the functions of `mx.fast` as well. Each pattern
-is the trace of such a function by itself, on an example; wherever a graph has that shape the
-function stands there.
+A trace inlines compiled functions and, without a GPU, the functions of `mx.fast`. Each pattern is
+the trace of such a function on example arrays. Where a graph contains the same operations, they are
+replaced by the function.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,15 +12,15 @@ import mlx.core as mx
 
 from .trace import Graph, Operation, trace
 
-# Where an example has one of these and the graph has none, dtypes or ranks agreed already.
+# Operations that only one side may have, because dtypes or ranks already agreed on the other.
 OPTIONAL = frozenset("Broadcast AsType Unflatten Flatten ExpandDims Squeeze".split())
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The function `name`, as its example's graph; of its outputs the first is the last to run.
+    """The function `name` as the graph of an example; its first output must be computed last.
 
-    `fits` says whether the kernel takes the shapes of its inputs.
+    `fits`: whether the kernel supports these input shapes.
     """
 
     name: str
@@ -35,19 +35,19 @@ class Pattern:
         *arrays: mx.array,
         fits: Callable[[Sequence[tuple[int, ...]]], bool] = lambda shapes: True,
     ) -> "Pattern":
-        """A function that returns a list, by an example of its arrays."""
+        """A pattern of a function that returns a list, traced with example arrays."""
         return cls(name, trace(fn, arrays), fits)
 
 
 def fold(graph: Graph, patterns: Iterable[Pattern]) -> Graph:
-    """The graph with each pattern's operations as one, tried in this order."""
+    """Replace the operations of each pattern, in the order given."""
     for pattern in patterns:
         graph = fold_one(graph, pattern)
     return graph
 
 
 def fold_one(graph: Graph, pattern: Pattern) -> Graph:
-    """The graph with one pattern's operations as one."""
+    """Replace the operations of one pattern."""
     example_made_by = pattern.example.made_by()
     root = example_made_by[pattern.example.outputs[0]]
     if all(op.name != root.name for op in graph.operations):
@@ -78,7 +78,10 @@ def match(
     made_by: dict[str, Operation],
     op: Operation,
 ) -> dict[str, str] | None:
-    """The arrays of a graph that stand for those of an example whose last operation is `op`."""
+    """Match an example with the graph that ends with `op`; None if the operations differ.
+
+    Returns the array of the graph for each array of the example.
+    """
     bound: dict[str, str] = {}
     waiting = [(example.outputs[0], op.outputs[0])]
     while waiting:

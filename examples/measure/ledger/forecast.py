@@ -1,9 +1,9 @@
-"""Tokens a second of a pair on a chip, from counted bytes, products and dispatches: a forecast.
+"""Forecasts the tokens per second of a pair on a chip from counted bytes, products and dispatches.
 
-Each kernel takes what its bytes take at the chip's bandwidth, or its product where that is more,
-and a dispatch. Caches, heat and other work on the machine are not modelled, and what is said of
-chips is partly estimated (chips.toml): nothing here was measured. Only MLX's own kernels are
-forecast.
+A kernel takes one dispatch, plus the longer of two times: for its bytes at the chip's bandwidth,
+and for its product. Caches, heat and other work on the machine are not modelled. Some numbers of
+the chips are estimates (chips.toml), so nothing here is a measurement. Covers MLX's own kernels
+only.
 """
 
 import tomllib
@@ -20,13 +20,13 @@ from .passes import TAPS, TracedPair
 from .trace import Array, Graph
 from .traffic import TILE_ROWS, Cost, costs, reads
 
-WIDTHS = (2, 4, 8)  # rows of a verify, beside the drafter's own block
+WIDTHS = (2, 4, 8)  # rows of a verify pass, besides the drafter's own block
 PRODUCTS = ("QuantizedMatmul", "Matmul", "AddMM")
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """Bytes and products a second that kernels get, and seconds a dispatch, kernel and wait."""
+    """Bytes and FLOPs per second of kernels; seconds per dispatch on GPU and host, and per wait."""
 
     name: str
     bandwidth: float
@@ -39,7 +39,7 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Tokens a second behind `depth` tokens: by plain steps, and by the best chain of `rows`."""
+    """Tokens per second after `depth` tokens: of decode steps, and of the best chain of `rows`."""
 
     depth: int
     plain: float
@@ -68,7 +68,7 @@ def chips() -> tuple[Chip, ...]:
 
 
 def chip_named(name: str) -> Chip:
-    """A chip by its name, in any case; UsageError where nothing is known of it."""
+    """A chip by its name in any case; UsageError if it is unknown."""
     for chip in chips():
         if chip.name.lower() == name.lower():
             return chip
@@ -79,9 +79,10 @@ def chip_named(name: str) -> Chip:
 def forecast(
     pair: TracedPair, chip: Chip, depths: Sequence[int], tokens: float
 ) -> Iterator[Forecast]:
-    """For each depth of context; `tokens` is what a round with the drafter's whole block commits.
+    """Yield a forecast for each depth; `tokens` is the acceptance length with whole blocks.
 
-    Narrower rounds commit what they do where each draft is as likely kept as the one before it.
+    The acceptance length of narrower rounds assumes that each draft is accepted with one
+    probability.
     """
     pair.target.kernels = Kernels()
     block = pair.drafter.config.block_size
@@ -98,23 +99,22 @@ def forecast(
 
 
 def round_seconds(draft: Graph, verify: Graph, chip: Chip) -> float:
-    """A verify is built while the GPU drafts; the host waits once."""
+    """Seconds of a round: the host builds the verify pass during the draft and waits once."""
     drafting = max(gpu_seconds(draft, chip), host_seconds(verify, chip))
     return host_seconds(draft, chip) + drafting + gpu_seconds(verify, chip) + chip.sync
 
 
 def gpu_seconds(graph: Graph, chip: Chip) -> float:
-    """Seconds of all kernels of a pass."""
     return sum(
         chip.dispatch * cost.dispatches + kernel_seconds(cost, graph, chip) for cost in costs(graph)
     )
 
 
 def kernel_seconds(cost: Cost, graph: Graph, chip: Chip) -> float:
-    """Seconds of one operation, its dispatches left out.
+    """Seconds of one operation without its dispatches.
 
-    A product of few rows is done row by row, of which one read of the matrix hides some; a product
-    of more rows is done in whole tiles. Experts are read as the ledger counts them.
+    A product of few rows multiplies row by row; one read of the matrix covers `free_rows` of them.
+    A product of more rows computes whole tiles. Experts are read as the ledger counts them.
     """
     moved = (cost.read + cost.written) / chip.bandwidth
     if cost.op.name not in PRODUCTS or not cost.op.inputs:
@@ -131,23 +131,23 @@ def kernel_seconds(cost: Cost, graph: Graph, chip: Chip) -> float:
 
 
 def rows_of(cost: Cost, graph: Graph) -> int:
-    """Rows that one matrix of a product multiplies."""
+    """The number of rows that each matrix of a product multiplies."""
     shape, matrix = (graph.arrays[name].shape for name in cost.op.inputs[:2])
     return shape[-2] if prod(matrix[:-2]) > 1 else prod(shape[:-1])
 
 
 def host_seconds(graph: Graph, chip: Chip) -> float:
-    """Seconds in which the host builds a pass."""
+    """Seconds of the host to build a pass."""
     return chip.host * sum(cost.dispatches for cost in costs(graph))
 
 
 def committed(chance: float, rows: int) -> float:
-    """Tokens of a round whose drafts are kept one by one with this chance."""
+    """Acceptance length of a round if each draft is accepted with this probability."""
     return sum(chance**place for place in range(rows))
 
 
 def chance_of(tokens: float, rows: int) -> float:
-    """The chance with which rounds of so many rows commit so many tokens; UsageError if none."""
+    """The probability for which `committed` returns `tokens`; UsageError if there is none."""
     if not 1 <= tokens <= rows:
         raise UsageError(
             f"a round cannot commit {tokens:g} tokens.", hint=f"give 1 to {rows} for this drafter"

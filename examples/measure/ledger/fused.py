@@ -1,7 +1,8 @@
-"""The functions that are one kernel each on a GPU, as patterns for fold.py.
+"""Patterns for fold.py: the functions that are one kernel each on a GPU.
 
-Those of `mx.fast`, the compiled functions of MLX and mlx-lm that targets and drafters call, and
-mlx-lm's recurrence. `gated_delta` is by the number of rows, because its steps are unrolled.
+They are those of `mx.fast`, the compiled functions of MLX and mlx-lm that targets and drafters
+call, and mlx-lm's recurrence. `gated_delta` depends on the number of rows, because it unrolls the
+steps.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,15 +22,15 @@ VECTOR_ROWS, VECTOR_QUERIES = 8, 32
 
 
 def small(*shape: int, dtype: mx.Dtype = mx.bfloat16) -> mx.array:
-    """An array of an example."""
+    """An example array."""
     return mx.zeros(shape, dtype)
 
 
 def has_attention(shapes: Sequence[tuple[int, ...]]) -> bool:
     """Whether MLX 0.32 has an attention kernel for queries, keys and values of these shapes.
 
-    Few rows take its vector kernel, which wants at most 32 queries of a head of keys; more than 8
-    rows its full kernel. What neither takes is computed by products and a softmax.
+    Up to 8 rows need its vector kernel, which allows at most 32 queries per head of keys. More rows
+    need its full kernel. Otherwise MLX computes attention with products and a softmax.
     """
     (_, heads, rows, dim), keys = shapes[0], shapes[1]
     if rows <= VECTOR_ROWS:
@@ -69,7 +70,7 @@ def attention() -> Iterator[Pattern]:
 
 
 def ropes() -> Iterator[Pattern]:
-    """`mx.fast.rope` of all or of some elements, by base or frequencies, at one or many offsets."""
+    """`mx.fast.rope` of all or some elements, by base or frequencies, at one or several offsets."""
     x, at = small(3, 4, 2, 64), small(3, dtype=mx.int32)
     frequencies = {dims: small(dims // 2, dtype=mx.float32) for dims in (32, 64)}
     for dims, rates in frequencies.items():
@@ -113,7 +114,7 @@ def compiled() -> Iterator[Pattern]:
 
 
 def tables() -> Iterator[Pattern]:
-    """Rows of a quantised table, which become numbers in one kernel."""
+    """Dequantised rows of a quantised table, which are one kernel."""
     packed, scale = mx.zeros((3, 8), mx.uint32), small(3, 1)
     yield Pattern.of(
         "Dequantize", lambda w, s, b: [mx.dequantize(w, s, b, 64, 4)], packed, scale, scale
@@ -122,7 +123,7 @@ def tables() -> Iterator[Pattern]:
 
 @cache
 def gated_delta(rows: int) -> tuple[Pattern, ...]:
-    """mlx-lm's recurrence over so many rows, a kernel where it has Metal; and its state alone."""
+    """mlx-lm's recurrence over `rows` rows, one kernel with Metal; and its state alone."""
     q, v, state = small(1, rows, 2, 4), small(1, rows, 4, 4), small(1, 4, 4, 4, dtype=mx.float32)
     fed = q, q, v, *(small(1, rows, 4, dtype=mx.float32) for _ in range(2)), state
     return (
@@ -133,11 +134,11 @@ def gated_delta(rows: int) -> tuple[Pattern, ...]:
 
 @cache
 def common() -> tuple[Pattern, ...]:
-    """All but recurrences; the largest come first."""
+    """All patterns except recurrences, the largest first."""
     return (*attention(), *ropes(), *norms(), *tables(), *compiled())
 
 
 def patterns(rows: Iterable[int]) -> tuple[Pattern, ...]:
-    """All, for recurrences over so many rows; the largest come first."""
+    """All patterns, with recurrences over these numbers of rows; the largest first."""
     deltas = (one for count in sorted({*rows} - {0}, reverse=True) for one in gated_delta(count))
     return (*deltas, *common())

@@ -1,6 +1,6 @@
-"""Where the elements of arrays lie: views share another array's memory, and a copy is told apart.
+"""Memory layouts of arrays: tells views, which share another array's memory, from copies.
 
-As MLX's own views do it: an operation is free where strides alone can express it.
+Follows MLX's own views: an operation is free if strides alone can express it.
 """
 
 from collections.abc import Mapping
@@ -22,29 +22,28 @@ class Layout:
 
     @classmethod
     def dense(cls, name: str, shape: tuple[int, ...]) -> "Layout":
-        """Row-contiguous in its own memory."""
+        """The layout of a row-contiguous array in its own memory."""
         return cls(shape, dense_strides(shape), name)
 
     @property
     def elements(self) -> int:
-        """How many different elements it has; those of a broadcast count once."""
+        """The number of different elements; a broadcast element counts once."""
         sides = zip(self.shape, self.strides, strict=True)
         return prod(side for side, stride in sides if stride or side == 0)
 
     @property
     def contiguous(self) -> bool:
-        """Whether its rows follow each other without holes."""
+        """Whether the array is row-contiguous."""
         sides = zip(self.shape, self.strides, dense_strides(self.shape), strict=True)
         return all(side == 1 or stride == dense for side, stride, dense in sides)
 
 
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of row-contiguous elements."""
     return tuple(prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
 def reshaped(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
-    """The same elements in another shape; None where strides cannot express it."""
+    """The layout in another shape; None if strides cannot express it."""
     old = [
         (side, step) for side, step in zip(layout.shape, layout.strides, strict=True) if side != 1
     ]
@@ -69,7 +68,7 @@ def reshaped(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
 
 
 def views(op: Operation, source: Layout, arrays: Mapping[str, Array]) -> list[Layout] | None:
-    """The outputs of an operation as views of its first input; None where it is no view."""
+    """The outputs of an operation as views of its first input; None if they are no views."""
     shapes = [arrays[name].shape for name in op.outputs]
     strides, base = source.strides, source.base
     match op.name:
@@ -95,7 +94,7 @@ def views(op: Operation, source: Layout, arrays: Mapping[str, Array]) -> list[La
 
 
 def broadcast(source: Layout, shape: tuple[int, ...]) -> Layout:
-    """A layout at a wider shape."""
+    """A layout broadcast to a shape."""
     more = len(shape) - len(source.shape)
     old = (*(1,) * more, *source.shape)
     strides = (*(0,) * more, *source.strides)
@@ -104,7 +103,7 @@ def broadcast(source: Layout, shape: tuple[int, ...]) -> Layout:
 
 
 def layouts(graph: Graph) -> dict[str, Layout]:
-    """The layout of every array. A slice update lies in the memory that it updates."""
+    """The layout of every array. A slice update reuses the memory that it updates."""
     names = (*graph.inputs, *graph.constants)
     found = {name: Layout.dense(name, graph.arrays[name].shape) for name in names}
     for op in graph.operations:

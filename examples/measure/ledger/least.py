@@ -1,8 +1,8 @@
-"""The least that a pass can move: what it needs of its inputs read once, its results written once.
+"""The least that a pass must move: read its inputs once and write its results once.
 
-Weights, keys and values and states count once, of a table the rows that are looked up, of a mixture
-the experts that rows can pick at most. What lies between is not counted: a chip with room for it
-would move none of it.
+Weights, keys, values and states count once; of a table only the rows that are looked up; of experts
+as many as the rows can choose at most. Intermediate results are not counted: on a chip with enough
+memory they would not be moved.
 """
 
 from .layout import layouts
@@ -11,7 +11,7 @@ from .traffic import FREE, picks, weights_of
 
 
 def least(graph: Graph) -> int:
-    """Bytes of a pass, read and written."""
+    """Bytes of a pass that must be read and written."""
     arrays, found = graph.arrays, layouts(graph)
     read: dict[str, int] = {}
     written = 0

@@ -1,7 +1,7 @@
-"""The passes of a pair, traced: steps, verifies, commits and drafts at some depth of context.
+"""Traces of a pair's passes: decode step, verify, commit and draft at a given depth of context.
 
-Models are built at their shapes from lazy arrays that nobody computes, so a target of many
-gigabytes takes little memory.
+Models have the published shapes but lazy weights that are never computed, so even a large target
+takes little memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ from .fused import patterns
 from .published import Published
 from .trace import Graph, trace
 
-TAPS = 5  # tokens of the last round whose context rows a draft computes first
+TAPS = 5  # tokens of the last round; a draft first computes their context rows
 WEIGHT, READ, LOGITS = "weight", "taps", "logits"
 Outputs = list[mx.array]
 
@@ -65,15 +65,15 @@ class TracedPair:
         self.drafter = DFlashDrafter(drafter, self.target.embed, self.target.head)
 
     def step(self, depth: int) -> Graph:
-        """A plain step of the engine."""
+        """A decode step of the engine."""
         return self.verify(depth, 1)
 
     def verify(
         self, depth: int, rows: int, tree: Tree | None = None, kept: Sequence[int] | None = None
     ) -> Graph:
-        """A verify of so many rows, a chain or those of a tree, behind `depth` tokens.
+        """A verify pass over `rows` rows, a chain or a tree, after `depth` tokens.
 
-        With `kept` and its commit, which keeps these rows.
+        With `kept` also the commit of these rows.
         """
 
         layers = recurrent_caches(sliding_caches(make_prompt_cache(self.stock)))
@@ -92,7 +92,7 @@ class TracedPair:
         return self._trace(self.target.model, run, layers, depth, counts, kept is not None)
 
     def prompt(self, depth: int, rows: int) -> Graph:
-        """A piece of a prompt of so many rows: taps of all, logits of the last."""
+        """A prefill chunk of `rows` rows: taps of all rows, logits of the last."""
         layers = recurrent_caches(sliding_caches(make_prompt_cache(self.stock)))
         cache = TargetCache(layers)
 
@@ -104,7 +104,7 @@ class TracedPair:
         return self._trace(self.target.model, run, layers, depth, (rows,))
 
     def packed(self, depth: int, rows: int, sequences: int) -> Graph:
-        """A verify of chains of several sequences at once, each of so many rows."""
+        """A verify pass over the chains of several sequences, each of `rows` rows."""
         each = [
             recurrent_caches(sliding_caches(make_prompt_cache(self.stock)))
             for _ in range(sequences)
@@ -120,7 +120,7 @@ class TracedPair:
         return self._trace(self.target.model, run, layers, depth, (rows,))
 
     def accept(self, rows: int, sampling: SamplingParams) -> Graph:
-        """What decides about the drafts of a verify of so many rows, from its logits."""
+        """The acceptance of the drafts of `rows` rows, from the logits."""
         vocab = self.target.vocab_size
         logits = mx.zeros((rows, vocab), mx.bfloat16)
         rule = Match(sampling, vocab, self.target.kernels)
@@ -132,7 +132,7 @@ class TracedPair:
         return traced(nn.Module(), run, [logits], [LOGITS], rows=())
 
     def stock_rows(self, depth: int, rows: int) -> Graph:
-        """The same rows by stock mlx-lm."""
+        """A pass of stock mlx-lm over as many rows."""
 
         layers = recurrent_caches(make_prompt_cache(self.stock))
 
@@ -142,7 +142,7 @@ class TracedPair:
         return self._trace(self.stock, run, layers, depth, (rows,))
 
     def draft(self, depth: int) -> Graph:
-        """The greedy draft of a block behind `depth` tokens, the last round's rows included."""
+        """A greedy draft of a block after `depth` tokens, with the last round's context rows."""
         config, model = self.drafter.config, self.drafter.model
         width = len(config.target_layer_ids) * self.target.hidden_size
         taps = mx.zeros((1, TAPS, width), mx.bfloat16)
@@ -185,16 +185,16 @@ class TracedPair:
 
 
 def lazy_model(config: dict[str, Any], pair: Published) -> nn.Module:
-    """A target of mlx-lm's classes in bfloat16, quantised as the pair's; nothing is computed.
+    """A target with mlx-lm's classes in bfloat16, quantised like the pair's; computes nothing.
 
-    In other modes than affine only experts are quantised, as gpt-oss is published.
+    In modes other than affine only experts are quantised, as in the published gpt-oss.
     """
     classes: Any = _get_classes(text_config(config))
     given = {**config, "text_config": deepcopy(config)}
     model = classes[0](classes[1].from_dict(given))
     model.set_dtype(mx.bfloat16)
     if pair.mode == "affine":
-        with redirect_stdout(StringIO()):  # where mlx-lm prints the bits
+        with redirect_stdout(StringIO()):  # mlx-lm prints the bits
             model, _ = quantize_model(model, config, pair.group_size, pair.bits)
     elif pair.mode != "none":
 
@@ -208,7 +208,7 @@ def lazy_model(config: dict[str, Any], pair: Published) -> nn.Module:
 
 
 def evaluate_hidden(model: nn.Module) -> None:
-    """Compute the small arrays of modules that are no parameters, as loading does."""
+    """Compute the small arrays of modules that are not parameters, as loading does."""
     for module in model.modules():
         mx.eval([v for k, v in module.items() if k.startswith("_") and isinstance(v, mx.array)])
 
@@ -220,7 +220,7 @@ def traced(
     labels: Sequence[str],
     rows: tuple[int, ...],
 ) -> Graph:
-    """The folded graph of `run(*arrays)`, whose model's weights are inputs too."""
+    """The folded graph of `run(*arrays)`; the weights of the model are inputs, too."""
     flat_weights: list[Any] = list(tree_flatten(model.parameters()))
     names = [name for name, _ in flat_weights]
 
@@ -237,7 +237,7 @@ def traced(
 
 
 def sample_tree(rows: int) -> Tree:
-    """A tree of so many rows: a chain of a third of them, and branches of two nodes along it."""
+    """A tree of `rows` rows: a third is a chain, with branches of two nodes along it."""
     spine = rows // 3
     parents = list(range(spine))
     while len(parents) < rows - 1:

@@ -1,4 +1,4 @@
-"""Published pairs by their shapes: the config.json of a target and of its drafter, no weights."""
+"""The config.json of published targets and drafters, without weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings":
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A pair at `name`'s shapes; `mode` is how mlx-lm quantises the target, or "none"."""
+    """The shapes of the pair `name`; `mode` is mlx-lm's quantisation of the target, or "none"."""
 
     name: str
     target: Mapping[str, Any]
@@ -25,7 +25,7 @@ class Published:
 
 
 def of_folders(name: str, target: Path, drafter: Path) -> Published:
-    """A pair by the configs in these folders; DFlashError where one is no such config."""
+    """A pair from the configs in two folders; DFlashError for an invalid config."""
     config = target_config(Checkpoint.read(target))
     found: dict[str, Any] = config.get("quantization") or {"mode": "none"}
     bits, group = found.get("bits", 4), found.get("group_size", 64)
@@ -33,7 +33,7 @@ def of_folders(name: str, target: Path, drafter: Path) -> Published:
 
 
 def shape(hidden: int, inner: int, layers: int, heads: int, kv: int, dim: int) -> dict[str, Any]:
-    """The sizes that targets and drafters have."""
+    """The sizes that targets and drafters share."""
     return {
         "hidden_size": hidden,
         "intermediate_size": inner,

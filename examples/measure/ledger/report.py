@@ -1,4 +1,4 @@
-"""The ledger of a pair as a table: what its passes dispatch and move, beside stock mlx-lm's."""
+"""The ledger of a pair as a table: dispatches and bytes of its passes, and of stock mlx-lm's."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ HEAD = f"{'pass':<12}{'context':>8}  {'by':<12}{'dispatches':>10}" + "".join(
 class Line:
     """One pass at a depth of context, `by` stock mlx-lm or this package; sizes in bytes.
 
-    `again` is the part of `read` that is read more than once, `least` what any pass of these rows
-    has to move.
+    `again`: the part of `read` that was already read. `least`: what every pass of these rows must
+    move.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Line:
 
     @classmethod
     def of(cls, name: str, depth: int, by: str, graph: Graph) -> "Line":
-        """The sums of a graph."""
+        """The sums over a graph."""
         parts = costs(graph)
         return cls(
             name,
@@ -58,7 +58,6 @@ class Line:
         )
 
     def __str__(self) -> str:
-        """One line of a table."""
         moved = self.read + self.written
         sizes = (self.read, self.again, self.written, self.least)
         return (
@@ -69,9 +68,10 @@ class Line:
 
 
 def ledger(pair: TracedPair, depths: Sequence[int]) -> Iterator[Line]:
-    """Every pass at these depths, by stock mlx-lm and by this package without and with kernels.
+    """Yield every pass at these depths, of stock mlx-lm and of this package.
 
-    Then what decides about the drafts of the widest verify, greedily and with samples.
+    Then the acceptance of the drafts of the widest verify pass, greedy and sampled. This package is
+    counted without kernels and with all of them.
     """
     for depth in depths:
         for rows in (1, *ROWS):
@@ -90,12 +90,11 @@ def ledger(pair: TracedPair, depths: Sequence[int]) -> Iterator[Line]:
 
 
 def lines(pair: TracedPair, name: str, depth: int, traced: Callable[[], Graph]) -> Iterator[Line]:
-    """One pass without kernels, and with all of them."""
+    """Yield one pass without kernels, and with all of them."""
     for by, kernels in both():
         pair.target.kernels = kernels
         yield Line.of(name, depth, by, traced())
 
 
 def both() -> tuple[tuple[str, Kernels], ...]:
-    """Without kernels, and with all of them."""
     return (OFF, Kernels()), (ON, Kernels(MetalLauncher()))

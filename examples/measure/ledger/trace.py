@@ -1,7 +1,7 @@
-"""The operations of a function of arrays, as MLX would run them; nothing is computed.
+"""Traces the operations that MLX would run for a function, without computing anything.
 
-`mx.export_function` hands every operation to a callback. It traces on any machine, and arrays may
-be lazy ones of any size.
+`mx.export_function` passes every operation to a callback. It works on any machine, also with lazy
+arrays of any size.
 """
 
 import math
@@ -44,7 +44,7 @@ class Operation:
 class Graph:
     """Operations in an order in which they can run.
 
-    `inputs` maps the array of each input to its label, `constants` are arrays that existed before.
+    `inputs`: the label of each input array. `constants`: arrays that existed before.
     """
 
     arrays: Mapping[str, Array]
@@ -54,11 +54,11 @@ class Graph:
     operations: tuple[Operation, ...]
 
     def made_by(self) -> dict[str, Operation]:
-        """The operation that makes each array; inputs and constants are left out."""
+        """The operation that computes each array; inputs and constants have none."""
         return {made: op for op in self.operations for made in op.outputs}
 
     def reached(self) -> "Graph":
-        """Without operations that no output needs."""
+        """The graph without operations that no output needs."""
         made_by = self.made_by()
         order: dict[int, Operation] = {}
         waiting = [made_by[out] for out in reversed(self.outputs) if out in made_by]
@@ -77,7 +77,7 @@ class Graph:
 def trace(
     fn: Callable[..., Sequence[mx.array]], arrays: Sequence[mx.array], labels: Sequence[str] = ()
 ) -> Graph:
-    """The operations of `fn(*arrays)`; `labels` name the arrays. ValueError where MLX cannot say.
+    """The operations of `fn(*arrays)`; `labels` name the arrays. ValueError if MLX cannot trace it.
 
     MLX inlines compiled functions and, on the CPU, `mx.fast`: see fold.py.
     """

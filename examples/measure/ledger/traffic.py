@@ -1,20 +1,20 @@
-"""What operations move and dispatch, by rule.
+"""Counts what operations move and dispatch, by these rules.
 
-- A view is free; strides are followed, so a reshape that strides cannot express is a copy.
-- Any other operation reads its inputs once, each element of a view or a broadcast once, and writes
-  its outputs. A slice update moves the update, because MLX writes in place where nobody else holds
-  the array. A gather reads what it picks.
-- A concatenation is one dispatch an input, as in MLX; a pad fills and copies.
-- Kernels and products that take only dense inputs copy others first: one more dispatch each.
-- A product with a quantised matrix reads it again for every few rows, `reads`; a mixture of experts
-  reads an expert for each row that picked it, or once where rows are sorted by expert. What is read
-  more than once is `again`. Caches of the chip, which may catch it, are not modelled. This
-  package's product reads its matrix once for every tile of rows in its grid.
-- Keys and values count once a dispatch, in MLX's attention and in this package's alike, though
-  either reads them once for a few queries only.
-- A sort of a long row merges in passes over it.
+- A view is free. Strides are followed: a reshape that strides cannot express is a copy.
+- Any other operation reads each element of its inputs once and writes its outputs. A slice update
+  moves only the update, because MLX writes in place if nothing else holds the array. A gather reads
+  only the elements that it returns.
+- A concatenation is one dispatch per input, as in MLX; a pad fills and copies.
+- Kernels and products that need dense inputs first copy others, with one more dispatch each.
+- A product with a quantised matrix reads the matrix once per few rows, see `reads`. A mixture of
+  experts reads an expert for each row that chose it, or once if rows are sorted by expert. `again`
+  counts the repeated reads. The chip's caches, which may serve them, are not modelled. The product
+  of this package reads its matrix once for every tile of rows in its grid.
+- Keys and values count once per dispatch, in MLX's attention and in this package's, although both
+  read them once per few queries.
+- A sort of a long row merges in several passes.
 
-A count, not a time: nothing here says how fast a chip does it.
+These are counts. They do not say how much time a chip needs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,17 +31,19 @@ COPIES = frozenset(
 )
 DENSE = frozenset("CustomKernel QuantizedMatmul GatherQMM GatedDelta".split())
 SORTS = frozenset("Sort ArgSort Partition ArgPartition".split())
-SORTED_AT_ONCE = 2048  # elements of a row
-VECTOR_ROWS = 10  # of a product with a quantised matrix; the smallest limit of MLX's chips
+SORTED_AT_ONCE = 2048  # elements of a row that MLX sorts in one pass
+VECTOR_ROWS = (
+    10  # from here on a quantised product works in tiles: MLX's smallest limit of all chips
+)
 TILE_ROWS = 32
-LONG = 1024  # keys from which MLX's vector attention takes two dispatches
+LONG = 1024  # number of keys from which MLX's vector attention takes two dispatches
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one operation moves, in bytes: `again` is the part of `read` that is read repeatedly.
+    """The cost of one operation in bytes. `again`: the part of `read` that was already read.
 
-    `copied` are bytes of arrays `of` that are moved as they are.
+    `copied`: bytes of the arrays `of` that are moved unchanged.
     """
 
     op: Operation
@@ -62,7 +64,7 @@ def costs(graph: Graph) -> list[Cost]:
 def cost_of(
     op: Operation, arrays: Mapping[str, Array], found: Mapping[str, Layout]
 ) -> Iterator[Cost]:
-    """The cost of an operation, after those of the copies that it needs of its inputs."""
+    """Yield the costs of copies of its inputs that an operation needs, then its own."""
 
     def nbytes(name: str) -> int:
         return found[name].elements * arrays[name].dtype.size
@@ -100,7 +102,7 @@ def cost_of(
         read -= size - size * distinct // experts
         again = size * (picked - distinct) // experts
     elif op.name == "CustomKernel" and "small_m_qmm" in op.arguments[0]:
-        tiles = op.arguments[3]  # of rows, in the grid
+        tiles = op.arguments[3]  # tiles of rows in the grid
         again = (tiles - 1) * sum(nbytes(name) for name in dict.fromkeys(op.inputs[1:]))
     elif op.name == "ScaledDotProductAttention":
         queries, keys = arrays[op.inputs[0]].shape, arrays[op.inputs[1]].shape
@@ -112,7 +114,7 @@ def cost_of(
 
 
 def copies(graph: Graph, labels: frozenset[str], share: float = 0.5) -> list[Cost]:
-    """Operations that move as it is more than this share of an input with one of these labels."""
+    """Operations that copy more than `share` of an input with one of these labels."""
     found = []
     for cost in costs(graph):
         sources = [name for name in cost.of if graph.inputs.get(name) in labels]
@@ -132,9 +134,9 @@ def weights_of(op: Operation) -> tuple[str, ...]:
 
 
 def reads(op: Operation, arrays: Mapping[str, Array]) -> int:
-    """How often a product of so many rows reads its matrix.
+    """How often a product reads its matrix.
 
-    MLX multiplies few rows with a quantised matrix one by one (`qmv`), many in tiles of rows.
+    MLX multiplies few rows with a quantised matrix one by one (`qmv`), more in tiles of rows.
     """
     shape, matrix = arrays[op.inputs[0]].shape, arrays[op.inputs[1]].shape
     rows = shape[-2] if prod(matrix[:-2]) > 1 else prod(shape[:-1])
@@ -144,7 +146,7 @@ def reads(op: Operation, arrays: Mapping[str, Array]) -> int:
 
 
 def picks(op: Operation, arrays: Mapping[str, Array]) -> tuple[int, int, int]:
-    """How many experts a product reads, how many of them can differ, and how many there are."""
+    """The numbers of experts: reads of a product, different ones among them at most, and all."""
     experts, picked = arrays[op.inputs[1]].shape[0], arrays[op.inputs[-1]].size
     distinct = min(picked, experts)
     return (distinct if op.arguments[-1] is True else picked), distinct, experts

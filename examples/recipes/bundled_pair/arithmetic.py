@@ -1,4 +1,4 @@
-"""Arithmetic word problems, worked out in steps that each need one small fact."""
+"""Arithmetic word problems, solved in steps that need one small fact each."""
 
 from random import Random
 
@@ -16,7 +16,7 @@ BOXES = "boxes bags baskets jars shelves rows".split()
 
 
 def add(a: int, b: int) -> str:
-    """Work out a + b by tens and ones."""
+    """The steps of a + b by tens and ones."""
     if a < 10 or b < 10:
         return f"{a} + {b} = {a + b}."
     tens, ones = a // 10 * 10 + b // 10 * 10, a % 10 + b % 10
@@ -27,7 +27,7 @@ def add(a: int, b: int) -> str:
 
 
 def subtract(a: int, b: int) -> str:
-    """Work out a - b by taking the tens and then the ones."""
+    """The steps of a - b: first the tens, then the ones."""
     if b < 10:
         return f"{a} - {b} = {a - b}."
     tens = b // 10 * 10
@@ -39,17 +39,17 @@ def subtract(a: int, b: int) -> str:
 
 
 def multiply(a: int, b: int) -> str:
-    """Work out a times b from the table."""
+    """The step of a times b, from the table."""
     return f"{a} times {b} is {a * b}."
 
 
 def divide(a: int, b: int) -> str:
-    """Work out a / b, exact, from the table."""
+    """The step of an exact a / b, from the table."""
     return f"{b} times {a // b} is {a}, so {a} divided by {b} is {a // b}."
 
 
 def gain(rng: Random) -> tuple[str, str, str]:
-    """One sum: the question, the steps, the conclusion."""
+    """A word problem of addition: question, steps, conclusion."""
     name, thing = rng.choice(NAMES), rng.choice(THINGS)
     a, b = rng.randint(2, 60), rng.randint(2, 40)
     verb, past = rng.choice((("buys", "bought"), ("finds", "found"), ("gets", "got")))
@@ -66,7 +66,7 @@ def gain(rng: Random) -> tuple[str, str, str]:
 
 
 def loss(rng: Random) -> tuple[str, str, str]:
-    """One subtraction."""
+    """A word problem of subtraction."""
     name, thing = rng.choice(NAMES), rng.choice(THINGS)
     a = rng.randint(12, 99)
     b = rng.randint(2, min(a - 1, 60))
@@ -84,7 +84,7 @@ def loss(rng: Random) -> tuple[str, str, str]:
 
 
 def groups(rng: Random) -> tuple[str, str, str]:
-    """One product."""
+    """A word problem of multiplication."""
     name, thing, box = rng.choice(NAMES), rng.choice(THINGS), rng.choice(BOXES)
     a, b = rng.randint(2, 12), rng.randint(2, 12)
     ask = rng.choice(
@@ -98,7 +98,7 @@ def groups(rng: Random) -> tuple[str, str, str]:
 
 
 def share(rng: Random) -> tuple[str, str, str]:
-    """One exact division."""
+    """A word problem of exact division."""
     name, thing, box = rng.choice(NAMES), rng.choice(THINGS), rng.choice(BOXES)
     b, each = rng.randint(2, 12), rng.randint(2, 12)
     ask = rng.choice(
@@ -113,7 +113,7 @@ def share(rng: Random) -> tuple[str, str, str]:
 
 
 def two_steps(rng: Random) -> tuple[str, str, str]:
-    """A sum or a product, then another step on its result."""
+    """A word problem with a sum or product, and a second step on its result."""
     name, thing = rng.choice(NAMES), rng.choice(THINGS)
     c = rng.randint(2, 9)
     if rng.random() < 0.5:
@@ -133,7 +133,7 @@ def two_steps(rng: Random) -> tuple[str, str, str]:
 
 
 def plain(rng: Random) -> tuple[str, str, str]:
-    """A bare calculation."""
+    """A calculation without a story."""
     kind = rng.randrange(4)
     if kind == 0:
         a, b = rng.randint(2, 60), rng.randint(2, 40)
@@ -149,7 +149,7 @@ def plain(rng: Random) -> tuple[str, str, str]:
 
 
 def arithmetic(rng: Random) -> Sample:
-    """A random problem; its steps are the answer's, or the thinking's where there is thinking."""
+    """A random problem; its steps are in the answer, or in the thinking if there is any."""
     kind = rng.choice((gain, gain, loss, loss, groups, share, two_steps, two_steps, plain))
     ask, steps, conclusion = kind(rng)
     return Sample("arithmetic", ask, steps, f"{steps}\n\n{conclusion}", conclusion)

@@ -1,10 +1,10 @@
-"""Copies of earlier text beside the drafter (`--lookup`) against the drafter alone, by auto.
+"""Compare drafter plus prompt lookup (`--lookup`) with the drafter alone, in the mode auto.
 
     .venv/bin/python examples/recipes/bundled_pair/beside.py --prompts 24 --repeats 3
 
-Held-out prompts as they are, and each asked a second time in the same chat, where the answer stands
-already. Both ways and plain decoding take turns, answers must be equal, and of a prompt's times the
-median counts. Speeds hold for this machine only.
+Uses held-out prompts, and each of them a second time in the same chat, where the answer is already
+in the context. Both ways and plain decoding run in turn. All answers must be equal, and the median
+of a prompt's times counts. Speeds hold for this machine only.
 """
 
 import argparse
@@ -27,7 +27,6 @@ WAYS: tuple[tuple[str, bool, Mode], ...] = (
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=3)
@@ -48,7 +47,7 @@ def main() -> None:
             way: Session(both if copies else pair, mode=mode, use_prefix_cache=False)
             for way, copies, mode in WAYS
         }
-        for repeat in range(-1, asked.repeats):  # the first time warms up
+        for repeat in range(-1, asked.repeats):  # the first run is a warm-up
             for number, chat in enumerate(chats if repeat >= 0 else chats[:3]):
                 order = [*sessions.items()]
                 for way, session in order if (number + repeat) % 2 else order[::-1]:

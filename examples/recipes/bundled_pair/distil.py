@@ -1,7 +1,7 @@
-"""Training of models that draft for the bundled target, on what it makes of right answers.
+"""Trains models to draft for the bundled target, on the target's distributions over right answers.
 
-The questions and answers are made by the scripts here, so that the target only reads: a model
-learns its distribution of each token of an answer. Does not know what the models are.
+The questions and right answers are generated here, so the target only reads them. A model learns
+the target's distribution of each token of an answer. This code works for any kind of model.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from dflash_mlx.train.streams import Streams
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of tokens [B, S], padded, and what the target makes of them.
+    """Padded rows of tokens [B, S], and the target's outputs for them.
 
-    known [B, S]: which tokens are of an answer; chances [B, S, V]: the target's of the token after
-    each; taps [B, S, T]: its tapped layers' outputs, None without taps; embeddings [B, S, H].
+    known [B, S]: which tokens belong to an answer. chances [B, S, V]: the target's distribution of
+    the next token. taps [B, S, T]: its tapped hidden states, or None. embeddings [B, S, H].
     """
 
     tokens: mx.array
@@ -49,7 +49,7 @@ Loss = Callable[[Any, Batch], mx.array]
 
 
 def rows(pair: Pair, seed: int, size: int) -> Iterator[tuple[mx.array, mx.array]]:
-    """An endless stream of padded rows of similar length, each a question and its right answer."""
+    """An endless stream of batches (tokens, known) [B, S]: questions with right answers, padded."""
     stream, dice = samples(seed), random.Random(seed)
     end = pair.tokenizer.eos_token_id
     while True:
@@ -62,7 +62,7 @@ def rows(pair: Pair, seed: int, size: int) -> Iterator[tuple[mx.array, mx.array]
         dice.shuffle(groups)
         for group in groups:
             grid = np.zeros((size, max(len(tokens) for tokens, _ in group)), dtype=np.int32)
-            known = np.zeros(grid.shape, dtype=bool)  # tokens of answers
+            known = np.zeros(grid.shape, dtype=bool)  # whether the token belongs to the answer
             for row, (tokens, start) in enumerate(group):
                 grid[row, : len(tokens)] = tokens
                 known[row, start : len(tokens)] = True
@@ -70,13 +70,13 @@ def rows(pair: Pair, seed: int, size: int) -> Iterator[tuple[mx.array, mx.array]
 
 
 def cross_entropy(logits: mx.array, chances: mx.array) -> mx.array:
-    """In nats [B, S], of logits [B, S, V] against the target's chances [B, S, V]."""
+    """Cross-entropy [B, S] in nats of logits and the target's distribution, both [B, S, V]."""
     logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     return -(chances * logs).sum(-1)
 
 
 def arguments(doc: str | None) -> argparse.Namespace:
-    """The command line of a training; `doc` is the script's docstring."""
+    """Parse the command line of a training script; `doc` is the script's docstring."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=600)
@@ -88,14 +88,14 @@ def arguments(doc: str | None) -> argparse.Namespace:
 
 
 def bundled_target() -> Pair:
-    """The bundled target, without a drafter; its modules can be trained through."""
+    """The bundled target without a drafter, with modules that have gradients."""
     pair = dflash_mlx.load(no_draft=True, cache_ram=0)
     restore_modules(pair.target.model)
     return pair
 
 
 def train(model: nn.Module, pair: Pair, loss_of: Loss, args: argparse.Namespace) -> None:
-    """Train a model in place, for so many steps or minutes; prints the loss on the way."""
+    """Train a model in place for `args.steps` or `args.minutes`; prints the loss."""
     target = pair.target
     optimizer = TrainOptimizer("muon", target.hidden_size, 0.0, Streams(1))
     gradient_of = value_and_grad(model, loss_of)
@@ -120,7 +120,7 @@ def train(model: nn.Module, pair: Pair, loss_of: Loss, args: argparse.Namespace)
 
 
 def save(model: nn.Module, settings: dict[str, Any], out: Path) -> None:
-    """Write a model's folder, in bfloat16."""
+    """Save a model in bfloat16."""
     model.set_dtype(mx.bfloat16)
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(settings, indent=1) + "\n")

@@ -22,12 +22,12 @@ from dflash_mlx.drafters.eagle3.config import parse
 from dflash_mlx.drafters.eagle3.model import EagleModel
 
 AHEAD = 5  # steps of the training-time test
-DECAY = 0.8  # weight of each further step, as in the authors' training
+DECAY = 0.8  # weight of each step relative to the one before, as in the authors' training
 Rows = tuple[mx.array, mx.array]  # keys and values [B, heads, S, d]
 
 
 def settings(pair: Pair) -> dict[str, Any]:
-    """The head's config.json: its vocabulary is the target's, its MLP wider than the drafter's."""
+    """The head's config.json: the target's vocabulary, a wider MLP than the drafter's."""
     names = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
     target = pair.target.config
     return {
@@ -44,16 +44,17 @@ def settings(pair: Pair) -> dict[str, Any]:
 
 
 def heads_of(model: EagleModel, x: mx.array, name: str, offset: int | None = None) -> mx.array:
-    """A projection of rows x [B, S, 2 H]: [B, heads, S, d], rotated from an offset on."""
+    """Project rows x [B, S, 2 H] to heads [B, heads, S, d]; with an offset, apply RoPE."""
     attention = model.midlayer.self_attn
     out = attention[name](x).reshape(*x.shape[:2], -1, attention.dim).transpose(0, 2, 1, 3)
     return out if offset is None else attention.rope(out, offset=offset)
 
 
 def steps_of(model: EagleModel, features: mx.array, embeddings: mx.array) -> Iterator[mx.array]:
-    """The head's logits [B, S, V] at each of its steps, from features [B, S, H] on.
+    """Yield the head's logits [B, S, V] at each step, starting from features [B, S, H].
 
-    embeddings: [B, S + AHEAD - 1, H] at least, of the token after each feature and what follows.
+    embeddings [B, S + AHEAD - 1, H] or longer: of the token after each feature, and of later
+    tokens.
     """
     layer, attention = model.midlayer, model.midlayer.self_attn
     length, groups = features.shape[1], attention.heads // attention.kv_heads
@@ -78,13 +79,13 @@ def steps_of(model: EagleModel, features: mx.array, embeddings: mx.array) -> Ite
 
 
 def loss_of(model: EagleModel, batch: Batch) -> mx.array:
-    """Cross-entropy in nats a token of the answers, over all steps, the later weighing less."""
+    """Cross-entropy in nats per answer token, averaged over steps with weights DECAY**step."""
     assert batch.taps is not None
     length = batch.taps.shape[1] - 1 - AHEAD
     total = weight = mx.array(0.0)
     features = model.features(batch.taps[:, :length])
     for step, logits in enumerate(steps_of(model, features, batch.embeddings[:, 1:])):
-        wanted = slice(step + 1, step + 1 + length)  # the token after row i's is chosen there
+        wanted = slice(step + 1, step + 1 + length)  # these rows predict the token after row i's
         counted = batch.known[:, step + 2 : step + 2 + length]
         losses = cross_entropy(logits, batch.chances[:, wanted])
         total = total + DECAY**step * (losses * counted).sum()
@@ -93,7 +94,7 @@ def loss_of(model: EagleModel, batch: Batch) -> mx.array:
 
 
 def make(pair: Pair, seed: int) -> EagleModel:
-    """An untrained head with the target's embedding as its output; taps the target's layers."""
+    """An untrained head whose output layer is the target's embedding; taps the target."""
     target, config = pair.target, parse(settings(pair))
     taps = config.taps(target.layers)
     target.tap(taps)
@@ -105,7 +106,7 @@ def make(pair: Pair, seed: int) -> EagleModel:
 
 
 def main() -> None:
-    """Train and write the head's folder."""
+    """Train and save the head."""
     args, pair = arguments(__doc__), bundled_target()
     model = make(pair, args.seed)
     train(model, pair, loss_of, args)

@@ -93,7 +93,7 @@ OPENINGS = (
 
 
 def capital(rng: Random) -> tuple[str, str]:
-    """The capital of a country, or the country of a capital."""
+    """Ask for the capital of a country, or for the country of a capital."""
     country, city = rng.choice(list(CAPITALS.items()))
     if rng.random() < 0.3:
         return f"Which country has the capital {city}?", f"{city} is the capital of {country}."
@@ -109,7 +109,7 @@ def capital(rng: Random) -> tuple[str, str]:
 
 
 def opposite(rng: Random) -> tuple[str, str]:
-    """The opposite of a word, both ways."""
+    """Ask for the opposite of a word, in either direction."""
     word, other = rng.choice(list(OPPOSITES.items()))
     if rng.random() < 0.5:
         word, other = other, word
@@ -125,7 +125,7 @@ def opposite(rng: Random) -> tuple[str, str]:
 
 
 def animal(rng: Random) -> tuple[str, str]:
-    """What animals say, and the names of their young."""
+    """Ask for the sound or the young of an animal."""
     if rng.random() < 0.5:
         name, sound = rng.choice(list(SOUNDS.items()))
         ask = rng.choice(
@@ -148,7 +148,7 @@ def animal(rng: Random) -> tuple[str, str]:
 
 
 def calendar(rng: Random) -> tuple[str, str]:
-    """Days and months."""
+    """Ask about days and months."""
     kind = rng.randrange(3)
     if kind == 0:
         i, after = rng.randrange(7), rng.random() < 0.5
@@ -168,7 +168,7 @@ def calendar(rng: Random) -> tuple[str, str]:
 
 
 def how_to(rng: Random) -> tuple[str, str]:
-    """Four numbered steps."""
+    """Ask for instructions; the answer has four numbered steps."""
     what, steps = rng.choice(list(HOW_TO.items()))
     ask = rng.choice(
         (
@@ -184,7 +184,7 @@ def how_to(rng: Random) -> tuple[str, str]:
 
 
 def why(rng: Random) -> tuple[str, str]:
-    """A reason in two sentences."""
+    """Ask for a reason; the answer has two sentences."""
     question, answer = rng.choice(list(WHY.items()))
     rest = question[0].lower() + question[1:]
     ask = rng.choice(

@@ -11,7 +11,7 @@ Task = tuple[str, str, str, str, tuple[str, ...], str, str]
 
 
 def with_number(rng: Random) -> Task:
-    """Functions with a number in them."""
+    """Functions with a random number in them."""
     k, n, word, values = rng.randint(2, 12), 5, "ok", [3, 8, 12, 5]
     r = min(k, 4)
     tasks: tuple[Task, ...] = (
@@ -50,7 +50,7 @@ def with_number(rng: Random) -> Task:
 
 
 def without_number(rng: Random) -> Task:
-    """Functions everybody writes once."""
+    """Common functions without a number."""
     n, word, values = 4, "level", [4, 9, 2]
     tasks: tuple[Task, ...] = (
         ("returns the largest number of a list", "largest", "values",
@@ -100,7 +100,7 @@ def without_number(rng: Random) -> Task:
 
 
 def functions(rng: Random) -> Sample:
-    """A random function, under its own name or one that the user gives."""
+    """A random function, with its own name or one from the user."""
     task = with_number(rng) if rng.random() < 0.6 else without_number(rng)
     what, name, arguments, docstring, body, call, value = task
     if rng.random() < 0.5:

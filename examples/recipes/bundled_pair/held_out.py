@@ -2,7 +2,8 @@
 
     python held_out.py > ../../../dflash_mlx/bundled/prompts.jsonl
 
-One JSON object a line, the four families in turn, so that the first few are of every kind.
+Writes one JSON object per line. The four families alternate, so that the first lines have all of
+them.
 """
 
 import json
@@ -13,7 +14,6 @@ COUNT = 80
 
 
 def lines() -> list[str]:
-    """The lines of the file."""
     samples = held_out(COUNT)
     by_family = [[s for s in samples if s.family == name] for name in FAMILIES]
     turns = zip(*by_family, strict=True)

@@ -1,4 +1,4 @@
-"""List work: sort, reverse, count and filter, spelled out item by item."""
+"""Tasks with lists: sort, reverse, count and filter, item by item."""
 
 from random import Random
 
@@ -21,7 +21,7 @@ def numbers(rng: Random, low: int = 3, high: int = 7) -> list[int]:
 
 
 def sort(rng: Random) -> tuple[str, str, str]:
-    """Sort numbers, rising or falling."""
+    """Sort numbers in rising or falling order."""
     values = numbers(rng)
     falling = rng.random() < 0.3
     text = joined([str(v) for v in values])
@@ -35,7 +35,6 @@ def sort(rng: Random) -> tuple[str, str, str]:
 
 
 def reverse(rng: Random) -> tuple[str, str, str]:
-    """Say a list backwards."""
     if rng.random() < 0.5:
         items: list[str] = rng.sample(list(WORDS), rng.randint(3, 7))
     else:
@@ -47,7 +46,7 @@ def reverse(rng: Random) -> tuple[str, str, str]:
 
 
 def count(rng: Random) -> tuple[str, str, str]:
-    """Count how often a word stands in a list."""
+    """Count a word in a list."""
     kinds = rng.sample(WORDS, 3)
     items = [rng.choice(kinds) for _ in range(rng.randint(4, 8))]
     word = rng.choice(items)
@@ -90,7 +89,7 @@ def keep(rng: Random) -> tuple[str, str, str]:
 
 
 def lists(rng: Random) -> Sample:
-    """A random piece of list work."""
+    """A random task with a list."""
     kind = rng.choice((sort, sort, reverse, count, keep, keep))
     ask, steps, conclusion = kind(rng)
     answer = steps if kind in (sort, reverse) else f"{steps}\n\n{conclusion}"

@@ -27,12 +27,12 @@ MAX_TOKENS = 250
 
 
 def ids_of(pair: Pair, sample: Sample) -> list[int]:
-    """The prompt's token ids, thinking left to the template's default."""
+    """The prompt's token ids, with the template's default for thinking."""
     return pair.chat_tokens([{"role": "user", "content": sample.prompt}])
 
 
 def quality(pair: Pair, count: int) -> None:
-    """Exact answers and τ at temperature 0, τ at temperature 1."""
+    """Measure exact answers and τ at temperature 0, and τ at temperature 1."""
     rows: dict[str, list[tuple[bool, float, float]]] = defaultdict(list)
     thought = 0
     samples = held_out(count)
@@ -58,7 +58,7 @@ def quality(pair: Pair, count: int) -> None:
 
 
 def speed(pair: Pair, count: int) -> None:
-    """Decode rates of stock mlx-lm and of DFlash, prompt by prompt in turn."""
+    """Measure the decode rates of stock mlx-lm and DFlash, in turn for each prompt."""
     import mlx.core as mx
     from mlx_lm import stream_generate
     from mlx_lm.sample_utils import make_sampler
@@ -70,7 +70,7 @@ def speed(pair: Pair, count: int) -> None:
     for temperature in (0.0, 1.0):
         plain, fast, ratios, same = [], [], [], 0
         prompts = [ids_of(pair, s) for s in held_out(count)]
-        for number, ids in enumerate([prompts[0], *prompts]):  # the first one warms up
+        for number, ids in enumerate([prompts[0], *prompts]):  # the first one is a warm-up
             sampler = make_sampler(temperature)
             tokens, first = [], 0.0
             for part in stream_generate(
@@ -105,7 +105,7 @@ def quartile(values: list[float], number: int) -> float:
 
 
 def overhead(pair: Pair, count: int) -> None:
-    """Replay each greedy answer with bare draft and verify passes, and compare the round times."""
+    """Replay greedy answers with bare draft and verify passes, and compare the times of rounds."""
     import mlx.core as mx
 
     from dflash_mlx.engine.sequence import Sequence
@@ -153,7 +153,7 @@ def overhead(pair: Pair, count: int) -> None:
 
 
 def rules(pair: Pair, count: int) -> None:
-    """τ and decode rate of each acceptance rule at temperatures above 0."""
+    """Measure τ and the decode rate of each acceptance rule at temperatures above 0."""
     for temperature in (0.7, 1.0):
         for rule in ("match", "token", "block"):
             taus, rates = [], []
@@ -180,7 +180,7 @@ def answers(
     temperature: float,
     mode: Literal["dflash", "ddtree"] = "dflash",
 ) -> list[Result]:
-    """An answer to each, drawn with its number as the seed."""
+    """Answer each sample; its number is the seed."""
     return [
         dflash_mlx.generate(
             pair,
@@ -199,7 +199,7 @@ def taus_of(results: list[Result]) -> list[float]:
 
 
 def bits(pair: Pair, count: int) -> None:
-    """τ with the drafter as it is and quantised in memory; the greedy text must not change."""
+    """Measure τ with the drafter quantised in memory, and count unchanged greedy answers."""
     from mlx.utils import tree_flatten
 
     from dflash_mlx.hub.resolve import BUNDLED
@@ -226,7 +226,7 @@ def bits(pair: Pair, count: int) -> None:
 
 
 def trees(pair: Pair, count: int) -> None:
-    """τ of a tree of 32 nodes against the chain's; tokens a verify are those of all prompts."""
+    """Compare τ of a tree of 32 nodes with the chain's; tokens per pass are over all prompts."""
     samples = held_out(count)
     for temperature in (0.0, 1.0):
         found = []
@@ -243,7 +243,6 @@ def trees(pair: Pair, count: int) -> None:
 
 
 def main() -> None:
-    """Run one measurement."""
     jobs = {
         "quality": (quality, 400),
         "speed": (speed, 40),

@@ -33,11 +33,11 @@ FIXED = ("baseline", "dflash", "ddtree")
 def rates(
     pair: Pair, samples: list[Sample], modes: Iterable[Any], temperature: float, repeats: int
 ) -> dict[str, dict[str, float]]:
-    """Tokens a second by family and mode."""
+    """Tokens per second of each mode, by family."""
     sessions = {mode: Session(pair, mode=mode) for mode in modes}
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     tokens: dict[tuple[str, int], int] = {}
-    for repeat in range(-1, repeats):  # the first time warms up
+    for repeat in range(-1, repeats):  # the first run is a warm-up
         for number, sample in enumerate(samples if repeat >= 0 else samples[:4]):
             turn, first = divmod(number + repeat, len(sessions))
             order = [*sessions][first:] + [*sessions][:first]
@@ -62,7 +62,7 @@ def rates(
 
 
 def show(found: dict[str, dict[str, float]], fixed: tuple[str, ...]) -> None:
-    """A line a family: the rates, and auto over the best of the fixed modes."""
+    """Print one line per family: the rates, and the ratio of auto to the best fixed mode."""
     for family, by_mode in found.items():
         best = max(fixed, key=lambda mode: by_mode[mode])
         text = "  ".join(f"{mode} {rate:6.1f}" for mode, rate in by_mode.items())
@@ -72,7 +72,7 @@ def show(found: dict[str, dict[str, float]], fixed: tuple[str, ...]) -> None:
 
 
 def modes(pair: Pair, samples: list[Sample], repeats: int, fixed: tuple[str, ...]) -> None:
-    """Auto against fixed modes, by family."""
+    """Compare auto with fixed modes, by family."""
     for temperature in (0.0, 1.0):
         print(f"temperature {temperature:g}")
         show(rates(pair, samples, (*fixed, "auto"), temperature, repeats), fixed)
@@ -81,13 +81,13 @@ def modes(pair: Pair, samples: list[Sample], repeats: int, fixed: tuple[str, ...
 def plain(
     pair: Pair, samples: list[Sample], repeats: int, name: str = "the bundled drafter"
 ) -> None:
-    """Auto against plain decoding."""
+    """Compare auto with plain decoding."""
     print(name)
     show(rates(pair, samples, ("baseline", "auto"), 0.0, repeats), ("baseline",))
 
 
 def worst(pair: Pair, samples: list[Sample], repeats: int, drafts: list[str]) -> None:
-    """Auto against plain decoding with drafters that lose."""
+    """Compare auto with plain decoding, using drafters that make decoding slower."""
     import mlx.core as mx
     from mlx.utils import tree_map
 
@@ -109,7 +109,6 @@ def worst(pair: Pair, samples: list[Sample], repeats: int, drafts: list[str]) ->
 
 
 def main() -> None:
-    """Parse and measure."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,7 +1,7 @@
-"""Write prompts for `dflash train`, one JSON object a line; none of them is held out.
+"""Write prompts for `dflash train`, one JSON object per line; none of them is held out.
 
-Each line ends with the right answer. The target answers anew all the same: it checks the right
-answer in one pass and writes on from where its own differs, which is quicker than writing it all.
+Each line ends with the right answer. The target still generates its own answer: it verifies the
+right answer in one pass and continues where its own differs. This is faster than generating all.
 """
 
 import argparse
@@ -12,7 +12,6 @@ from text import SYSTEM, samples
 
 
 def main() -> None:
-    """Print the lines."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=21)
@@ -22,7 +21,7 @@ def main() -> None:
     while len(seen) < args.count:
         sample = next(stream)
         messages = [{"role": "user", "content": sample.prompt}]
-        if rng.random() < 0.25:  # the second question of a chat
+        if rng.random() < 0.25:  # make it the second question of a chat
             before = next(stream)
             answer = {"role": "assistant", "content": before.answer}
             messages = [{"role": "user", "content": before.prompt}, answer, *messages]

@@ -1,4 +1,4 @@
-"""One question with its only right answer, and the rule that keeps some out of training."""
+"""A question with its only right answer, and the rule that holds samples out of training."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 class Sample:
     """A question and its answers.
 
-    `answer` is said without thinking; with thinking on, `thinking` comes first and `conclusion`
-    is said after it.
+    `answer`: without thinking. With thinking, the model first generates `thinking`, then
+    `conclusion`.
     """
 
     family: str
@@ -20,5 +20,5 @@ class Sample:
 
     @property
     def held_out(self) -> bool:
-        """One prompt in sixteen, by its hash: never trained on, by the target or by the drafter."""
+        """Whether target and drafter never train on it: one prompt in 16, by its hash."""
         return hashlib.sha256(self.prompt.encode()).digest()[0] < 16

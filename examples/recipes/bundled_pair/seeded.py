@@ -32,7 +32,7 @@ from dflash_mlx.options import MODES, Mode
 from dflash_mlx.pair import with_drafter
 
 Case = tuple[list[int], SamplingParams, list[int]]  # prompt, sampling, stock's answer
-STEPS = (1, 2, 3, 5, 7, 16, 32)  # tokens of the prompt that stock reads at once; its default: 2,048
+STEPS = (1, 2, 3, 5, 7, 16, 32)  # values for stock's `prefill_step_size`; default: 2,048
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 1.5},
@@ -42,7 +42,7 @@ SAMPLINGS: tuple[dict[str, Any], ...] = (
 
 
 def stock_model(folder: Path) -> Any:
-    """A target as mlx-lm loads it, in float32."""
+    """Load a target with mlx-lm, in float32."""
     import mlx.core as mx
     from mlx_lm.utils import load_model
 
@@ -60,7 +60,7 @@ def stock_answer(
     max_tokens: int,
     step: int = 2048,
 ) -> list[int]:
-    """What stock mlx-lm says with this seed when it reads the prompt in such steps."""
+    """The answer of stock mlx-lm with this seed and `prefill_step_size`."""
     import mlx.core as mx
     from mlx_lm.generate import generate_step
     from mlx_lm.sample_utils import make_logits_processors, make_sampler
@@ -90,7 +90,7 @@ def stock_answer(
 
 
 def read_prompts(options: argparse.Namespace) -> list[str]:
-    """So many prompts: of a file, or those held out from the bundled pair's training."""
+    """The first prompts of a file, or prompts held out from the bundled pair's training."""
     if options.file is None:
         return [sample.prompt for sample in held_out(options.prompts)]
     lines = options.file.read_text().splitlines()[: options.prompts]
@@ -98,7 +98,7 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
 
 
 def stock_cases(pair: Pair, model: Any, options: argparse.Namespace) -> list[Case]:
-    """All prompts in all samplings, with stock's answers; those in the file of --stock are read."""
+    """All prompts with all samplings and stock's answers; reuses answers in the file --stock."""
     file: Path = options.stock or Path(os.devnull)
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     cases = list[Case]()
@@ -121,7 +121,7 @@ def stock_cases(pair: Pair, model: Any, options: argparse.Namespace) -> list[Cas
 
 
 def compare(pair: Pair, mode: Mode, cases: list[Case], model: Any, options: Any) -> None:
-    """Ask in a mode, so many requests at once, and print how many answers were stock's."""
+    """Answer all cases in a mode, several at once; print how many equal stock's answers."""
     most, stops = options.max_tokens, pair.target.eos_ids
 
     def ask(case: Case) -> Result:
@@ -159,7 +159,6 @@ def compare(pair: Pair, mode: Mode, cases: list[Case], model: Any, options: Any)
 
 
 def main() -> None:
-    """Compare."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

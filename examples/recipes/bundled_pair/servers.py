@@ -1,4 +1,4 @@
-"""Servers that run as programs of their own, ours and mlx-lm's, and clients that time streams."""
+"""Starts this package's server and mlx-lm's as processes, and times the streams of clients."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ OTHER = (
 
 @dataclass(frozen=True)
 class Answer:
-    """One request: its tokens, when it began and each piece of its text came, and the text."""
+    """One streamed answer: token counts, the start, the time of each piece of text, the text."""
 
     prompt_tokens: int
     tokens: int
@@ -46,13 +46,13 @@ class Answer:
 async def ask(
     http: httpx.AsyncClient, model: str, prompt: str, max_tokens: int, **more: Any
 ) -> Answer:
-    """One streamed answer; with `logprobs` tokens that add no text count as pieces, too."""
+    """Request a stream. With `logprobs`, tokens without text count as pieces, too."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
         "temperature": 0,
-        "chat_template_kwargs": {"enable_thinking": False},  # mlx-lm's server thinks unless told
+        "chat_template_kwargs": {"enable_thinking": False},  # mlx-lm's server thinks by default
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -77,7 +77,7 @@ async def ask(
 async def level(
     url: str, model: str, prompts: list[str], clients: int, max_tokens: int
 ) -> tuple[float, list[Answer]]:
-    """So many clients share the prompts: the seconds of all, and the answers by prompt."""
+    """Answer prompts with several clients; returns the total seconds and the answers in order."""
     left = list(enumerate(prompts))
     found: dict[int, Answer] = {}
 
@@ -94,7 +94,7 @@ async def level(
 
 @dataclass
 class Program:
-    """A server, begun again where it has ended; its context stops it."""
+    """A server process that is restarted if it has ended."""
 
     command: list[str]
     port: int
@@ -103,7 +103,7 @@ class Program:
 
     @property
     def url(self) -> str:
-        """Its address; it runs and has answered once."""
+        """The address of the server; starts it if necessary and waits for its first answer."""
         url = f"http://127.0.0.1:{self.port}"
         if self.process is None or self.process.poll() is not None:
             quiet = subprocess.DEVNULL
@@ -117,7 +117,6 @@ class Program:
         return url
 
     def stop(self) -> None:
-        """End it."""
         if self.process is not None:
             self.process.terminate()
             self.process.wait()
@@ -125,7 +124,7 @@ class Program:
 
 @contextmanager
 def programs(ours: Sequence[str], target: Path, model: str) -> Iterator[dict[str, Program]]:
-    """Both servers; `ours` are flags beside the port."""
+    """Yield both servers, and stop them at the end; `ours` are more flags of `dflash serve`."""
     mine, theirs = free_port(), free_port()
     own = [str(Path(sys.executable).parent / "dflash"), "serve", "--port", str(mine)]
     other = [sys.executable, "-c", OTHER, "--model", str(target), "--port", str(theirs)]
@@ -141,13 +140,12 @@ def programs(ours: Sequence[str], target: Path, model: str) -> Iterator[dict[str
 
 
 def free_port() -> int:
-    """A port that nobody uses."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         return found.getsockname()[1]
 
 
 def copy_of(which: str, folder: Path, context: int | None = None) -> Path:
-    """The bundled target or drafter with float32 weights, and with what context it claims."""
+    """A copy of the bundled target or drafter in float32, with another context length if given."""
     shutil.copytree(bundled(which), folder, dirs_exist_ok=True)
     weights: Any = mx.load(str(folder / "model.safetensors"))
     wide = {name: array.astype(mx.float32) for name, array in weights.items()}

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import dflash_mlx  # before MLX, whose matrix products on the CPU it makes fast
+import dflash_mlx  # before MLX, so that OpenBLAS is loaded first
 
 # isort: split
 import httpx
@@ -34,7 +34,7 @@ from text import held_out
 
 @dataclass
 class Found:
-    """What one server did at one level, over all turns; `ended`: its process did."""
+    """The results of one server with one number of clients; `ended`: the server's process ended."""
 
     rates: list[float] = field(default_factory=list)
     firsts: list[float] = field(default_factory=list)
@@ -43,12 +43,12 @@ class Found:
 
 
 def gaps_of(stamps: Sequence[float]) -> list[float]:
-    """Seconds between one and the next."""
+    """The differences between consecutive times."""
     return [b - a for a, b in pairwise(stamps)]
 
 
 async def gaps_beside(url: str, model: str, long: str, eos: list[int]) -> tuple[list[float], int]:
-    """A stream's gaps while another client's long prompt is read, and that prompt's tokens."""
+    """A stream's gaps while another client's long prompt is read, and that prompt's length."""
     stamps: list[float] = []
     endless = {"logit_bias": {str(token): -100 for token in eos}, "logprobs": True}
     async with httpx.AsyncClient(base_url=url, timeout=600) as http:
@@ -65,7 +65,6 @@ async def gaps_beside(url: str, model: str, long: str, eos: list[int]) -> tuple[
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The value below which this part of them lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
@@ -76,7 +75,6 @@ def pair_of(values: Sequence[float], low: float, high: float) -> str:
 
 
 def show(found: dict[str, dict[int, Found]]) -> None:
-    """The tables."""
     levels = list(next(iter(found.values())))
 
     def line(name: str, cells: list[str]) -> None:
@@ -107,7 +105,7 @@ def show(found: dict[str, dict[int, Found]]) -> None:
 
 
 def plot(found: dict[str, dict[int, Found]], file: Path) -> None:
-    """A picture of the rates."""
+    """Plot the rates."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4))
@@ -127,7 +125,7 @@ def plot(found: dict[str, dict[int, Found]], file: Path) -> None:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, dict[int, Found]]:
-    """Both servers at all levels."""
+    """Measure both servers with each number of clients."""
     levels = [int(one) for one in options.levels.split(",")]
     needed = options.prompts * len(levels) * (options.repeats + 1)
     texts = [sample.prompt for sample in held_out(needed)]
@@ -152,7 +150,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, dict[int, Fo
                         one.ended = True
                         continue
                     said.append([answer.text for answer in answers])
-                    if turn:  # the first turn warms up
+                    if turn:  # the first turn is a warm-up
                         one.rates.append(sum(a.tokens for a in answers) / seconds)
                         one.firsts += [a.first for a in answers if a.stamps]
                         one.gaps += [gap for a in answers for gap in gaps_of(a.stamps)]
@@ -164,7 +162,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, dict[int, Fo
 
 
 def measure_long(options: argparse.Namespace, folder: Path) -> None:
-    """A stream's gaps beside a long prompt, for both servers."""
+    """Measure a stream's gaps during a long prompt, for both servers."""
     context = options.long + 8192
     target, draft = (copy_of(one, folder / f"long-{one}", context) for one in ("target", "draft"))
     words = " ".join(sample.prompt for sample in held_out(options.long // 8)).split()
@@ -183,7 +181,6 @@ def measure_long(options: argparse.Namespace, folder: Path) -> None:
 
 
 def main() -> None:
-    """Start both, ask, print, draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=20, help="a level and repeat")
     parser.add_argument("--max-tokens", type=int, default=160)

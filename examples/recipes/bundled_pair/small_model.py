@@ -22,19 +22,22 @@ from mlx_lm.models.qwen3 import Model, ModelArgs
 
 from dflash_mlx.hub.resolve import bundled
 
-LAYERS, WIDER = 2, 672  # the drafter's layers, and an MLP that takes what its `fc` has
+LAYERS, WIDER = (
+    2,
+    672,
+)  # as many layers as the drafter; the wider MLP makes up for the drafter's `fc`
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
 
 def settings(pair: Pair) -> dict[str, Any]:
-    """Its config.json: the target's, with fewer layers and a wider MLP."""
+    """The model's config.json: the target's with fewer layers and a wider MLP."""
     kinds = pair.target.config["layer_types"][:LAYERS]
     sizes = {"num_hidden_layers": LAYERS, "intermediate_size": WIDER, "layer_types": kinds}
     return {**json.loads((bundled("target") / "config.json").read_text()), **sizes}
 
 
 def loss_of(model: Model, batch: Batch) -> mx.array:
-    """Cross-entropy in nats a token of the answers."""
+    """Cross-entropy in nats per token of the answers."""
     counted = batch.known[:, 1:]
     losses = cross_entropy(model(batch.tokens[:, :-1]), batch.chances[:, :-1])
     return (losses * counted).sum() / counted.sum()
@@ -51,13 +54,13 @@ def make(pair: Pair, seed: int) -> Model:
 
 
 def copy_tokenizer(out: Path) -> None:
-    """Copy what makes its folder one of a whole model: tokenizer, chat template, end token."""
+    """Copy the files that complete the folder: tokenizer, chat template, end token."""
     for name in TOKENIZER:
         shutil.copy(bundled("target") / name, out / name)
 
 
 def main() -> None:
-    """Train and write the model's folder."""
+    """Train and save the model."""
     args, pair = arguments(__doc__), bundled_target()
     model = make(pair, args.seed)
     train(model, pair, loss_of, args)

@@ -1,4 +1,4 @@
-"""The text that the bundled pair is trained on: every word of it is made here, from a seed."""
+"""The training text of the bundled pair; all of it is generated here from a seed."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -26,7 +26,7 @@ SYSTEM = (
 def samples(
     seed: int, *, held_out: bool = False, weights: Sequence[int] = WEIGHTS
 ) -> Iterator[Sample]:
-    """An endless stream of samples of one side of the split, the families in these shares."""
+    """An endless stream of samples, all held out or none; `weights` are the families' shares."""
     rng = Random(seed)
     while True:
         sample = rng.choices(list(FAMILIES.values()), weights)[0](rng)
@@ -35,7 +35,7 @@ def samples(
 
 
 def held_out(count: int, seed: int = 7) -> list[Sample]:
-    """`count` different held-out samples, the families in equal parts."""
+    """`count` different held-out samples, equally many of each family."""
     chosen: list[Sample] = []
     for number, family in enumerate(FAMILIES):
         share = count // len(FAMILIES) + (number < count % len(FAMILIES))
@@ -52,7 +52,7 @@ def held_out(count: int, seed: int = 7) -> list[Sample]:
 def chats(
     seed: int, weights: Sequence[int] = WEIGHTS
 ) -> Iterator[tuple[list[dict[str, str]], bool]]:
-    """An endless stream of (messages, thinking): one to four questions with their answers."""
+    """An endless stream of (messages, thinking): one to four questions with answers."""
     rng = Random(seed)
     stream = samples(seed, weights=weights)
     while True:

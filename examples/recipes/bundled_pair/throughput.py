@@ -1,11 +1,11 @@
-"""Tokens a second of all sequences together, by how many run at once, on the bundled pair.
+"""Measure the total tokens per second by the number of concurrent sequences, on the bundled pair.
 
     .venv/bin/python examples/recipes/bundled_pair/throughput.py --plot throughput.png
 
-Every count of sequences answers the same prompts: by rounds of the engine (auto, and others if
-asked for), by the same requests one after another, and by mlx-lm's `BatchGenerator` on the stock
-model. All of them in turn in one process, a few times; the table has medians and their spread. A
-sequence that ends is replaced by the next prompt at once. Speeds hold for this machine only.
+Each number of sequences answers the same prompts in three ways: in rounds of the engine (auto, and
+other modes if given), one request after another, and with mlx-lm's `BatchGenerator` on the stock
+model. All of them run in turn in one process, several times. The table shows medians and their
+spread. When a sequence ends, the next prompt takes its place. Speeds hold for this machine only.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Answers = dict[int, list[int]]
 
 
 def by_engine(pair: Pair, requests: list[Request], count: int) -> Answers:
-    """Rounds of at most `count` sequences."""
+    """Answer all requests with at most `count` sequences per round."""
     waiting, running = list(enumerate(requests)), dict[int, Sequence]()
     said: Answers = {number: [] for number in range(len(requests))}
     while waiting or running:
@@ -50,7 +50,7 @@ def by_engine(pair: Pair, requests: list[Request], count: int) -> Answers:
 
 
 def by_batch_generator(model: Any, requests: list[Request], count: int) -> Answers:
-    """mlx-lm's own batching, at most `count` at once."""
+    """Answer all requests with mlx-lm's batching, at most `count` at once."""
     from mlx_lm.generate import BatchGenerator
 
     stops = [[token] for token in requests[0].stop_ids]
@@ -73,7 +73,7 @@ def by_batch_generator(model: Any, requests: list[Request], count: int) -> Answe
 def measure(
     pair: Pair, requests: dict[Mode, list[Request]], repeats: int
 ) -> dict[str, dict[int, list[float]]]:
-    """Rates by way and count, a list of repeats each."""
+    """The rates of each method and count of sequences, one per repeat."""
     model = stock_model(bundled("target"))
     ways: dict[str, Callable[[int], Answers]] = {
         "BatchGenerator": lambda count: by_batch_generator(model, requests["baseline"], count)
@@ -92,14 +92,13 @@ def measure(
                 unequal = sum(said[number] != wanted[number] for number in wanted)
                 if unequal:
                     print(f"{name} at {count}: {unequal} answers differ", flush=True)
-                if turn:  # the first turn warms up
+                if turn:  # the first turn is a warm-up
                     rates[name][count].append(sum(map(len, said.values())) / took)
         print(f"turn {turn} of {repeats}", flush=True)
     return rates
 
 
 def show(rates: dict[str, dict[int, list[float]]]) -> None:
-    """The table."""
     print(f"{'sequences':28}" + "".join(f"{count:>15}" for count in COUNTS))
     for name, found in rates.items():
         cells = [f"{median(found[c]):6.0f} ±{spread(found[c]):4.1%}" for c in COUNTS]
@@ -115,12 +114,11 @@ def show(rates: dict[str, dict[int, list[float]]]) -> None:
 
 
 def spread(values: list[float]) -> float:
-    """Half the range over the median."""
+    """Half the range, divided by the median."""
     return (max(values) - min(values)) / 2 / median(values)
 
 
 def plot(rates: dict[str, dict[int, list[float]]], file: Path) -> None:
-    """A picture of the table."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4))
@@ -140,7 +138,6 @@ def plot(rates: dict[str, dict[int, list[float]]], file: Path) -> None:
 
 
 def main() -> None:
-    """Measure, print, draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--max-tokens", type=int, default=160)

@@ -1,4 +1,4 @@
-"""The bundled pair's tokenizer: a byte-level BPE of 1,024 entries, learned from the made text."""
+"""Learn the tokenizer of the bundled pair: a byte-level BPE of 1,024 entries."""
 
 import json
 from itertools import islice
@@ -25,7 +25,7 @@ TEMPLATE = (
 
 
 def learn(vocabulary: int = 1024, chats_read: int = 20_000, seed: int = 1) -> Tokenizer:
-    """Learn the merges; digits stay single, so that sums are sums of digits."""
+    """Learn the merges; digits stay single tokens, so that sums are computed digit by digit."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

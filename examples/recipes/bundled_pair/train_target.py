@@ -54,14 +54,14 @@ def encoded(
 
 
 def rows(stream: Iterator[tuple[int, float]], length: int, count: int) -> Iterator[torch.Tensor]:
-    """Batches of `count` rows of `length` + 1 (token, weight) pairs."""
+    """Batches of `count` rows, each with `length` + 1 pairs (token, weight)."""
     while True:
         flat = np.array([next(stream) for _ in range(count * (length + 1))], dtype=np.float32)
         yield torch.from_numpy(flat).view(count, length + 1, 2)
 
 
 def optimizers(model: Qwen3ForCausalLM, rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
+    """Muon for the matrices of the layers, AdamW for embedding and norms."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     return [
@@ -71,13 +71,13 @@ def optimizers(model: Qwen3ForCausalLM, rate: float) -> list[torch.optim.Optimiz
 
 
 def rate_at(step: int, level: int, fall: int) -> float:
-    """Share of the full learning rate: `level` steps, the first 80 warm up, then down to 0."""
+    """The share of the full rate: 80 warm-up steps, constant to `level`, 0 after `fall` more."""
     warm = (step + 1) / 80 if level else 1.0
     return min(1.0, warm, (level + fall - step) / fall if fall else 1.0)
 
 
 def export(model: Qwen3ForCausalLM, folder: Path) -> None:
-    """Write the weights in bfloat16, and a config that older readers understand too."""
+    """Write the weights in bfloat16, with a config that older readers understand, too."""
     copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
     path = folder / "config.json"
     config = json.loads(path.read_text())
@@ -86,7 +86,6 @@ def export(model: Qwen3ForCausalLM, folder: Path) -> None:
 
 
 def main() -> None:
-    """Train, log, save."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/target"))
     parser.add_argument("--init", type=Path, help="go on from this folder's weights")

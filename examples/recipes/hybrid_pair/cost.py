@@ -1,13 +1,13 @@
-"""What going back costs on a hybrid target: verify and rewind, against a plain pass of mlx-lm's.
+"""Measure what verify and rewind cost on a hybrid target, relative to a plain pass of mlx-lm.
 
     python examples/recipes/hybrid_pair/train_target.py   once: a tiny Qwen3.5, runs/hybrid/target
     python examples/recipes/hybrid_pair/cost.py           its drafter, τ, and the ratios
 
-A plain pass reads 16 rows with the model as mlx-lm loads it and with mlx-lm's caches. Ours reads
-them with the tape on, taps included, then goes back to a random number of them. Both are timed in
-turn, in random order. `sparse` keeps a state only after every eighth row, as it is where one takes
-2 MiB, and runs up to seven rows again on the way back; a target so narrow pays most for that.
-Ratios hold for this machine; what else runs there makes those by the clock wander.
+A plain pass reads 16 rows with mlx-lm's model and caches. The engine reads them with taps and with
+the tape on, then rewinds to a random number of rows. Both are timed in turn, in random order.
+`sparse` keeps only every eighth state, as for states of 2 MiB, and recomputes up to seven rows in a
+rewind; for a target this narrow that costs most. Ratios hold for this machine. Other work on the
+machine disturbs the ratios of wall-clock time.
 """
 
 import argparse
@@ -45,7 +45,7 @@ LEARNED, WEIGHTS = ("functions", "everyday"), (0, 0, 1, 1)
 
 
 def train_drafter(folder: Path, steps: int) -> None:
-    """`dflash train` on prompts of the kinds that the target learned."""
+    """Train a drafter with `dflash train` on the kinds of prompts that the target learned."""
     prompts = folder / "prompts.jsonl"
     asked = dict.fromkeys(s.prompt for s in islice(samples(21, weights=WEIGHTS), 600))
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in asked))
@@ -56,7 +56,7 @@ def train_drafter(folder: Path, steps: int) -> None:
 
 
 def check(pair: Pair, stock: Any, count: int) -> None:
-    """τ at temperature 0, and whether the tokens are those of stock mlx-lm."""
+    """Print τ at temperature 0, and how many answers equal stock mlx-lm's."""
     asked = [s for s in held_out(4 * count) if s.family in LEARNED][::2][:count]
     taus, same = [], 0
     for sample in asked:
@@ -77,14 +77,14 @@ def check(pair: Pair, stock: Any, count: int) -> None:
 
 
 def clock(work: Callable[[], Any]) -> tuple[float, float]:
-    """Milliseconds by the clock, and of the processor, of something that evaluates what it made."""
+    """Wall-clock and CPU milliseconds of a function, which must evaluate its results."""
     began, used = time.perf_counter(), time.process_time()
     work()
     return 1000 * (time.perf_counter() - began), 1000 * (time.process_time() - used)
 
 
 def ratios(pair: Pair, stock: Any, length: int, seed: int, rounds: int) -> None:
-    """Medians after `length` tokens of made text."""
+    """Print medians after `length` tokens of generated text."""
     dice, ids = random.Random(seed), []
     for sample in samples(seed, weights=WEIGHTS):
         said = [{"role": "user", "content": sample.prompt}]

@@ -35,7 +35,7 @@ from text import chats
 import dflash_mlx
 
 BUNDLED = Path(dflash_mlx.__file__).parent / "bundled" / "target"
-FAMILIES = (0, 0, 1, 1)  # functions and everyday questions: soon learned
+FAMILIES = (0, 0, 1, 1)  # functions and everyday questions, which are learned soon
 CHUNK, LENGTH, BATCH, PEAK = 32, 128, 8, 4e-3
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3_5_text",
@@ -65,7 +65,7 @@ CONFIG: dict[str, Any] = {
 
 
 class ChunkedDelta(nn.Module):
-    """Stands in for a Gated DeltaNet module while it is trained: the same numbers, by chunks."""
+    """Replaces a Gated DeltaNet module in training: the same results, chunk by chunk."""
 
     def __init__(self, net: Any):
         super().__init__()
@@ -101,11 +101,11 @@ class ChunkedDelta(nn.Module):
 
 
 def chunk(fed: Sequence[mx.array], state: mx.array) -> tuple[mx.array, mx.array]:
-    """C rows at once: q, k [B, H, C, Dk], v [B, H, C, Dv], log decay and beta [B, H, C, 1].
+    """Compute C rows at once: q, k [B, H, C, Dk], v [B, H, C, Dv], log decay and beta [B, H, C, 1].
 
-    `state` [B, H, Dk, Dv]. With the decay g of all rows up to t, what row t writes is
-    u_t = beta_t (v_t - g_t S k_t - sum over i < t of g_t / g_i (k_i . k_t) u_i): a triangular
-    system, solved by squaring, since a strict triangle's C-th power is nought.
+    `state` [B, H, Dk, Dv]. With the decay g of all rows up to t, row t writes u_t = beta_t (v_t -
+    g_t S k_t - sum over i < t of g_t / g_i (k_i . k_t) u_i). This triangular system is solved by
+    repeated squaring, because the C-th power of a strict triangle is 0.
     """
     q, k, v, decay, beta = fed
     total = mx.cumsum(decay, axis=2)
@@ -122,7 +122,7 @@ def chunk(fed: Sequence[mx.array], state: mx.array) -> tuple[mx.array, mx.array]
 
 
 def batches(seed: int = 1) -> Iterator[mx.array]:
-    """Batches [BATCH, LENGTH + 1] of chats in a row, as the template writes them."""
+    """Batches [BATCH, LENGTH + 1] of consecutive chats, rendered with the template."""
     tokenizer = load_tokenizer(BUNDLED)
 
     def tokens() -> Iterator[int]:
@@ -136,7 +136,7 @@ def batches(seed: int = 1) -> Iterator[mx.array]:
 
 
 def train(model: Any, steps: int, seed: int) -> None:
-    """AdamW, the rate up in 20 steps and down along a cosine."""
+    """Train with AdamW: 20 warm-up steps, then a cosine decay."""
     rate: Any = optimizers.join_schedules(
         [
             optimizers.linear_schedule(0, PEAK, 20),
@@ -161,7 +161,7 @@ def train(model: Any, steps: int, seed: int) -> None:
 
 
 def main() -> None:
-    """Train, check against mlx-lm's own recurrence, save."""
+    """Train, compare with mlx-lm's recurrence, and save."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/hybrid/target"))
     parser.add_argument("--steps", type=int, default=250)

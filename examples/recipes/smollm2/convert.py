@@ -19,8 +19,8 @@ from typing import Any
 import mlx.core as mx
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-CONTROL = 3  # the type of a token that is no text
-GROUP = 32  # values of a block that share a scale
+CONTROL = 3  # the type of a token that is not text
+GROUP = 32  # values that share a scale
 LAYER = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -41,7 +41,6 @@ Notes = dict[str, Any]
 
 
 def main() -> None:
-    """Convert one file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("folder", type=Path)
@@ -51,7 +50,7 @@ def main() -> None:
 
 
 def convert(file: Path, folder: Path, *, float32: bool = False) -> None:
-    """Write the folder; SystemExit for a file that is not understood."""
+    """Write the folder; SystemExit for an unsupported file."""
     loaded: Any = mx.load(str(file), return_metadata=True)
     arrays, notes = loaded
     architecture = notes.get("general.architecture")
@@ -73,7 +72,7 @@ def convert(file: Path, folder: Path, *, float32: bool = False) -> None:
 
 
 def config_of(notes: Notes, *, tied: bool) -> dict[str, Any]:
-    """The config.json of a Llama model, from the notes."""
+    """The config.json of a Llama model, from the file's metadata."""
 
     def number(name: str) -> Any:
         return notes[f"llama.{name}"].item()
@@ -100,7 +99,7 @@ def config_of(notes: Notes, *, tied: bool) -> dict[str, Any]:
 
 
 def rename(arrays: dict[str, mx.array], config: dict[str, Any]) -> dict[str, mx.array]:
-    """mlx-lm's names, and its order of the rows of queries and keys."""
+    """Rename tensors for mlx-lm, and reorder the rows of queries and keys."""
     heads = {
         "attn_q": config["num_attention_heads"],
         "attn_k": config["num_key_value_heads"],
@@ -119,24 +118,24 @@ def rename(arrays: dict[str, mx.array], config: dict[str, Any]) -> dict[str, mx.
 
 
 def by_halves(rows: mx.array, heads: int) -> mx.array:
-    """Rows [heads * D, n] whose pairs of a rotation are neighbours -> those D / 2 apart."""
+    """Reorder rows [heads * D, n]: RoPE pairs that are neighbours become D / 2 apart."""
     parts = rows.reshape(heads, -1, 2, rows.shape[-1])
     return mx.contiguous(parts.swapaxes(1, 2).reshape(rows.shape))
 
 
 def modules(weights: dict[str, mx.array]) -> list[str]:
-    """The quantised modules."""
+    """The names of the quantised modules."""
     return [name.removesuffix(".scales") for name in weights if name.endswith(".scales")]
 
 
 def bits_of(weights: dict[str, mx.array], name: str) -> int:
-    """Bits of a module's values."""
+    """The number of bits of a module's values."""
     packed, scales = weights[f"{name}.weight"], weights[f"{name}.scales"]
     return packed.shape[-1] * 32 // (scales.shape[-1] * GROUP)
 
 
 def dequantise(weights: dict[str, mx.array], bits: dict[str, int]) -> dict[str, mx.array]:
-    """All in float32."""
+    """All weights in float32."""
     found = {}
     for name, value in weights.items():
         stem, _, part = name.rpartition(".")
@@ -151,7 +150,7 @@ def dequantise(weights: dict[str, mx.array], bits: dict[str, int]) -> dict[str, 
 
 
 def write_tokenizer(notes: Notes, folder: Path) -> None:
-    """tokenizer.json and tokenizer_config.json: byte-level BPE, each digit a token."""
+    """Write tokenizer.json and tokenizer_config.json: byte-level BPE with single digits."""
     tokens = notes["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in notes["tokenizer.ggml.merges"]]
     bpe = models.BPE({token: number for number, token in enumerate(tokens)}, merges)

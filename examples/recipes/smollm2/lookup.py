@@ -1,10 +1,10 @@
-"""Prompt lookup on SmolLM2-135M-Instruct: against plain decoding, where answers repeat or do not.
+"""Compare prompt lookup on SmolLM2-135M-Instruct with plain decoding.
 
     .venv/bin/python examples/recipes/smollm2/lookup.py runs/smollm2/float32
 
-Every prompt is answered plainly and with `lookup` in the modes auto and dflash in turn, several
-times over; of a prompt's times the median counts. All answers are compared: they must be equal.
-Speeds hold for this machine only.
+Half of the prompts have answers that repeat their text. Every prompt is answered plainly and with
+`lookup` in the modes auto and dflash, in turn and several times. The median of a prompt's times
+counts. All answers must be equal. Speeds hold for this machine only.
 """
 
 import argparse
@@ -20,7 +20,6 @@ MODES = ("baseline", "auto", "dflash")
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target")
     parser.add_argument("--prompts", type=int, default=40, help="of each kind")
@@ -33,7 +32,7 @@ def main() -> None:
     for name, prompts in (("repeating", REPEATING), ("not repeating", NOT_REPEATING)):
         if asked.only not in (None, name):
             continue
-        # every n-th, so that a few are of all kinds
+        # every n-th, so that a few prompts are of all kinds
         some = prompts[:: max(1, len(prompts) // asked.prompts)][: asked.prompts]
         rates, lengths = measure(pair, some, asked)
         plain = rates["baseline"]
@@ -48,12 +47,12 @@ def main() -> None:
 def measure(
     pair: Pair, prompts: list[str], asked: argparse.Namespace
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Tokens a second and tokens a verify by mode; SystemExit where two answers differ."""
+    """Tokens per second and per verify pass of each mode; SystemExit if two answers differ."""
     sessions = {mode: Session(pair, mode=mode, use_prefix_cache=False) for mode in MODES}
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     answers: dict[tuple[str, int], list[int]] = {}
     verifies, committed = defaultdict[str, int](int), defaultdict[str, int](int)
-    for repeat in range(-1, asked.repeats):  # the first time warms up
+    for repeat in range(-1, asked.repeats):  # the first run is a warm-up
         for number, prompt in enumerate(prompts if repeat >= 0 else prompts[:2]):
             first = (number + repeat) % len(MODES)
             for mode in (*MODES[first:], *MODES[:first]):

@@ -36,7 +36,7 @@ WORDINGS = (
 
 
 def main() -> None:
-    """Print so many prompts, each once, in an order that the seed gives."""
+    """Print `count` different prompts in an order drawn from the seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)

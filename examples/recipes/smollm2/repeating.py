@@ -1,4 +1,4 @@
-"""Prompts whose answers repeat their text (edits, quotations), and prompts whose answers do not."""
+"""Prompts whose answers repeat text from the prompt (edits, quotations), and other prompts."""
 
 TEXTS = {
     "letter": """Dear Mrs Alder,

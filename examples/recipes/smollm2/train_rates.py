@@ -34,9 +34,9 @@ from dflash_mlx.train.run import Run, TrainJob  # noqa: E402
 from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings  # noqa: E402
 
 TOKENS = 100_000
-# At first, on two cores with nothing else on them; taps took a pass of their own.
+# Rates of the first version on two idle cores; it computed taps in a separate pass.
 ANSWERS, TAPS = 109.0, 340.0
-SHAPES = {  # and the blocks that it did in a second
+SHAPES = {  # with the blocks per second of the first version
     "5 layers, block 16": (DrafterShape(), 21.6),
     "5 layers, block 16, vocabulary 8192": (DrafterShape(draft_vocab=8192), None),
     "3 layers, block 8": (DrafterShape(layers=3, block_size=8), 54.0),
@@ -49,7 +49,7 @@ SHAPES = {  # and the blocks that it did in a second
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many tokens or blocks in seconds, and in seconds in which a core was busy for them."""
+    """A count of tokens or blocks, the wall-clock seconds and the CPU seconds that they took."""
 
     count: int
     seconds: float
@@ -57,19 +57,18 @@ class Rate:
 
 
 class Clock:
-    """Seconds, and seconds in which a core was busy for this process, since it was made."""
+    """Measures wall-clock and CPU seconds since its creation."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter(), time.process_time()
 
     def rate(self, count: int) -> Rate:
-        """So many in the time since."""
+        """The rate of `count` items since the creation."""
         now = time.perf_counter(), time.process_time()
         return Rate(count, now[0] - self._began[0], now[1] - self._began[1])
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target", type=Path)
     parser.add_argument("--count", type=int, default=128, help="prompts, answered at once")
@@ -95,7 +94,7 @@ def main() -> None:
 
 
 def measure(asked: argparse.Namespace, work: Path) -> dict[str, Rate]:
-    """The rates of the parts of training."""
+    """The rate of each part of training."""
     from natural_prompts import SUBJECTS, WORDINGS
 
     subjects = [part.strip() for part in SUBJECTS.split(";") if part.strip()]
@@ -113,7 +112,7 @@ def measure(asked: argparse.Namespace, work: Path) -> dict[str, Rate]:
     def see(event: Event) -> None:
         nonlocal clock
         if isinstance(event, MemoryEstimate):
-            clock = Clock()  # the target is loaded
+            clock = Clock()  # starts after loading the target
         if isinstance(event, AnswersProgress):
             found["answer tokens with taps"] = clock.rate(event.tokens)
         if isinstance(event, TapsProgress) and event.done == event.total:
@@ -130,7 +129,7 @@ def measure(asked: argparse.Namespace, work: Path) -> dict[str, Rate]:
         return Run(target, tokenizer, job, settings, answers, see)
 
     runs = {name: run(shape, asked.count, "taps") for name, (shape, _) in SHAPES.items()}
-    run(DrafterShape(), 16, "again")  # the answers are there, their taps are not
+    run(DrafterShape(), 16, "again")  # the answers exist, their taps do not
     for name, each in runs.items():
         blocks, clock = 0, Clock()
         for number in range(asked.steps):
