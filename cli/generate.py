@@ -314,8 +314,20 @@ def report(
         out.info(line, "dim")
     elif run.answer.finish_reason == "length" and not own.as_data:
         out.warn(cut_note(run.answer, backend, options.token_limit))
+    if run.answer.finish_reason == "stop" and not run.answer.text.strip() and not own.as_data:
+        out.warn(empty_note(run.answer))
     if not own.as_data and options.mode != "auto":  # auto drafts less by itself
         warn_low_acceptance(run.answer, out)
+
+
+def empty_note(answer: Answer) -> str:
+    """The warning for an answer without text, which a pipe would not show."""
+    if not answer.thinking:
+        return "the answer is empty"
+    return (
+        "the answer is empty: the model wrote only thinking "
+        "(--show-thinking prints it, --no-think switches it off)"
+    )
 
 
 def check_form(answer: Answer, grammar: Grammar) -> None:

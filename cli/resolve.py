@@ -294,8 +294,8 @@ def sampling_note(backend: Backend, sampling: SamplingParams, take: str) -> str:
 
 def no_recommendation(backend: Backend) -> DFlashError:
     return DFlashError(
-        f"'{backend.target_name}' has no generation_config.json that recommends sampling.",
-        hint="give --temp and --top-p, in a chat /temp and /top-p",
+        f"'{backend.target_name}' recommends no sampling in a generation_config.json.",
+        hint="give --temp and --top-p; in a chat /temp 0 always takes the most likely token",
     )
 
 

@@ -65,6 +65,11 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    """The public names, also those whose module is not loaded yet."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 def __getattr__(name: str) -> Any:
     """Load a public name's module."""
     if name not in _HOMES:

@@ -9,18 +9,22 @@ from dflash_mlx.engine.stats import Stats
 from .options import GenerationOptions, options_of, takes_options
 from .pair import Pair
 from .session import Prompt, Session
-from .types import Block, Progress, silent
+from .types import Block, Progress, TokenLogprob, silent
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A whole answer: its tokens (with a stop token), its text, and its statistics."""
+    """A whole answer: its tokens (with a stop token), its text, and its statistics.
+
+    logprobs: those of `tokens`, if they were requested.
+    """
 
     tokens: list[int]
     text: str
     thinking: str
     finish_reason: str
     stats: Stats
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @takes_options
@@ -32,7 +36,11 @@ def stream(
     on_prefill: Progress = silent,
     **keywords: Any,
 ) -> Iterator[Block]:
-    """Answer one prompt block by block; options are a `GenerationOptions`, or its fields."""
+    """Answer one prompt block by block.
+
+    Options are a `GenerationOptions` or its fields; `help(dflash_mlx.GenerationOptions)` explains
+    them. `on_prefill(done, total)` counts the prompt tokens that are read.
+    """
     asked = options_of(options, keywords, "dflash")
     return Session(pair, mode=asked.mode).stream(prompt, asked, on_prefill=on_prefill)
 
@@ -56,4 +64,5 @@ def generate(
         thinking="".join(block.thinking for block in blocks),
         finish_reason=blocks[-1].finish_reason or "length",
         stats=session.stats,
+        logprobs=tuple(entry for block in blocks for entry in block.logprobs),
     )

@@ -11,6 +11,8 @@ class DFlashError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:  # so that a traceback shows it
+            self.add_note(f"Hint: {hint}")
 
 
 class UsageError(DFlashError):

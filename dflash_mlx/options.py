@@ -8,7 +8,7 @@ generated from the fields.
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, wraps
 from inspect import Parameter, signature
@@ -101,7 +101,9 @@ class Option:
         elif self.type in (int, float):
             is_number = isinstance(value, Integral if self.type is int else Real)
             if not is_number or not self.in_range(value):
-                raise UsageError(f"{self.name} cannot be {value}.", hint=f"give {self.range_text}")
+                raise UsageError(
+                    f"{self.name} cannot be {value!r}.", hint=f"give {self.range_text}"
+                )
 
 
 def format_limit(limit: float) -> str:
@@ -377,11 +379,19 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         """Turn a single stop text and None into values, and check all values."""
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        texts = (self.stop,) if isinstance(self.stop, str) else self.stop or ()
+        stop = tuple(texts) if isinstance(texts, Iterable) else (texts,)
+        if not all(isinstance(text, str) for text in stop):
+            raise UsageError(f"stop cannot be {self.stop!r:.60}.", hint="give a text, or several")
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "tools", tuple(self.tools or ()))
         if self.sampling is None:
             object.__setattr__(self, "sampling", SamplingParams())
+        if not isinstance(self.sampling, SamplingParams):
+            raise UsageError(
+                f"sampling cannot be {self.sampling!r:.60}.",
+                hint="give SamplingParams(temperature=0.7, ...)",
+            )
         check_values(self)
 
     @property
@@ -467,6 +477,11 @@ def options_of(
     """
     if options is None:
         return GenerationOptions(**{"mode": mode, **keywords})
+    if not isinstance(options, GenerationOptions):
+        raise UsageError(
+            f"options cannot be {options!r:.60}.",
+            hint="give a GenerationOptions, or its fields by name, such as sampling=...",
+        )
     if keywords:
         raise UsageError(
             f"{next(iter(keywords))} was given together with a GenerationOptions.",

@@ -176,6 +176,9 @@ def load(
     """
     check_bits(draft_bits)
     check_world(world, exact=exact, cache_disk=cache_disk)
+    for name, size in (("cache_ram", cache_ram), ("cache_disk", cache_disk)):
+        if size is not None and not (isinstance(size, int) and size >= 0):
+            raise UsageError(f"{name} cannot be {size!r}.", hint="give bytes, such as 2 * 10**9")
     if cache_disk and cache_ram == 0:
         raise UsageError(
             "a prefix cache on disk needs some memory too, and cache_ram is 0.",

@@ -13,6 +13,7 @@ from dflash_mlx.engine.stats import Stats
 
 from .chat.reasoning_parser import IncrementalDetokenizer
 from .chat.template import TemplateOptions
+from .chat.tool_parser import shows_tools
 from .engine.engine import Engine
 from .engine.prefix_cache.prefix_cache import read_ahead
 from .engine.request import Request
@@ -158,6 +159,10 @@ class Session:
         use_prefix_cache: bool = True,
         shares: bool = True,
     ):
+        if not isinstance(pair, Pair):
+            raise UsageError(
+                f"a pair cannot be {pair!r:.60}.", hint="give the pair that dflash_mlx.load returns"
+            )
         check_mode(pair, mode)
         self.pair = pair
         self.mode: Mode = mode
@@ -296,6 +301,11 @@ class Session:
             raise UsageError("the prompt is empty.", hint="say something")
         messages = as_messages(prompt, raw)
         if messages is not None:
+            if options.tools and not shows_tools(self.pair.template):
+                raise UsageError(
+                    "this model does not call tools: its chat template has no place for them.",
+                    hint="leave tools out, or choose a model that calls tools",
+                )
             return self.pair.chat_tokens(messages, options)
         if options != TemplateOptions():
             raise UsageError(

@@ -91,8 +91,10 @@ def end_with_group(editor: LineEditor) -> None:
 def hold_queue(state: ChatState, keys: KeyReader) -> None:
     """Put queued messages back to the prompt: after Ctrl-C nothing is sent unseen."""
     if count := keys.typed.hold():
-        messages = format_count(count, "queued message comes", "queued messages come")
-        state.print_line(f"  {messages} back: Enter sends, Ctrl-C drops", "dim")
+        messages = format_count(
+            count, "queued message comes back", "queued messages come back one by one"
+        )
+        state.print_line(f"  {messages}: Enter sends, Ctrl-C drops", "dim")
 
 
 def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None:

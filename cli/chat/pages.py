@@ -76,8 +76,9 @@ def answer_lines(answer: Answer, out: Output) -> list[str]:
     if not drafts:
         drafts = " · drafts unknown" if "drafted" in stats.unknown else " · no drafts"
     lines.append(labelled_line("last answer", format_tokens(stats, "generated") + drafts))
-    for number, row in enumerate(position_rows(stats.accepted_by_position, stats.verifies, out)):
-        lines.append(labelled_line("" if number else "by position", row))
+    if rows := position_rows(stats.accepted_by_position, stats.verifies, out):
+        lines.append(labelled_line("by position", "share of passes that kept a draft there"))
+        lines += [labelled_line("", row) for row in rows]
     rate = f" · {stats.tokens_per_second:.1f} tok/s" if stats.tokens_per_second else ""
     lines.append(
         labelled_line(

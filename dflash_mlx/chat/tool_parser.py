@@ -532,15 +532,19 @@ SAMPLE_TOOL = {
 }
 
 
-def without_tools(template: Template, tokenizer: TokenizerWrapper) -> str | None:
-    """Why this model cannot call tools, as the end of a sentence; None if it can."""
+def shows_tools(template: Template) -> bool:
+    """Whether the chat template writes tools into the prompt."""
     messages = [{"role": "user", "content": "?"}]
     try:
         with_tool = template.write(messages, TemplateOptions(tools=[SAMPLE_TOOL]))
-        shows_tools = with_tool != template.write(messages)
+        return with_tool != template.write(messages)
     except DFlashError:
-        shows_tools = False
-    if not shows_tools:
+        return False
+
+
+def without_tools(template: Template, tokenizer: TokenizerWrapper) -> str | None:
+    """Why this model cannot call tools, as the end of a sentence; None if it can."""
+    if not shows_tools(template):
         return "does not call tools"
     if find_call_format(tokenizer) is None:
         return "calls tools in a form that cannot be read"

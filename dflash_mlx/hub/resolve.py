@@ -1,5 +1,6 @@
 """Finds the local folder of a model by its name, and the drafter of a target."""
 
+import re
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -15,6 +16,7 @@ from .registry import did_you_mean
 
 BUNDLED = "bundled"
 LOOKUP = "lookup"  # the name of prompt lookup, a drafter without a model
+ADDRESS = re.compile(r"https?://.*|[\w.-]+:\d{4,5}(/.*)?")  # of a server
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,11 @@ def local_folder(name: str | Path) -> Path | None:
         raise DFlashError(
             f"'{name}' is a GGUF file, and a folder is needed.",
             hint="examples/recipes/smollm2/convert.py in the clone makes one of a Llama-like model",
+        )
+    if ADDRESS.fullmatch(str(name)):
+        raise DFlashError(
+            f"'{name}' is a server's address, not a model.",
+            hint="`dflash chat` and `dflash generate` take one as --model, with http:// in front",
         )
     if not is_hub_id(name):
         raise DFlashError(

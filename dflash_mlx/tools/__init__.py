@@ -46,6 +46,11 @@ _MODULES = {
 }
 
 
+def __dir__() -> list[str]:
+    """The public names, also those whose module is not loaded yet."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'dflash_mlx.tools' has no attribute '{name}'")

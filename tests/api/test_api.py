@@ -1,15 +1,17 @@
 """What `stream` and `generate` take, and what they say to the rest."""
 
 import inspect
+import traceback
 from dataclasses import fields
 from typing import Any, get_type_hints
 
 import pytest
 import tiny
 
-from dflash_mlx import api
+import dflash_mlx
+from dflash_mlx import api, tools
 from dflash_mlx.errors import UsageError
-from dflash_mlx.options import GenerationOptions
+from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 
@@ -40,6 +42,65 @@ def test_an_unknown_argument_is_named_with_what_was_meant(pair: Pair, name: str,
     with pytest.raises(UsageError, match=f"stream has no argument '{name}'") as caught:
         Session(pair).stream("hi", **options)
     assert "self" not in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("sampling", {"temperature": 0.7}, "give SamplingParams("),
+        ("options", SamplingParams(), "give a GenerationOptions"),
+        ("stop", 5, "give a text, or several"),
+        ("max_tokens", "5", "give 1 or more"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_refused(pair: Pair, name: str, value: Any, hint: str) -> None:
+    """Guards against an AttributeError from within; a number as text is shown in quotes."""
+    with pytest.raises(UsageError, match=f"{name} cannot be ") as caught:
+        api.generate(pair, "hi", **{name: value})
+    assert caught.value.hint.startswith(hint)
+    assert repr(value)[:20] in caught.value.message
+
+
+def test_what_is_no_pair_is_refused() -> None:
+    swapped: Any = "hi"
+    with pytest.raises(UsageError, match="a pair cannot be 'hi'"):
+        api.generate(swapped, swapped)
+
+
+@pytest.mark.parametrize("name", ["cache_ram", "cache_disk"])
+@pytest.mark.parametrize("size", ["2GB", -1])
+def test_a_cache_size_is_bytes(name: str, size: Any) -> None:
+    """Refused before anything is loaded; it failed in the first answer, or not at all."""
+    with pytest.raises(UsageError, match=f"{name} cannot be"):
+        dflash_mlx.load(**{name: size})
+
+
+def test_tools_without_a_place_in_the_template_are_refused(pair: Pair) -> None:
+    """They were left out without a word."""
+    tool = {"type": "function", "function": {"name": "probe", "parameters": {}}}
+    with pytest.raises(UsageError, match="does not call tools"):
+        api.generate(pair, "hi", tools=[tool])
+
+
+def test_a_traceback_shows_the_hint(pair: Pair) -> None:
+    with pytest.raises(UsageError) as caught:
+        api.generate(pair, " ")
+    assert f"Hint: {caught.value.hint}" in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_whole_answer_has_its_log_probabilities(pair: Pair) -> None:
+    """As the blocks of a stream have them."""
+    options = GenerationOptions(max_tokens=8, logprobs=1, mode="dflash")
+    streamed = [entry for block in api.stream(pair, "hi", options) for entry in block.logprobs]
+    result = api.generate(pair, "hi", options)
+    assert [*result.logprobs] == streamed
+    assert len(streamed) == len(result.tokens)
+
+
+def test_editors_see_the_public_names() -> None:
+    """They are loaded late, so that `dir` alone would not have them."""
+    assert {*dflash_mlx.__all__} <= {*dir(dflash_mlx)}
+    assert {*tools.__all__} <= {*dir(tools)}
 
 
 def test_signatures_name_every_argument() -> None:

@@ -85,6 +85,7 @@ def test_missing_things(folders: Any, tmp_path: Path) -> None:
     refused("no folder", target, tmp_path / "nowhere")
     refused("no folder", "./nowhere", draft)
     refused("no model or folder", "word", draft)
+    refused("a server's address", "http://mac:8080/v1", draft)
     (tmp_path / "model.gguf").touch()
     refused("a GGUF file", tmp_path / "model.gguf", draft)
     (tmp_path / "empty").mkdir()

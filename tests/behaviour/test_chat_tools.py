@@ -281,7 +281,7 @@ def test_a_model_without_tools(chat: Callable[..., ToolChat]) -> None:
     )
     summary = session.talk.tools.summary(session.talk.backend)
     assert summary == "3 tools of here, but this model does not call tools"
-    assert "this model does not call tools: it does not get these" in session.type("/mcp")
+    assert "this model does not call tools: the tools are not sent to it" in session.type("/mcp")
     assert session.type("hello").endswith("Fine.\n\n")
 
 

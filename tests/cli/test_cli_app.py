@@ -59,6 +59,11 @@ BAD = [
     (["bench", "--lookup", "--drafts", "none"], 2, "--drafts and --lookup exclude each other."),
     (["generate", "x", *PAIR, "--no-draft"], 2, "a drafter and no_draft contradict each other."),
     (["generate", "x", "-m", "no-such-model"], 1, "there is no model or folder 'no-such-model'"),
+    (
+        ["generate", "x", "-m", "mac:8080/v1"],
+        1,
+        "'mac:8080/v1' is a server's address, not a model.",
+    ),
     (["generate", "x", "-m", "./none", "--no-draft"], 1, "there is no folder './none'."),
     (["generate", "x", "-m", PAIR[3], "-d", PAIR[3]], 1, "not a model that can answer by itself."),
 ]

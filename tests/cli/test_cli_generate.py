@@ -218,3 +218,10 @@ def test_thinking(cli_app, thinker):
     assert aloud.stdout == ""
     cut = "the answer was cut by --max-tokens, after 40 tokens\n"
     assert aloud.stderr == f"[thinking]\n{found['reasoning']}\n[end of thinking]\n{cut}"
+
+
+def test_an_empty_answer_is_reported(cli_app):
+    """A pipe showed nothing at all, with exit code 0."""
+    done = CliRunner().invoke(cli_app, ["generate", *PAIR, "hi", "--grammar", 'start: ""'])
+    assert (done.exit_code, done.stdout.strip()) == (0, "")
+    assert "the answer is empty" in done.stderr

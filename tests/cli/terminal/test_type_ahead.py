@@ -226,7 +226,7 @@ def test_after_a_stop_messages_come_back(chat: ChatTerminal) -> None:
     chat._write(b"second\rthird\rdraft")
     chat.wait_for("› draft█")
     chat.interrupt()
-    chat.wait_for("2 queued messages come back: Enter sends, Ctrl-C drops")
+    chat.wait_for("2 queued messages come back one by one: Enter sends, Ctrl-C drops")
     chat.prompted("second")
     chat.interrupt()
     chat.prompted("third")
