@@ -29,7 +29,7 @@ def plain(node: ast.expr) -> str:
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(
-            str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}"
+            f"{{{ast.unparse(part.value)}}}" if isinstance(part, ast.FormattedValue) else plain(part)
             for part in node.values
         )
     return ast.unparse(node)
