@@ -28,10 +28,9 @@ def plain(node: ast.expr) -> str:
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(
-            f"{{{ast.unparse(part.value)}}}" if isinstance(part, ast.FormattedValue) else plain(part)
-            for part in node.values
-        )
+        return "".join(plain(part) for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        return f"{{{ast.unparse(node.value)}}}"
     return ast.unparse(node)
 
 
