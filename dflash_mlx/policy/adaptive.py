@@ -225,10 +225,11 @@ class AdaptivePolicy:
         reason = (
             f"{describe_plan(Plan(length + 1))}: {tokens:.1f} tokens expected in "
             f"{1000 * seconds:.1f} ms, {tokens / seconds:.0f} tok/s against "
-            f"{1 / self._latencies.plain:.0f} by plain steps"
+            f"{1 / self._latencies.plain:.0f} with plain decoding"
         )
         if self._drafting.pause > 0:
-            reason = f"plain steps: drafts have lost time here, next try in {self._drafting.pause}"
+            pause = self._drafting.pause
+            reason = f"plain decoding: drafts have lost time here; passes until a next try: {pause}"
         learned = self._learned.get(0)
         return PolicyState(
             "auto",

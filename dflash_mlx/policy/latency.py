@@ -11,8 +11,10 @@ DECODE_STEP = Plan(1)
 
 
 def describe_plan(plan: Plan) -> str:
-    kind = "tree" if plan.tree else "chain"
-    return "a plain step" if plan.rows == 1 else f"a {kind} of {plan.rows} rows"
+    if plan.rows == 1:
+        return "plain decoding"
+    drafts = "1 draft" if plan.rows == 2 else f"{plan.rows - 1} drafts"
+    return f"a tree of {drafts}" if plan.tree else drafts
 
 
 @dataclass(frozen=True, slots=True)

@@ -583,7 +583,7 @@ def test_state_says_what_was_chosen() -> None:
     state = policy.state
     assert dict(state.plans).keys() == played.plans.keys()
     assert "expected" in state.reason
-    assert "plain steps" in state.reason
+    assert "plain decoding" in state.reason
     assert 0.8 < state.acceptance[0] <= 1
     assert all(a >= b for a, b in zip(state.acceptance, state.acceptance[1:], strict=False))
 
@@ -603,7 +603,7 @@ def test_fixed_plans() -> None:
     assert not tree.wants_confidence()
     chain.update([result_of(states[0].acceptance, Plan(8), 3)], None)
     assert chain.state.plans == ((Plan(8), 1),)
-    assert "always a chain of 8 rows" in chain.state.reason
+    assert "always 7 drafts" in chain.state.reason
 
 
 def test_trees_of_one_size_say_nothing_of_positions() -> None:
