@@ -19,6 +19,7 @@ demo: .venv/.ready ## answer one question with and without DFlash, bundled model
 	@.venv/bin/dflash generate --compare "$(PROMPT)"
 	@echo "The program is .venv/bin/dflash; '.venv/bin/dflash chat' begins a chat." >&2
 	@echo "'.venv-uv/bin/uv tool install .' makes it the command 'dflash' of every folder." >&2
+	@echo "If a shell does not find it then: '.venv-uv/bin/uv tool update-shell', and a new terminal." >&2
 
 test: .venv/.ready ## run the tests of every change, in minutes, a file on each core
 	@$(PYTHON) -m pytest $(ON_ALL_CORES) -m "not real and not slow"
