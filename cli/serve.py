@@ -182,7 +182,7 @@ def serve(
     warm_up(server, out)
     show_address(server, listening.getsockname()[1], own.host, seconds, out)
     try:
-        run_until_stopped(server, listening)
+        run_until_stopped(server, listening, out)
     finally:
         backend.finish(out)
         out.note("stopped")
@@ -215,16 +215,24 @@ def settings_of(pair: "Pair", options: GenerationOptions, own: ServeOptions) -> 
     )
 
 
-def run_until_stopped(server: "Server", listening: socket) -> None:
+def run_until_stopped(server: "Server", listening: socket, out: Output) -> None:
     """Serve until Ctrl-C, which exits with 130, or until a machine of the group is lost."""
     from dflash_mlx.distributed.group import world
-    from dflash_mlx.serve.app import run
+    from dflash_mlx.serve.app import STOP_SECONDS, run
+
+    def on_stop() -> None:
+        admission = server.runner.admission
+        if admission.running or admission.waiting:
+            out.warn(
+                f"stopping: running answers have {STOP_SECONDS} seconds to finish; Ctrl-C again "
+                "ends them now"
+            )
 
     group = world()
     if group is not None:
         group.when_lost = lambda error: os.kill(os.getpid(), signal.SIGINT)
     try:
-        run(server.app, listening)
+        run(server.app, listening, on_stop)
     except KeyboardInterrupt:
         if group is not None and group.lost is not None:
             raise group.lost from None

@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import ipaddress
 import json
+import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -170,18 +171,19 @@ def is_json(kind: str) -> bool:
 # The access log
 
 MAX_REASON = 200  # characters of an error
+NOT_SENT = 499  # the client disconnected before the response
 
 
 @dataclass(slots=True)
 class AccessRecord:
-    """A request for the access log. Status 499: the client disconnected before the response.
+    """A request for the access log. Status 503: also an answer that Ctrl-C cut.
 
     problem: the error sent to the client.
     """
 
     method: str
     path: str
-    status: int = 499
+    status: int = NOT_SENT
     began: float = field(default_factory=time.perf_counter)
     answer_request: AnswerRequest | None = None
     sessions: list[Session] = field(default_factory=list)
@@ -438,6 +440,12 @@ class AccessMiddleware:
 
         try:
             await self._app(scope, receive, sending)
+        except asyncio.CancelledError:
+            record.problem = Problem(503, "the server was stopped.")
+            if record.status == NOT_SENT:
+                await send_problem(record.problem, scope, receive, send)
+            record.status = record.problem.status
+            raise
         finally:
             known = any(route.path == record.path for route in self._server.app.routes)  # type: ignore[attr-defined]
             self._server.metrics.count_request(record.path if known else "other", record.status)
@@ -517,8 +525,27 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def run(app: Any, listening: socket.socket) -> None:
-    """Serve until Ctrl-C or SIGTERM; running answers then have STOP_SECONDS to end."""
+class StoppableServer(uvicorn.Server):
+    """Calls `on_stop` before it waits for running answers.
+
+    uvicorn's messages about answers that it cuts are left out: the access log has these answers.
+    """
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]):
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stop()
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
+
+
+def run(app: Any, listening: socket.socket, on_stop: Callable[[], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM; running answers then have STOP_SECONDS to end.
+
+    `on_stop` is called before that time begins. A second Ctrl-C ends the answers at once.
+    """
     config = uvicorn.Config(
         app,
         http=Connection,
@@ -533,4 +560,4 @@ def run(app: Any, listening: socket.socket) -> None:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    StoppableServer(config, on_stop).run(sockets=[listening])

@@ -131,7 +131,7 @@ def served_sampling(
     def run(*flags: str) -> tuple[float, ...]:
         servers: list[Any] = []
         monkeypatch.setattr(
-            "dflash_mlx.cli.serve.run_until_stopped", lambda server, _: servers.append(server)
+            "dflash_mlx.cli.serve.run_until_stopped", lambda server, *_: servers.append(server)
         )
         args = ["serve", "--port", "0", "-m", str(target), *PAIR[2:]]
         done = CliRunner().invoke(cli_app, [*args, *flags])

@@ -1,0 +1,99 @@
+"""Ctrl-C of a server, in this process."""
+
+import os
+import signal
+import threading
+import time
+from importlib import import_module
+from typing import Any
+
+import httpx
+import pytest
+import typer
+from serving import settings_of
+
+from dflash_mlx.pair import Pair
+from dflash_mlx.serve import app
+
+run_until_stopped = import_module("dflash_mlx.cli.serve").run_until_stopped
+Output = import_module("dflash_mlx.cli.terminal.output").Output
+STOPPED = "the server was stopped."
+
+
+class Stopping:
+    """Sends a request to a server, and Ctrl-C as soon as it runs; `twice`: two of them."""
+
+    def __init__(self, server: app.Server, port: int, body: dict[str, Any], *, twice: bool):
+        self._server = server
+        self._url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        self._body = body
+        self._twice = twice
+        self.reply = ""
+        self.threads = [
+            threading.Thread(target=work, daemon=True) for work in (self._ask, self._interrupt)
+        ]
+
+    def _ask(self) -> None:
+        try:
+            self.reply = httpx.post(self._url, json=self._body, timeout=30).text
+        except httpx.HTTPError as error:
+            self.reply = str(error)
+
+    def _interrupt(self) -> None:
+        while not self._server.runner.admission.running:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+        if self._twice:
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("twice", [False, True])
+def test_ctrl_c_while_an_answer_runs(
+    pair: Pair,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    stream: bool,
+    twice: bool,
+) -> None:
+    """Nothing was said for 10 seconds; then came tracebacks, and status 200 in the log."""
+    monkeypatch.setattr(app, "STOP_SECONDS", 60 if twice else 1)
+    lines: list[str] = []
+    server = app.Server(pair, settings_of("m", {}), app.AccessLog(lines.append))
+    listening = app.listen("127.0.0.1", 0)
+    body = {
+        "messages": [{"role": "user", "content": "What is 12 plus 7?"}],
+        "logit_bias": {str(token): -100 for token in pair.target.eos_ids},
+        "max_tokens": 1900,
+        "stream": stream,
+    }
+    stopping = Stopping(server, listening.getsockname()[1], body, twice=twice)
+    for thread in stopping.threads:
+        thread.start()
+    began = time.monotonic()
+    with pytest.raises(typer.Exit) as caught:
+        run_until_stopped(server, listening, Output())
+    for thread in stopping.threads:
+        thread.join()
+    assert caught.value.exit_code == 130
+    assert time.monotonic() - began < 10
+    seconds = 60 if twice else 1
+    told = f"stopping: running answers have {seconds} seconds to finish; Ctrl-C again ends them now"
+    assert capsys.readouterr().err == told + "\n"
+    assert not caplog.records
+    (line,) = lines
+    assert line.startswith("503 POST /v1/chat/completions")
+    assert line.endswith(STOPPED)
+    assert stream or STOPPED in stopping.reply
+
+
+def test_ctrl_c_of_an_idle_server(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    server = app.Server(pair, settings_of("m", {}))
+    timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(typer.Exit):
+        run_until_stopped(server, app.listen("127.0.0.1", 0), Output())
+    assert capsys.readouterr().err == ""
