@@ -179,6 +179,8 @@ def serve(
         lambda line: write_line(line, out, data=own.log_json), own.log_json, own.log_prompts
     )
     server = Server(pair, settings_of(pair, options, own), log)
+    if own.context is not None and own.context > server.runner.context:
+        out.warn(f"--context {own.context:,}: this model holds {server.runner.context:,} tokens")
     warm_up(server, out)
     show_address(server, listening.getsockname()[1], own.host, seconds, out)
     try:

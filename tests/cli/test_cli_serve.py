@@ -1,0 +1,20 @@
+"""`dflash serve` before its first request."""
+
+from collections.abc import Callable
+
+import pytest
+from typer.testing import Result
+
+
+@pytest.fixture
+def serve(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Start a server of the bundled pair, which ends before it measures or serves anything."""
+    monkeypatch.setattr("dflash_mlx.cli.serve.warm_up", lambda *_: None)
+    monkeypatch.setattr("dflash_mlx.cli.serve.run_until_stopped", lambda *_: None)
+    return lambda *flags: run("serve", "--port", "0", *flags)
+
+
+def test_a_context_that_the_model_does_not_hold(serve: Callable[..., Result]) -> None:
+    warning = "--context 4,096: this model holds 2,048 tokens"
+    assert warning in serve("--context", "4096").stderr
+    assert "this model holds" not in serve("--context", "2048").stderr
