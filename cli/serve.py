@@ -165,10 +165,10 @@ def serve(
     check_address(own.host, own.api_key)
     from dflash_mlx.serve.app import AccessLog, Server, listen
 
+    listening = listen(own.host, own.port)
     resolved = resolve(values, out, choose=lambda values: choose_target(values, out))
     if note := bundled_note(resolved.model):
         out.note(note)
-    listening = listen(own.host, own.port)
     pair, seconds = load_pair(resolved.model, out, resolved.cache)
     backend = LocalBackend(pair)
     options = resolved.fitted(backend, out, recommended=True).generation

@@ -517,6 +517,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host.strip("[]"), port), family=family, backlog=256)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        reason = reason.partition(" (while attempting")[0]  # the address again
         raise DFlashError(
             f"the server cannot listen at {host}:{port} ({reason}).",
             hint="give another --port (0 takes a free one) or --host",

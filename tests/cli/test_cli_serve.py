@@ -1,5 +1,6 @@
 """`dflash serve` before its first request."""
 
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -18,3 +19,14 @@ def test_a_context_that_the_model_does_not_hold(serve: Callable[..., Result]) ->
     warning = "--context 4,096: this model holds 2,048 tokens"
     assert warning in serve("--context", "4096").stderr
     assert "this model holds" not in serve("--context", "2048").stderr
+
+
+def test_a_port_in_use(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was noticed after the model was looked for, and the message had the address twice."""
+    monkeypatch.setattr("dflash_mlx.cli.serve.resolve", lambda *_, **__: pytest.fail("too late"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        found = run("serve", "--port", str(port))
+    message = f"the server cannot listen at 127.0.0.1:{port} (Address already in use)."
+    assert message in found.stderr
+    assert found.exit_code == 1
