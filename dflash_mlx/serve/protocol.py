@@ -266,7 +266,8 @@ def check_model(name: str | None, settings: Settings) -> None:
     if name is not None and name not in settings.names:
         raise Problem(
             404,
-            f"the model '{name:.100}' is not served here: this is '{settings.names[0]}'.",
+            f"the model '{name:.100}' is not served here: this is '{settings.names[0]}'. "
+            f"(Start the server with --alias '{name:.100}' to use this name.)",
             param="model",
             code="model_not_found",
         )
