@@ -276,7 +276,8 @@ def check_model(name: str | None, settings: Settings) -> None:
 def check_tools(pair: Pair) -> None:
     """Raise Problem 400 if the model cannot call tools."""
     if why := without_tools(pair.template, pair.tokenizer):
-        raise Problem(400, f"this model {why}.", param="tools")
+        message = f"this model {why}. (Leave tools out, or serve a model that calls tools.)"
+        raise Problem(400, message, param="tools")
 
 
 def reject_unsupported(fields: Fields, names: dict[str, str]) -> None:

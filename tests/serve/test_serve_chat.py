@@ -221,6 +221,13 @@ def test_what_is_wrong_is_named(
     assert served.busy == 0
 
 
+def test_a_model_without_tools_says_what_to_do(client: openai.OpenAI) -> None:
+    tools: Any = [{"type": "function", "function": {"name": "f"}}]
+    way_out = r"does not call tools\. \(Leave tools out, or serve a model"
+    with pytest.raises(openai.BadRequestError, match=way_out):
+        client.chat.completions.create(model="m", messages=[USER], tools=tools)
+
+
 def test_another_model_is_not_found(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match=r"'gpt-5' is not served .*--alias 'gpt-5'"):
         client.chat.completions.create(model="gpt-5", messages=[USER])
