@@ -179,10 +179,14 @@ def is_billing(block: Block) -> bool:
     return isinstance(text, str) and text.startswith(BILLING)
 
 
+USE_FORMAT = "use output_config.format"
 UNSUPPORTED = {
     "container": "nothing is run here",
     "mcp_servers": "this server calls no other",
-    "output_format": "use output_config.format",
+    "output_format": USE_FORMAT,
+    "response_format": USE_FORMAT,
+    "stop": "use stop_sequences",
+    "logprobs": "/v1/chat/completions has it",
 }
 NAMES = {
     "reasoning_effort": "output_config.effort",
@@ -237,6 +241,10 @@ class CountBody(SamplingFields):
     container: Any = None
     mcp_servers: Any = None
     output_format: Any = None
+    response_format: Any = None
+    stop: Any = None
+    logprobs: Any = None
+    n: Any = None
     context_management: dict[str, Any] | None = None
 
 
@@ -272,6 +280,8 @@ def to_count_request(body: CountBody, pair: Pair, settings: Settings) -> AnswerR
 def prompt_values(body: CountBody, pair: Pair) -> dict[str, Any]:
     """The fields of a chat body, except those for the length of the answer."""
     reject_unsupported(body, UNSUPPORTED)
+    if body.n not in (None, 1):
+        raise Problem(400, "n is not supported: /v1/chat/completions has it.", "n")
     check_edits(body.context_management)
     if not body.messages:
         raise Problem(400, "messages is empty.", "messages")

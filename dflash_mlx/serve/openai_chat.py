@@ -290,11 +290,15 @@ def function_name(choice: Any) -> str | None:
 FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
 FINGERPRINT = f"dflash-{__version__}"
 USE_RESPONSE_FORMAT = "use response_format"
+USE_LOGIT_BIAS = "use logit_bias against the tokens that end an answer"
 UNSUPPORTED = {
     "grammar": USE_RESPONSE_FORMAT,
     "json_schema": USE_RESPONSE_FORMAT,
     "guided_json": USE_RESPONSE_FORMAT,
     "structured_outputs": USE_RESPONSE_FORMAT,
+    "format": USE_RESPONSE_FORMAT,
+    "system": "use a message with the role system",
+    "ignore_eos": USE_LOGIT_BIAS,
     "continue_final_message": "an answer is a message of its own",
     "functions": "use tools",
     "function_call": "use tool_choice",
@@ -341,6 +345,9 @@ class ChatBody(SamplingFields):
     json_schema: Any = None
     guided_json: Any = None
     structured_outputs: Any = None
+    format: Any = None
+    system: Any = None
+    ignore_eos: Any = None
     continue_final_message: Any = None
     functions: Any = None
     function_call: Any = None

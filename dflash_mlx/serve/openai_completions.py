@@ -22,7 +22,7 @@ from .answer_request import (
     timings,
     usage,
 )
-from .openai_chat import FINGERPRINT, StreamOptions, stop_strings, text_logprobs
+from .openai_chat import FINGERPRINT, USE_LOGIT_BIAS, StreamOptions, stop_strings, text_logprobs
 from .protocol import (
     Integer,
     Problem,
@@ -35,7 +35,11 @@ from .protocol import (
 from .runner import PreparedChoice, Runner
 
 FINISH = {"stop": "stop", "length": "length"}
-UNSUPPORTED = {"suffix": "text is only added at the end", "echo": "the prompt is not sent back"}
+UNSUPPORTED = {
+    "suffix": "text is only added at the end",
+    "echo": "the prompt is not sent back",
+    "ignore_eos": USE_LOGIT_BIAS,
+}
 
 
 class CompletionBody(SamplingFields):
@@ -53,6 +57,7 @@ class CompletionBody(SamplingFields):
     return_progress: bool | None = None
     suffix: Any = None
     echo: Any = None
+    ignore_eos: Any = None
 
 
 def to_request(body: CompletionBody, pair: Pair, settings: Settings) -> AnswerRequest:

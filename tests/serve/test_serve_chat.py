@@ -145,6 +145,12 @@ def test_text_completions(client: openai.OpenAI, pair: Pair) -> None:
     assert "".join(c.choices[0].text for c in stream if c.choices) == found.choices[0].text
 
 
+@pytest.mark.parametrize("field", ["suffix", "echo", "ignore_eos"])
+def test_text_completions_name_what_is_not_supported(client: openai.OpenAI, field: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=f"{field} is not supported"):
+        client.completions.create(model="m", prompt="The sky is", extra_body={field: True})
+
+
 def test_conversations_and_roles(client: openai.OpenAI, pair: Pair) -> None:
     messages: Any = [
         {"role": "developer", "content": "Be brief."},
@@ -191,6 +197,9 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"modalities": ["audio"]}, "modalities"),
     *(({name: "root ::= x"}, name) for name in ("grammar", "guided_json", "json_schema")),
     ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ({"format": "json"}, "format"),
+    ({"system": "Be brief."}, "system"),
+    ({"ignore_eos": True}, "ignore_eos"),
     ({"continue_final_message": True}, "continue_final_message"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
