@@ -269,7 +269,8 @@ def warm_up(server: "Server", out: Output) -> None:
 
     pair = server.pair
     settings = server.settings
-    with Spinner(out, "measuring this machine"):
+    label = "measuring this machine: can take a minute at a model's first start"
+    with Spinner(out, label, has_line=True):
         api.generate(
             pair,
             pair.encode(WARM_UP),

@@ -18,10 +18,14 @@ FOOTER_ROWS = 4  # rows of the text that the user types meanwhile
 
 
 class Spinner:
-    """A spinner that turns into a bar once a total is known; it disappears at the end."""
+    """A spinner that turns into a bar once a total is known; it disappears at the end.
 
-    def __init__(self, out: Output, label: str, *, unit: str = ""):
+    has_line: where no spinner can be shown, the label is printed once instead.
+    """
+
+    def __init__(self, out: Output, label: str, *, unit: str = "", has_line: bool = False):
         self._out = out
+        self._has_line = has_line
         self._label = label
         self._unit = unit
         self._lock = RLock()
@@ -44,7 +48,7 @@ class Spinner:
 
     def start(self) -> None:
         """Start the timer; the spinner appears after a second."""
-        if self._out.stderr_live:
+        if self._out.stderr_live or (self._has_line and not self._out.quiet):
             self._timer = Timer(SHOW_AFTER, self._show)
             self._timer.daemon = True
             self._timer.start()
@@ -85,6 +89,9 @@ class Spinner:
         with self._lock:
             if self._timer is None or current_thread() is not self._timer:
                 return  # stopped or restarted in the meantime
+            if not self._out.stderr_live:
+                self._out.info(self._label)
+                return
             self._progress = make_progress(self._out, self._unit)
             self._progress.add_task(
                 self._out.ascii_fallback(strip_control(self._label)),

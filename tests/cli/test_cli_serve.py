@@ -1,6 +1,7 @@
 """`dflash serve` before its first request."""
 
 import socket
+import time
 from collections.abc import Callable
 
 import pytest
@@ -30,3 +31,16 @@ def test_a_port_in_use(run: Callable[..., Result], monkeypatch: pytest.MonkeyPat
     message = f"the server cannot listen at 127.0.0.1:{port} (Address already in use)."
     assert message in found.stderr
     assert found.exit_code == 1
+
+
+@pytest.mark.parametrize("flags", [(), ("--quiet",)])
+def test_it_says_how_long_it_measures(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    """In a pipe, too, where no spinner can be shown."""
+    monkeypatch.setattr("dflash_mlx.cli.serve.run_until_stopped", lambda *_: None)
+    monkeypatch.setattr("dflash_mlx.cli.terminal.spinner.SHOW_AFTER", 0.01)
+    monkeypatch.setattr("dflash_mlx.api.generate", lambda *_, **__: time.sleep(0.5))
+    found = run("serve", "--port", "0", *flags)
+    line = "measuring this machine: can take a minute at a model's first start\n"
+    assert found.stderr.count(line) == (not flags)
