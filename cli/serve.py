@@ -287,12 +287,11 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
     pair = server.pair
     runner = server.runner
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    draft = pair.draft_label or "no drafter"
+    draft = f"drafter {pair.draft_label}" if pair.draft_label else "no drafter"
     sequence_bytes = runner.sequence_bytes(runner.context)
     fitting = min(server.settings.max_sequences, runner.admission.max_bytes // sequence_bytes)
-    out.info(
-        f"dflash serve · {pair.target_name} · {draft} · {server.settings.options.mode}", "bold"
-    )
+    mode = server.settings.options.mode
+    out.info(f"dflash serve · model {pair.target_name} · {draft} · mode {mode}", "bold")
     out.info(f"  OpenAI     http://{name}:{port}/v1")
     out.info(f"  Anthropic  http://{name}:{port}")
     out.info(

@@ -22,6 +22,16 @@ def test_a_context_that_the_model_does_not_hold(serve: Callable[..., Result]) ->
     assert "this model holds" not in serve("--context", "2048").stderr
 
 
+def test_the_first_line(serve: Callable[..., Result]) -> None:
+    """It was `dflash serve · bundled · bundled · auto`."""
+    assert (
+        "dflash serve | model bundled | drafter bundled | mode auto\n"
+        in serve("--plain", "--mode", "auto").stderr
+    )
+    line = "dflash serve | model bundled | no drafter | mode baseline\n"
+    assert line in serve("--plain", "--no-draft").stderr
+
+
 def test_a_port_in_use(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     """It was noticed after the model was looked for, and the message had the address twice."""
     monkeypatch.setattr("dflash_mlx.cli.serve.resolve", lambda *_, **__: pytest.fail("too late"))
