@@ -469,6 +469,8 @@ async def problem_handler(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         return problem_reply(for_log(as_problem(error), request.scope), request.url.path)
     message = f"{request.method} {request.url.path:.200}: {error.detail}."
+    if request.url.path.startswith("/v1/v1/"):
+        message += " (Anthropic clients take a base URL without /v1.)"
     problem = for_log(Problem(error.status_code, message), request.scope)
     response = problem_reply(problem, request.url.path)
     response.headers.update(error.headers or {})

@@ -129,6 +129,9 @@ def test_paths_and_methods_that_there_are_not(served: Served) -> None:
     found = httpx.get(served.url + PATH, headers=key)
     assert (found.status_code, found.headers["Allow"]) == (405, "POST")
     assert post(served, path="/v1/messages/nothing").json()["type"] == "error"
+    found = post(served, path="/v1/v1/messages")
+    assert found.status_code == 404
+    assert "Anthropic clients take a base URL without /v1" in found.json()["error"]["message"]
 
 
 @pytest.mark.slow
