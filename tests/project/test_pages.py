@@ -50,7 +50,7 @@ LINES = [
 COMMANDS = [(page, line) for page, line in LINES if re.search(r"(^|\| )dflash ", line)]
 DOWNLOAD = re.compile(r"#.*\((download|another machine)\)")
 NOT_HERE = re.compile(
-    r"is not on this machine|no terminal to ask|needs the package|offline it cannot be downloaded|"
+    r"is not on this machine|no terminal to ask|needs? the package|offline it cannot be downloaded|"
     r"the machine of http\S+ is not known"
 )
 # Scale only: how much is measured and trained.
