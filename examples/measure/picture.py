@@ -27,7 +27,7 @@ from terminal import Terminal, environment  # noqa: E402  # pyright: ignore[repo
 
 COLUMNS, ROWS = 98, 44
 TRIES = 6  # frames come ten times a second, and the answer takes little longer
-GREY = "75715e"
+GREY = "9a9686"
 ASKED = (
     "/think on",
     "Anna has 5 apples and buys 7 more. How many does she have?",
