@@ -372,7 +372,7 @@ def answer_prompt(
 
     interrupt.defer(False)
     started_at = time.perf_counter()
-    with Spinner(view.out, "measuring this machine"):  # done once, by the mode auto
+    with Spinner(view.out, "reading the prompt; at first also measuring this machine"):
         blocks = backend.stream(prompt, options, on_prefill=on_prefill)
     answer = Answer(backend.stats)
     try:
