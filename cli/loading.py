@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.remote.address import is_address
 
 from .options import BUNDLED, NO_CACHE, CacheOptions, ModelOptions
 from .terminal.output import Output, format_bytes

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams, declared
-from dflash_mlx.remote.address import is_address
 
 from .backend.base import Backend, ThinkingSwitches
 from .config_file import flag_key

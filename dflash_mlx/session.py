@@ -13,7 +13,6 @@ from dflash_mlx.engine.stats import Stats
 
 from .chat.reasoning_parser import IncrementalDetokenizer
 from .chat.template import TemplateOptions
-from .chat.tool_parser import shows_tools
 from .engine.engine import Engine
 from .engine.prefix_cache.prefix_cache import read_ahead
 from .engine.request import Request
@@ -301,11 +300,6 @@ class Session:
             raise UsageError("the prompt is empty.", hint="say something")
         messages = as_messages(prompt, raw)
         if messages is not None:
-            if options.tools and not shows_tools(self.pair.template):
-                raise UsageError(
-                    "this model does not call tools: its chat template has no place for them.",
-                    hint="leave tools out, or choose a model that calls tools",
-                )
             return self.pair.chat_tokens(messages, options)
         if options != TemplateOptions():
             raise UsageError(

@@ -4,8 +4,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from dflash_mlx.address import is_address, parse_address
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.remote.address import is_address, parse_address
 
 from ..config_file import file_error_reason
 from ..environment import KEY_VARIABLE

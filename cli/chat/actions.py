@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import EFFORTS
-from dflash_mlx.remote.address import is_address
 
 from ..answer import JsonView, answer_prompt
 from ..backend.local import check_block

@@ -23,6 +23,10 @@ THINK_VARIABLES = ("enable_thinking", "thinking")
 EFFORT_VARIABLES = ("reasoning_effort", "reasoning_strength")
 COMMON_EFFORTS = ("low", "medium", "high")  # others are tried if the template mentions them
 SAMPLE_CHAT: Messages = [{"role": "user", "content": "?"}]
+SAMPLE_TOOL = {
+    "type": "function",
+    "function": {"name": "probe", "description": "?", "parameters": {}},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,11 @@ class Template:
     ) -> str:
         """Render a chat as text; with `add_generation_prompt` the generation prompt is added.
 
-        The messages are passed to the template as they are, with tool calls and results. A template
-        without tool support ignores `tools`. Raises UsageError for an option that the template does
-        not support, DFlashError if there is no template or it refuses the messages.
+        The messages are passed to the template as they are, with tool calls and results. Raises
+        UsageError for an option that the template does not support, DFlashError if there is no
+        template or it refuses the messages.
         """
-        variables: dict[str, Any] = self.switches(options)
-        if options.tools:
-            variables["tools"] = list(options.tools)
+        variables = self.switches(options)
         try:
             return self._render(messages, add_generation_prompt, variables)
         except DFlashError:
@@ -111,7 +113,19 @@ class Template:
                     hint="ask for one of them",
                 )
             variables[self.effort_switch] = effort
+        if options.tools:
+            if not self.shows_tools:
+                raise UsageError(
+                    "this model does not call tools: its chat template has no place for them.",
+                    hint="leave tools out, or choose a model that calls tools",
+                )
+            variables["tools"] = list(options.tools)
         return variables
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """Whether the template writes tools into the prompt."""
+        return self._try({"tools": [SAMPLE_TOOL]}) not in (None, self._try({}))
 
     @cached_property
     def think_switch(self) -> str | None:

@@ -13,11 +13,9 @@ from typing import Any, Protocol
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.errors import DFlashError
-
 from .messages import Messages
 from .reasoning_parser import HARMONY, first_match, partial_match
-from .template import Template, TemplateOptions
+from .template import Template
 
 # Arguments that are JSON
 
@@ -526,25 +524,10 @@ def numbered_calls(messages: Messages) -> Messages:
 
 # Whether a model supports tools
 
-SAMPLE_TOOL = {
-    "type": "function",
-    "function": {"name": "probe", "description": "?", "parameters": {}},
-}
-
-
-def shows_tools(template: Template) -> bool:
-    """Whether the chat template writes tools into the prompt."""
-    messages = [{"role": "user", "content": "?"}]
-    try:
-        with_tool = template.write(messages, TemplateOptions(tools=[SAMPLE_TOOL]))
-        return with_tool != template.write(messages)
-    except DFlashError:
-        return False
-
 
 def without_tools(template: Template, tokenizer: TokenizerWrapper) -> str | None:
     """Why this model cannot call tools, as the end of a sentence; None if it can."""
-    if not shows_tools(template):
+    if not template.shows_tools:
         return "does not call tools"
     if find_call_format(tokenizer) is None:
         return "calls tools in a form that cannot be read"

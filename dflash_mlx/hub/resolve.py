@@ -1,10 +1,10 @@
 """Finds the local folder of a model by its name, and the drafter of a target."""
 
-import re
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from dflash_mlx.address import is_address, is_bare_address
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.types import Progress
@@ -16,7 +16,6 @@ from .registry import did_you_mean
 
 BUNDLED = "bundled"
 LOOKUP = "lookup"  # the name of prompt lookup, a drafter without a model
-ADDRESS = re.compile(r"https?://.*|[\w.-]+:\d{4,5}(/.*)?")  # of a server
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ def local_folder(name: str | Path) -> Path | None:
             f"'{name}' is a GGUF file, and a folder is needed.",
             hint="examples/recipes/smollm2/convert.py in the clone makes one of a Llama-like model",
         )
-    if ADDRESS.fullmatch(str(name)):
+    if is_address(str(name)) or is_bare_address(str(name)):
         raise DFlashError(
             f"'{name}' is a server's address, not a model.",
             hint="`dflash chat` and `dflash generate` take one as --model, with http:// in front",

@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
+from dflash_mlx.address import Address
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError
@@ -21,7 +22,6 @@ from dflash_mlx.options import (
 from dflash_mlx.tools.call import Call
 from dflash_mlx.types import Block, Progress, silent
 
-from .address import Address
 from .client import NO_ENDPOINT, broken_off, error_message
 
 # The options of an answer as fields of a request

@@ -324,7 +324,7 @@ class Server:
         routes += [
             Route("/health", self._health),
             Route("/metrics", self._metrics),
-            Route(COUNT_TOKENS, responding(self._count_tokens, COUNT_TOKENS), methods=["POST"]),
+            Route(COUNT_TOKENS, with_problems(self._count_tokens, COUNT_TOKENS), methods=["POST"]),
         ]
         for start in ("/v1", ""):
             routes.append(Route(f"{start}/models", self._models))
@@ -373,7 +373,7 @@ class Server:
                 self.runner.release(choices)
             return Response(status_code=499) if reply is None else JSONResponse(reply)
 
-        return responding(answer, api.path)
+        return with_problems(answer, api.path)
 
     async def _count_tokens(self, request: Request) -> Response:
         """Anthropic's count of a prompt's tokens."""
@@ -452,7 +452,7 @@ class AccessMiddleware:
             self._server.log.write_record(record)
 
 
-def responding(answer: Endpoint, path: str) -> Endpoint:
+def with_problems(answer: Endpoint, path: str) -> Endpoint:
     """An endpoint whose errors become responses in the form of its API."""
 
     async def endpoint(request: Request) -> Response:

@@ -23,9 +23,9 @@ from terminal import Terminal, environment
 from typer.testing import CliRunner, Result
 
 import dflash_mlx
+from dflash_mlx.address import is_address, parse_address
 from dflash_mlx.errors import DFlashError, ServerLost, UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams
-from dflash_mlx.remote.address import is_address, parse_address
 from dflash_mlx.remote.client import EventReader, send
 from dflash_mlx.remote.session import RemoteServer, RemoteSession, connect
 

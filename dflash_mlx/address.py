@@ -25,6 +25,11 @@ def is_address(name: str | None) -> bool:
     return bool(name and re.match(r"https?://", name, re.IGNORECASE))
 
 
+def is_bare_address(name: str) -> bool:
+    """Whether a target is given as host:port, without http://."""
+    return re.fullmatch(r"[\w.-]+:\d{4,5}(/.*)?", name) is not None
+
+
 def parse_address(text: str) -> Address:
     """Parse an address as typed; the default path is /v1. Raises UsageError for an invalid one.
 
