@@ -176,14 +176,7 @@ def load(
     """
     check_bits(draft_bits)
     check_world(world, exact=exact, cache_disk=cache_disk)
-    for name, size in (("cache_ram", cache_ram), ("cache_disk", cache_disk)):
-        if size is not None and not (isinstance(size, int) and size >= 0):
-            raise UsageError(f"{name} cannot be {size!r}.", hint="give bytes, such as 2 * 10**9")
-    if cache_disk and cache_ram == 0:
-        raise UsageError(
-            "a prefix cache on disk needs some memory too, and cache_ram is 0.",
-            hint="leave one of them out",
-        )
+    check_cache_sizes(cache_ram, cache_disk)
     check_lookup(lookup=lookup, no_draft=no_draft)
     names = resolve.pair_names(target, draft, no_draft=no_draft)
     checkpoint = resolve.open_checkpoint(names.target, names.target_label, on_download)
@@ -259,6 +252,18 @@ def check_world(world: World | None, *, exact: bool, cache_disk: int) -> None:
                 f"a target on several machines has no {what}.",
                 hint="leave it out, or run on one machine",
             )
+
+
+def check_cache_sizes(cache_ram: int | None, cache_disk: int) -> None:
+    """Raise UsageError for sizes that are not bytes, and for a disk part without one in memory."""
+    for name, size in (("cache_ram", cache_ram), ("cache_disk", cache_disk)):
+        if size is not None and not (isinstance(size, int) and size >= 0):
+            raise UsageError(f"{name} cannot be {size!r}.", hint="give bytes, such as 2 * 10**9")
+    if cache_disk and cache_ram == 0:
+        raise UsageError(
+            "a prefix cache on disk needs some memory too, and cache_ram is 0.",
+            hint="leave one of them out",
+        )
 
 
 def check_lookup(*, lookup: bool, no_draft: bool) -> None:
