@@ -17,7 +17,7 @@ from dflash_mlx.models.target import Target
 
 FORMAT_HINT = (
     'each line is a JSON string, {"prompt": "..."} or {"messages": [...]}, '
-    'optionally with "think": true or false'
+    'optionally with "think": true or false and "tools": [...]'
 )
 
 
@@ -27,17 +27,20 @@ class Prompt:
 
     `think` None is the template's default. `reference` is the answer in the file, empty if there is
     none. It only saves time: the target verifies it, and generates from the first difference.
+    `tools`: JSON schemas of functions, as chat templates take them.
     """
 
     messages: tuple[dict[str, Any], ...]
     think: bool | None
     line: int
     reference: str = ""
+    tools: tuple[dict[str, Any], ...] = ()
 
     @property
     def digest(self) -> bytes:
-        """A stable hash of the messages and `think`."""
-        text = json.dumps([self.messages, self.think], sort_keys=True, ensure_ascii=False)
+        """A stable hash of the messages, `think`, and the tools if there are any."""
+        parts = [self.messages, self.think, *([self.tools] if self.tools else [])]
+        text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).digest()
 
 
@@ -67,18 +70,22 @@ def parse_line(line: str, number: int, path: Path) -> Prompt:
         raise fault
     reference = ""
     if messages and messages[-1]["role"] == "assistant":
-        reference = messages[-1]["content"]
+        reference = messages[-1].get("content") or ""
         messages = messages[:-1]
-    if not messages:
+    tools = value.get("tools") or []
+    if not messages or not isinstance(tools, list) or not all(isinstance(t, dict) for t in tools):
         raise fault
-    return Prompt(tuple(messages), value.get("think"), number, reference)
+    return Prompt(tuple(messages), value.get("think"), number, reference, tuple(tools))
 
 
 def is_message(value: Any) -> bool:
-    """Whether a JSON value is a chat message with non-empty text."""
+    """Whether a JSON value is a chat message with non-empty text, or with tool calls."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         return False
-    return isinstance(value.get("content"), str) and bool(value["content"].strip())
+    content = value.get("content")
+    if value.get("tool_calls"):
+        return content is None or isinstance(content, str)
+    return isinstance(content, str) and bool(content.strip())
 
 
 def split(prompts: list[Prompt], share: float) -> tuple[list[Prompt], list[Prompt]]:
@@ -109,7 +116,8 @@ def tokenize(
     template = Template(tokenizer, target.path.name)
     for prompt in prompts:
         try:
-            text = template.write(list(prompt.messages), TemplateOptions(think=prompt.think))
+            options = TemplateOptions(think=prompt.think, tools=prompt.tools or None)
+            text = template.write(list(prompt.messages), options)
         except DFlashError as error:
             raise DFlashError(f"line {prompt.line}: {error.message}", hint=error.hint) from error
         tokens = tokenizer.encode(text, add_special_tokens=False)

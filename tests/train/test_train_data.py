@@ -60,6 +60,24 @@ def test_three_kinds_of_lines(tmp_path):
     assert messages.reference == "b"
 
 
+def test_lines_with_tools(tmp_path, target):
+    """Tools are part of the prompt: in its hash, and refused where the template has no place."""
+    tool = {"type": "function", "function": {"name": "now", "parameters": {}}}
+    call = {"type": "function", "function": {"name": "now", "arguments": {}}}
+    chat = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "12:00"},
+    ]
+    path = write(tmp_path / "p.jsonl", [{"messages": chat}, {"messages": chat, "tools": [tool]}])
+    without, given = read_prompts(path)
+    assert given.messages == without.messages == tuple(chat)
+    assert given.tools == (tool,)
+    assert given.digest != without.digest
+    with pytest.raises(DFlashError, match=r"line 1: .*does not call tools"):
+        questions(target, path, [{"prompt": "a", "tools": [tool]}])
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -73,6 +91,8 @@ def test_three_kinds_of_lines(tmp_path):
         '{"messages": "hi"}',
         '{"messages": [{"role": "user"}]}',
         '{"messages": [{"role": "assistant", "content": "b"}]}',
+        '{"prompt": "a", "tools": "now"}',
+        '{"prompt": "a", "tools": ["now"]}',
     ],
 )
 def test_a_bad_line_is_named(tmp_path, line):
