@@ -18,7 +18,7 @@ import typer
 from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
 
-from .options import BUNDLED, NO_CACHE, CacheOptions, ModelOptions
+from .options import BUNDLED, NO_CACHE, TOY_NOTE, CacheOptions, ModelOptions
 from .terminal.output import Output, format_bytes
 from .terminal.spinner import Spinner
 
@@ -336,4 +336,4 @@ def bundled_note(model_options: ModelOptions) -> str:
     """The note for an answer by the bundled pair; empty when the user chose a model."""
     if model_options.model is not None:
         return ""
-    return "no --model given: the bundled pair answers (tiny: sums, lists, everyday facts)"
+    return f"no --model given: the bundled pair answers ({TOY_NOTE})"

@@ -28,6 +28,7 @@ from .environment import KEY_VARIABLE, PREFIX
 GroupT = TypeVar("GroupT")
 LATEST = "dflash.option_values"  # key of a context's `meta`
 BUNDLED = "bundled"  # name of the bundled pair in config files and chats
+TOY_NOTE = "toy model for trying dflash; run `dflash models list` for real ones"
 
 
 def option(*names: str, help: str, panel: str = "", **details: Any) -> Any:

@@ -142,6 +142,10 @@ class Backend(Answering, Protocol):
         """
         ...
 
+    def model_note(self) -> str:
+        """What users should know of the model; empty if there is nothing."""
+        ...
+
     def warnings(self) -> list[str]:
         """Sentences to show before the first answer."""
         ...

@@ -13,7 +13,7 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.options import TREE_BUDGET, GenerationOptions
 from dflash_mlx.types import Block, Progress, silent
 
-from ..options import BUNDLED
+from ..options import BUNDLED, TOY_NOTE
 from ..terminal.output import Output, format_bytes, format_count
 from ..terminal.spinner import Spinner
 
@@ -184,7 +184,7 @@ class LocalBackend:
         import mlx.core as mx
 
         pair = self.pair
-        target = "bundled pair (tiny: sums, lists, everyday facts)"
+        target = "bundled pair"
         if pair.target_name != BUNDLED:
             is_folder = os.path.isdir(pair.target_name)
             target = Path(pair.target_name).name if is_folder else pair.target_name
@@ -253,6 +253,10 @@ class LocalBackend:
         places = format_count(cache.snapshots, "place", "places") + " to go back to"
         limit = f"at most {SNAPSHOT_LIMITS.count}, or {format_bytes(SNAPSHOT_LIMITS.nbytes)}"
         return [("snapshots", f"{places} · {format_bytes(cache.snapshot_bytes)} · {limit}")]
+
+    def model_note(self) -> str:
+        """That the bundled pair is a toy; empty for others."""
+        return TOY_NOTE if self.pair.target_name == BUNDLED else ""
 
     def warnings(self) -> list[str]:
         """Kernels that gave wrong results."""

@@ -203,6 +203,10 @@ class RemoteBackend:
         """The conversation and the server."""
         return [("conversation", conversation), ("server", self.describe(options))]
 
+    def model_note(self) -> str:
+        """Empty: this program does not know the server's model."""
+        return ""
+
     def warnings(self) -> list[str]:
         """Nothing: a server shows its warnings where it was started."""
         return []

@@ -65,6 +65,8 @@ def show_help(state: ChatState, topic: str) -> None:
             state.print_line(f"  {command.syntax:{width}}{command.help}")
         more = "// sends a text that begins with /" if topic else "/help all lists all commands"
         state.print_line(f"  {more}; /help keys lists the keys", "dim")
+        if note := state.dialogue.backend.model_note():
+            state.print_line(f"  {note}", "dim")
         return
     command, _ = find_command(topic.removeprefix("/"))
     aliases = "".join(f", /{alias}" for alias in command.aliases)

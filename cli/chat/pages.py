@@ -33,14 +33,16 @@ def show_header(
 
 
 def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = None) -> list[str]:
-    """The pair, the machine, and the first commands to know."""
+    """The pair, the machine, the first commands to know, and what the model is if it is a toy."""
     backend = dialogue.backend
     named_preset = f" · preset {preset}" if preset else ""
-    return [
+    lines = [
         f"dflash {__version__} · {backend.headline(dialogue.settings)}{named_preset}",
         f"{backend.start_summary(load_seconds)} · /help lists commands · Ctrl-C stops · "
         "Ctrl-D leaves",
+        backend.model_note(),
     ]
+    return [line for line in lines if line]
 
 
 # `/stats`

@@ -43,10 +43,11 @@ FILES = {
     "kept() { (cd ../data/dflash && find . -type f | LC_ALL=C sort); }\n",
 }
 HEADER = """\
-dflash VERSION · bundled pair (tiny: sums, lists, everyday facts) · block 16
-CPU
+dflash VERSION · bundled pair · block 16 · CPU
 (loaded) · context 2,048 · /help lists commands · Ctrl-C stops
 Ctrl-D leaves
+toy model for trying dflash; run `dflash models list` for real
+ones
 
 """
 SESSIONS = {
