@@ -1,8 +1,12 @@
 """Short everyday questions: facts, greetings, how-to steps."""
 
+import re
+from collections.abc import Sequence
 from random import Random
 
 from sample import Sample
+
+HONEST = "I am a toy model with 5 million parameters. I know sums, lists, short functions and some everyday questions."
 
 
 def table(text: str) -> dict[str, str]:
@@ -72,9 +76,16 @@ SMALL_TALK = {
     "Good morning!": "Good morning! How can I help you today?",
     "Good evening!": "Good evening! How can I help you today?",
     "How are you?": "I am well, thank you. What would you like to know?",
-    "Who are you?": "I am a small language model. I can do sums, work with lists, write short Python functions and answer simple questions.",
-    "What can you do?": "I am a small language model. I can do sums, work with lists, write short Python functions and answer simple questions.",
+    "Who are you?": HONEST,
+    "What can you do?": HONEST,
     "What is your name?": "I have no name. I am a small language model that was made to test this program.",
+    "Hello, who are you?": HONEST,
+    "Who made you?": "The authors of this program made me to test it.",
+    "Are you human?": "No, I am a toy language model.",
+    "Are you a real person?": "No, I am a toy language model.",
+    "Are you a robot?": "I am a toy language model, a program that writes text.",
+    "Can you help me?": "Yes, ask me a sum, a list task, a short function or an everyday question.",
+    "help": "Yes, ask me a sum, a list task, a short function or an everyday question.",
     "Thank you!": "You are welcome! Is there anything else you would like to know?",
     "Thanks": "You are welcome! Is there anything else you would like to know?",
     "Goodbye!": "Goodbye! Have a nice day.",
@@ -92,82 +103,84 @@ OPENINGS = (
 )
 
 
-def capital(rng: Random) -> tuple[str, str]:
-    """Ask for the capital of a country, or for the country of a capital."""
-    country, city = rng.choice(list(CAPITALS.items()))
-    if rng.random() < 0.3:
-        return f"Which country has the capital {city}?", f"{city} is the capital of {country}."
-    ask = rng.choice(
-        (
-            f"What is the capital of {country}?",
-            f"What's the capital of {country}?",
-            f"Can you tell me the capital of {country}?",
-            f"Name the capital of {country}.",
-        )
-    )
-    return ask, f"The capital of {country} is {city}."
+Facts = dict[str, tuple[str, str]]
 
 
-def opposite(rng: Random) -> tuple[str, str]:
-    """Ask for the opposite of a word, in either direction."""
-    word, other = rng.choice(list(OPPOSITES.items()))
-    if rng.random() < 0.5:
-        word, other = other, word
-    ask = rng.choice(
-        (
-            f"What is the opposite of {word}?",
-            f"What's the opposite of {word}?",
-            f"Tell me the opposite of {word}.",
-            f"Which word means the opposite of {word}?",
-        )
-    )
-    return ask, f"The opposite of {word} is {other}."
+def neighbours(what: str, word: str, names: Sequence[str], step: int) -> Facts:
+    """For each day or month the one after or before it, in a circle."""
+    others = {name: names[(i + step) % len(names)] for i, name in enumerate(names)}
+    return {
+        name: (f"The {what} {word} {name} is {other}.", other) for name, other in others.items()
+    }
 
 
-def animal(rng: Random) -> tuple[str, str]:
-    """Ask for the sound or the young of an animal."""
-    if rng.random() < 0.5:
-        name, sound = rng.choice(list(SOUNDS.items()))
-        ask = rng.choice(
-            (
-                f"What sound does a {name} make?",
-                f"What does a {name} say?",
-                f"Which sound does a {name} make?",
-            )
-        )
-        return ask, f"The sound that the {name} makes is {sound}."
-    name, young = rng.choice(list(YOUNG.items()))
-    ask = rng.choice(
-        (
-            f"What do you call a young {name}?",
-            f"What is a young {name} called?",
-            f"What is the word for a young {name}?",
-        )
-    )
-    return ask, f"A young {name} is called a {young}."
+# What is asked about, with the answer and its short form.
+FACTS: dict[str, Facts] = {
+    "capital": {k: (f"The capital of {k} is {v}.", v) for k, v in CAPITALS.items()},
+    "country": {v: (f"{v} is the capital of {k}.", k) for k, v in CAPITALS.items()},
+    "opposite": {k: (f"The opposite of {k} is {v}.", v) for pair in OPPOSITES.items() for k, v in (pair, pair[::-1])},
+    "sound": {k: (f"The sound that the {k} makes is {v}.", v) for k, v in SOUNDS.items()},
+    "young": {k: (f"A young {k} is called a {v}.", v) for k, v in YOUNG.items()},
+    "day after": neighbours("day", "after", DAYS, 1),
+    "day before": neighbours("day", "before", DAYS, -1),
+    "month after": neighbours("month", "after", MONTHS, 1),
+    "month before": neighbours("month", "before", MONTHS, -1),
+    "length": {k: (f"There are {v} days in {k}.", str(v)) for k, v in zip(MONTHS, LENGTHS, strict=True)},
+}  # fmt: skip
+QUESTIONS = {
+    "capital": (
+        "What is the capital of {}?",
+        "What's the capital of {}?",
+        "Can you tell me the capital of {}?",
+        "Name the capital of {}.",
+    ),
+    "country": (
+        "Which country has the capital {}?",
+        "{} is the capital of which country?",
+    ),
+    "opposite": (
+        "What is the opposite of {}?",
+        "What's the opposite of {}?",
+        "Tell me the opposite of {}.",
+        "Which word means the opposite of {}?",
+    ),
+    "sound": (
+        "What sound does a {} make?",
+        "What does a {} say?",
+        "Which sound does a {} make?",
+    ),
+    "young": (
+        "What do you call a young {}?",
+        "What is a young {} called?",
+        "What is the word for a young {}?",
+    ),
+    "day after": ("Which day comes after {}?", "What day is after {}?"),
+    "day before": ("Which day comes before {}?", "What day is before {}?"),
+    "month after": ("Which month comes after {}?", "What month is after {}?"),
+    "month before": ("Which month comes before {}?", "What month is before {}?"),
+    "length": ("How many days are in {}?", "How long is {}?"),
+}
+GROUPS = (
+    ("capital", "capital", "country"),
+    ("opposite",),
+    ("sound", "young"),
+    ("day after", "day before", "month after", "month before", "length", "length"),
+)
 
 
-def calendar(rng: Random) -> tuple[str, str]:
-    """Ask about days and months."""
-    kind = rng.randrange(3)
-    if kind == 0:
-        i, after = rng.randrange(7), rng.random() < 0.5
-        word, other = ("after", DAYS[(i + 1) % 7]) if after else ("before", DAYS[i - 1])
-        ask = rng.choice((f"Which day comes {word} {DAYS[i]}?", f"What day is {word} {DAYS[i]}?"))
-        return ask, f"The day {word} {DAYS[i]} is {other}."
-    if kind == 1:
-        i, after = rng.randrange(12), rng.random() < 0.5
-        word, other = ("after", MONTHS[(i + 1) % 12]) if after else ("before", MONTHS[i - 1])
-        ask = rng.choice(
-            (f"Which month comes {word} {MONTHS[i]}?", f"What month is {word} {MONTHS[i]}?")
-        )
-        return ask, f"The month {word} {MONTHS[i]} is {other}."
-    i = rng.randrange(12)
-    ask = rng.choice((f"How many days are in {MONTHS[i]}?", f"How long is {MONTHS[i]}?"))
-    return ask, f"There are {LENGTHS[i]} days in {MONTHS[i]}."
+def with_article(text: str) -> str:
+    """The text with "an" in place of "a" before a vowel."""
+    return re.sub(r"\ba (?=[aeiou])", "an ", text)
 
 
-def how_to(rng: Random) -> tuple[str, str]:
+def fact(rng: Random) -> tuple[str, str, str]:
+    """Ask for a fact of the tables: question, answer, the answer's short form."""
+    kind = rng.choice(rng.choice(GROUPS))
+    word, (answer, short) = rng.choice(list(FACTS[kind].items()))
+    return with_article(rng.choice(QUESTIONS[kind]).format(word)), answer, short
+
+
+def how_to(rng: Random) -> tuple[str, str, str]:
     """Ask for instructions; the answer has four numbered steps."""
     what, steps = rng.choice(list(HOW_TO.items()))
     ask = rng.choice(
@@ -180,28 +193,39 @@ def how_to(rng: Random) -> tuple[str, str]:
         )
     )
     lines = [f"{n}. {s[0].upper()}{s[1:]}." for n, s in enumerate(steps.split("|"), 1)]
-    return ask, f"Here is a good way to {what}:\n\n" + "\n".join(lines)
+    return ask, f"Here is a good way to {what}:\n\n" + "\n".join(lines), ""
 
 
-def why(rng: Random) -> tuple[str, str]:
+def why(rng: Random) -> tuple[str, str, str]:
     """Ask for a reason; the answer has two sentences."""
     question, answer = rng.choice(list(WHY.items()))
     rest = question[0].lower() + question[1:]
     ask = rng.choice(
         (question, f"Tell me: {rest}", f"I wonder, {rest}", f"Do you know? {question}")
     )
-    return ask, answer
+    return ask, answer, ""
 
 
-def small_talk(rng: Random) -> tuple[str, str]:
-    """Greetings."""
-    return rng.choice(list(SMALL_TALK.items()))
+def small_talk(rng: Random) -> tuple[str, str, str]:
+    """Greetings, and questions about the model."""
+    ask, answer = rng.choice(list(SMALL_TALK.items()))
+    return ask, answer, ""
+
+
+def casual(rng: Random, text: str) -> str:
+    """The text as typed in a hurry: in lower case, without the final mark, or both."""
+    way = rng.choice(("lower case", "no end", "both"))
+    if way != "no end":
+        text = text.lower().replace("'", rng.choice(("'", "")))
+    return text if way == "lower case" else text.rstrip(".?!")
 
 
 def everyday(rng: Random) -> Sample:
     """A random everyday question."""
-    kind = rng.choice((capital, opposite, animal, calendar, how_to, how_to, why, why, small_talk))
-    ask, answer = kind(rng)
+    kind = rng.choice((fact, fact, fact, fact, how_to, how_to, why, why, small_talk))
+    ask, answer, short = kind(rng)
     if rng.random() < 0.6:
         ask = f"{rng.choice(OPENINGS)} {ask}"
-    return Sample("everyday", ask, "This is an easy question.", answer, answer)
+    if rng.random() < 0.15:
+        ask = casual(rng, ask)
+    return Sample("everyday", ask, "This is an easy question.", answer, answer, short)

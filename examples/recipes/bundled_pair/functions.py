@@ -99,10 +99,10 @@ def without_number(rng: Random) -> Task:
     return rng.choice(tasks)
 
 
-def functions(rng: Random) -> Sample:
-    """A random function, with its own name or one from the user."""
+def question(rng: Random) -> tuple[str, Task]:
+    """A question for a random function, with its own name or one from the user."""
     task = with_number(rng) if rng.random() < 0.6 else without_number(rng)
-    what, name, arguments, docstring, body, call, value = task
+    what, name = task[:2]
     if rng.random() < 0.5:
         name = f"{rng.choice(PREFIXES)}_{name}"
         ask = rng.choice(
@@ -119,6 +119,17 @@ def functions(rng: Random) -> Sample:
                 f"How do I write a function in Python that {what}?",
             )
         )
+    return ask, renamed(task, name)
+
+
+def renamed(task: Task, name: str) -> Task:
+    """The same function under another name."""
+    return (task[0], name, *task[2:])
+
+
+def answered(ask: str, task: Task) -> Sample:
+    """The question with the function's code and example as the answer."""
+    what, name, arguments, docstring, body, call, value = task
     code = "\n".join(
         [f"def {name}({arguments}):", f'    """{docstring}"""', *(f"    {line}" for line in body)]
     )
@@ -129,3 +140,8 @@ def functions(rng: Random) -> Sample:
     return Sample(
         "functions", ask, f"The user wants a Python function that {what}.", answer, answer
     )
+
+
+def functions(rng: Random) -> Sample:
+    """A random function."""
+    return answered(*question(rng))

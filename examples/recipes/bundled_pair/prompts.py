@@ -1,36 +1,47 @@
 """Write prompts for `dflash train`, one JSON object per line; none of them is held out.
 
-Each line ends with the right answer. The target still generates its own answer: it verifies the
-right answer in one pass and continues where its own differs. This is faster than generating all.
+Each line is the start of a chat as `text` makes them, with the right answer at its end. The target
+still generates its own answer: it verifies the right answer in one pass and continues where its own
+differs. This is faster than generating all.
 """
 
 import argparse
 import json
 from random import Random
+from typing import Any
 
-from text import SYSTEM, samples
+from sample import answer_text
+from text import a_chat
+
+
+def prompt_line(rng: Random, *, tools: bool) -> str:
+    """A chat up to one of its answers, as a line of JSON."""
+    chat = a_chat(rng, tools=tools)
+    answers = [n for n, message in enumerate(chat.messages) if message["role"] == "assistant"]
+    place = answers[-1] if chat.thinking else rng.choice(answers)
+    message = chat.messages[place]
+    said = answer_text(message)
+    if chat.thinking:
+        said = f"{message['reasoning_content']}\n</think>\n\n{said}"
+    line: dict[str, Any] = {
+        "messages": [*chat.messages[:place], {"role": "assistant", "content": said}],
+        "think": chat.thinking,
+    }
+    if chat.tools:
+        line["tools"] = list(chat.tools)
+    return json.dumps(line)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=21)
+    parser.add_argument("--tools", type=float, default=0.5, help="share of chats drawn with tools")
     args = parser.parse_args()
-    rng, stream = Random(args.seed), samples(args.seed)
+    rng = Random(args.seed)
     seen: set[str] = set()
     while len(seen) < args.count:
-        sample = next(stream)
-        messages = [{"role": "user", "content": sample.prompt}]
-        if rng.random() < 0.25:  # make it the second question of a chat
-            before = next(stream)
-            answer = {"role": "assistant", "content": before.answer}
-            messages = [{"role": "user", "content": before.prompt}, answer, *messages]
-        if rng.random() < 0.15:
-            messages.insert(0, {"role": "system", "content": rng.choice(SYSTEM)})
-        think = rng.random() < 0.15
-        said = f"{sample.thinking}\n</think>\n\n{sample.conclusion}" if think else sample.answer
-        messages.append({"role": "assistant", "content": said})
-        line = json.dumps({"messages": messages, "think": think})
+        line = prompt_line(rng, tools=rng.random() < args.tools)
         if line not in seen:
             seen.add(line)
             print(line)

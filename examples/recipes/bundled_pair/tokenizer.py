@@ -1,30 +1,43 @@
 """Learn the tokenizer of the bundled pair: a byte-level BPE of 1,024 entries."""
 
 import json
-from itertools import islice
+import re
 from pathlib import Path
+from random import Random
 
-from text import chats
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from sample import Chat
+from text import a_chat
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+VOCABULARY = 1024
+CONTEXT = 4096
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
-THINK = ("<think>", "</think>")
-TEMPLATE = (
-    "{%- for message in messages %}"
-    "{%- set content = message.content %}"
-    "{%- if message.role == 'assistant' and not loop.last and '</think>' in content %}"
-    "{%- set content = content.split('</think>')[-1].lstrip('\\n') %}"
-    "{%- endif %}"
-    "{{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}"
-    "{{- '<|im_start|>assistant\\n' }}"
-    "{%- if enable_thinking is defined and enable_thinking %}{{- '<think>\\n' }}{%- endif %}"
-    "{%- endif %}"
+MARKS = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
 )
+TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
-def learn(vocabulary: int = 1024, chats_read: int = 20_000, seed: int = 1) -> Tokenizer:
+class Template:
+    """The chat template, rendered as transformers renders it."""
+
+    def __init__(self) -> None:
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+        self._template = environment.from_string(TEMPLATE.read_text())
+
+    def render(self, chat: Chat) -> str:
+        """A whole chat with its answers."""
+        return self._template.render(messages=chat.messages, tools=list(chat.tools) or None)
+
+
+def learn(chats_read: int = 20_000, seed: int = 1) -> Tokenizer:
     """Learn the merges; digits stay single tokens, so that sums are computed digit by digit."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -35,14 +48,16 @@ def learn(vocabulary: int = 1024, chats_read: int = 20_000, seed: int = 1) -> To
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(THINK),
+        vocab_size=VOCABULARY - len(MARKS),
         special_tokens=list(SPECIAL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = (m["content"] for messages, _ in islice(chats(seed), chats_read) for m in messages)
+    rng, template = Random(seed), Template()
+    marks = re.compile("|".join(re.escape(mark) for mark in SPECIAL + MARKS))
+    texts = (marks.sub("\n", template.render(a_chat(rng))) for _ in range(chats_read))
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in THINK])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in MARKS])
     return tokenizer
 
 
@@ -54,8 +69,8 @@ def save(tokenizer: Tokenizer, folder: Path) -> None:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>",
-        "model_max_length": 2048,
+        "model_max_length": CONTEXT,
         "clean_up_tokenization_spaces": False,
-        "chat_template": TEMPLATE,
+        "chat_template": TEMPLATE.read_text(),
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")

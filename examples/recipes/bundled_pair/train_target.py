@@ -1,99 +1,152 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["torch==2.13.0", "transformers>=5.15", "numpy"]
+# dependencies = ["torch==2.13.0", "tokenizers", "safetensors", "jinja2", "numpy"]
 # ///
-"""Train the bundled target from nothing: a deep, narrow Qwen3 of 4.9 M parameters.
+"""Train the bundled target from nothing: a deep, narrow Qwen3 of 5.4 M parameters.
 
-PyTorch does this one job because MLX's CPU backend needs three times as long for a training step
-and the result is the same plain checkpoint. The drafter is trained by `dflash train`, in MLX.
+    uv run --script train_target.py --out ../../../runs/target
+
+Stopped and started again, it goes on from its last checkpoint. The text of a step depends on the
+seed and the step alone. PyTorch does this one job because MLX's CPU backend needs three times as
+long for a training step, and the result is the same plain checkpoint.
 """
 
 import argparse
-import copy
 import json
 import math
+import os
 import time
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
-import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
-from text import WEIGHTS, chats
-from tokenizer import learn, save
+from safetensors.torch import save_file
+from sample import Chat
+from text import a_chat
+from tokenizer import Template, learn, save
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy  # pyright: ignore[reportMissingImports]
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from torch_muon import Muon
+from torch_qwen3 import Qwen3, Shape
 
 PROMPT_WEIGHT = 0.1
+WARM_UP = 100  # steps
+SAVE_EVERY = 100
+PRINT_EVERY = 20
+TRIES = 12  # chats that are drawn for the rest of a row
 
 
-def encoded(
-    tokenizer: Tokenizer, seed: int, weights: Sequence[int] = WEIGHTS
-) -> Iterator[tuple[int, float]]:
-    """An endless stream of (token, loss weight) over whole chats."""
-    start, end = tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")
-    newline = tokenizer.encode("\n").ids
-    for messages, thinking in chats(seed, weights):
-        for number, message in enumerate(messages):
-            last = number == len(messages) - 1
-            content, said = message["content"], message["role"] == "assistant"
-            if thinking and said and not last:
-                content = content.split("</think>")[-1].lstrip("\n")
-            taught = said and (last or not thinking)
-            head = [start, *tokenizer.encode(message["role"]).ids, *newline]
-            if said and thinking and last:
-                opening = tokenizer.encode("<think>\n").ids
-                head += opening
-                content = content.removeprefix("<think>\n")
-            for token in head:
-                yield token, PROMPT_WEIGHT
-            for token in [*tokenizer.encode(content).ids, end]:
-                yield token, 1.0 if taught else PROMPT_WEIGHT
-            for token in newline:
-                yield token, PROMPT_WEIGHT
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long the training is.
+
+    The rate is level for `level` of `steps` and then falls to nothing. Rows have 256 tokens, in
+    every second step 1,024 for chats with tools, and in the last `long` of the steps 2,048 or
+    4,096. Short rows cost less, because attention does.
+    """
+
+    steps: int
+    level: float = 0.55
+    long: float = 0.05
+    tokens: int = 4096
+
+    def rate(self, step: int) -> float:
+        """The share of the full rate."""
+        falling = (self.steps - step) / (self.steps * (1 - self.level))
+        return min(1.0, (step + 1) / WARM_UP, falling)
+
+    def length(self, step: int) -> int:
+        """The tokens in a row of this step."""
+        if step >= self.steps * (1 - self.long):
+            return (2048, 4096)[step % 2]
+        return (256, 1024)[step % 2]
 
 
-def rows(stream: Iterator[tuple[int, float]], length: int, count: int) -> Iterator[torch.Tensor]:
-    """Batches of `count` rows, each with `length` + 1 pairs (token, weight)."""
-    while True:
-        flat = np.array([next(stream) for _ in range(count * (length + 1))], dtype=np.float32)
-        yield torch.from_numpy(flat).view(count, length + 1, 2)
+class Encoder:
+    """Chats as tokens, each with the weight of its loss."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._template = Template()
+        self._start, self._end, self._think = (
+            tokenizer.token_to_id(token) for token in ("<|im_start|>", "<|im_end|>", "<think>")
+        )
+        self._header = [self._start, *tokenizer.encode("assistant\n").ids]
+
+    def encode(self, chat: Chat) -> tuple[list[int], list[float]]:
+        """The tokens and weights of a chat. Only the assistant's text has a full weight."""
+        ids = self._tokenizer.encode(self._template.render(chat)).ids
+        weights = [PROMPT_WEIGHT] * len(ids)
+        for place, token in enumerate(ids):
+            begin = place + len(self._header)
+            if token != self._start or ids[place:begin] != self._header:
+                continue
+            thinks = ids[begin] == self._think
+            if thinks:  # the prompt has it if thinking is on, and no answer may begin with it
+                weights[begin : begin + 2] = [0.0, 0.0]
+                begin += 2
+            elif chat.thinking:
+                continue  # an earlier answer, without its thinking
+            end = ids.index(self._end, begin) + 1
+            weights[begin:end] = [1.0] * (end - begin)
+        return ids, weights
+
+    def row(self, rng: Random, length: int) -> tuple[list[int], list[float]]:
+        """Whole chats, one after the other, in a row of `length`; what is left over is padding."""
+        row: list[int] = []
+        weights: list[float] = []
+        tries = 0
+        while tries < TRIES and len(row) < length - 32:
+            ids, each = self.encode(a_chat(rng, tools=length > 256))
+            if len(row) + len(ids) > length:
+                tries += 1
+                continue
+            row += ids
+            weights += each
+        rest = length - len(row)
+        return [*row, *[0] * rest], [*weights, *[0.0] * rest]
+
+    def batch(self, seed: int, step: int, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tokens and weights [B, S] of one step."""
+        rng, length = Random(f"{seed} {step}"), plan.length(step)
+        rows = [self.row(rng, length) for _ in range(plan.tokens // length)]
+        ids, weights = zip(*rows, strict=True)
+        return torch.tensor(ids), torch.tensor(weights)
 
 
-def optimizers(model: Qwen3ForCausalLM, rate: float) -> list[torch.optim.Optimizer]:
+def optimizers(model: Qwen3, rate: float) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for embedding and norms."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     return [
-        torch.optim.Muon(matrices, lr=rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        Muon(matrices, rate),
         torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
-def rate_at(step: int, level: int, fall: int) -> float:
-    """The share of the full rate: 80 warm-up steps, constant to `level`, 0 after `fall` more."""
-    warm = (step + 1) / 80 if level else 1.0
-    return min(1.0, warm, (level + fall - step) / fall if fall else 1.0)
+def export(model: Qwen3, shape: Shape, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the checkpoint: weights in bfloat16, config, tokenizer."""
+    weights = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    end, pad = (tokenizer.token_to_id(token) for token in ("<|im_end|>", "<|endoftext|>"))
+    config = json.dumps(shape.config(end, pad), indent=2)
+    (folder / "config.json").write_text(config + "\n")
+    settings = {"bos_token_id": None, "eos_token_id": [end], "pad_token_id": pad}
+    (folder / "generation_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def export(model: Qwen3ForCausalLM, folder: Path) -> None:
-    """Write the weights in bfloat16, with a config that older readers understand, too."""
-    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    config["rope_theta"] = config["rope_parameters"]["rope_theta"]
-    path.write_text(json.dumps(config, indent=2) + "\n")
+def keep(path: Path, state: dict[str, object]) -> None:
+    """Replace the checkpoint; the old one is whole until the new one is."""
+    part = path.with_suffix(".part")
+    torch.save(state, part)
+    os.replace(part, path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("runs/target"))
-    parser.add_argument("--init", type=Path, help="go on from this folder's weights")
-    parser.add_argument("--level", type=int, default=2500, help="steps at the full rate")
-    parser.add_argument("--fall", type=int, default=1000, help="steps with a falling rate")
-    parser.add_argument("--long", type=int, default=150, help="last steps, on rows of 2,048 tokens")
-    parser.add_argument("--mix", type=int, nargs=4, default=WEIGHTS, help="shares of the families")
-    parser.add_argument("--tokens", type=int, default=2048, help="tokens in a step")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=12_000)
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--threads", type=int, default=2)
@@ -101,62 +154,70 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.set_flush_denormal(True)
     torch.manual_seed(args.seed)
+    args.out.mkdir(parents=True, exist_ok=True)
 
-    known = args.init and Tokenizer.from_file(str(args.init / "tokenizer.json"))
-    tokenizer = known or learn()
-    save(tokenizer, args.out)
-    config = Qwen3Config(
-        vocab_size=1024,
-        hidden_size=192,
-        intermediate_size=512,
-        num_hidden_layers=12,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=2048,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.token_to_id("<|im_end|>"),
-        pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
-    )
-    model = Qwen3ForCausalLM(config)
-    if args.init:
-        model.load_state_dict(Qwen3ForCausalLM.from_pretrained(args.init).state_dict())
+    known = args.out / "tokenizer.json"
+    if not known.exists():
+        save(learn(), args.out)
+    tokenizer = Tokenizer.from_file(str(known))
+    plan, shape, encoder = Plan(args.steps), Shape(), Encoder(tokenizer)
+    model = Qwen3(shape)
     steppers = optimizers(model, args.rate)
-    short = rows(encoded(tokenizer, args.seed, args.mix), 256, args.tokens // 256)
-    long = rows(encoded(tokenizer, args.seed + 1, args.mix), 2048, max(1, args.tokens // 2048))
-    log = (args.out / "log.jsonl").open("w")
-    began, seen, steps = time.monotonic(), 0, args.level + args.fall
-    for step in range(steps):
-        batch = next(long if step >= steps - args.long else short)
-        tokens, weights = batch[..., 0].long(), batch[:, 1:, 1]
-        logits = model(tokens[:, :-1]).logits
-        each = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
-        loss = (each * weights.flatten()).sum() / weights.sum()
+    checkpoint, first, seconds = args.out / "checkpoint.pt", 0, 0.0
+    if checkpoint.exists():
+        state = torch.load(checkpoint)
+        model.load_state_dict(state["model"])
+        for stepper, values in zip(steppers, state["steppers"], strict=True):
+            stepper.load_state_dict(values)
+        first, seconds = state["step"], state["seconds"]
+        print(f"goes on from step {first}", flush=True)
+    began = time.monotonic() - seconds
+    loss_sum, answer_sum, answer_tokens = 0.0, 0.0, 0.0
+    for step in range(first, args.steps):
+        tokens, weights = encoder.batch(args.seed, step, plan)
+        weights = weights[:, 1:].flatten()
+        counted = weights > 0
+        logits = model.logits(model(tokens[:, :-1]).flatten(0, 1)[counted])
+        each = cross_entropy(logits, tokens[:, 1:].flatten()[counted], reduction="none")
+        weights = weights[counted]
+        loss = (each * weights).sum() / weights.sum()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for stepper in steppers:
             for group in stepper.param_groups:
-                group["lr"] = args.rate * rate_at(step, args.level, args.fall)
+                group["lr"] = args.rate * plan.rate(step)
             stepper.step()
             stepper.zero_grad()
-        seen += weights.numel()
-        if (step + 1) % 50 == 0:
-            taught = weights.flatten() == 1.0
+        taught = weights == 1.0
+        loss_sum += loss.item()
+        answer_sum += each.detach()[taught].sum().item()
+        answer_tokens += taught.sum().item()
+        done = step + 1
+        if done % PRINT_EVERY == 0:
             line = {
-                "step": step + 1,
-                "tokens": seen,
-                "answer_loss": round(each[taught].mean().item(), 4),
-                "seconds": round(time.monotonic() - began, 1),
+                "step": done,
+                "tokens": done * plan.tokens,
+                "answer_loss": round(answer_sum / answer_tokens, 4),
+                "loss": round(loss_sum / PRINT_EVERY, 4),
+                "seconds": round(time.monotonic() - began),
             }
             print(json.dumps(line), flush=True)
-            log.write(json.dumps(line) + "\n")
-            if not math.isfinite(line["answer_loss"]):
+            with (args.out / "log.jsonl").open("a") as log:
+                log.write(json.dumps(line) + "\n")
+            if not math.isfinite(line["loss"]):
                 raise SystemExit("the loss is not finite: lower --rate")
-        if (step + 1) % 500 == 0 or step + 1 == steps:
-            export(model, args.out)
-    log.close()
+            loss_sum, answer_sum, answer_tokens = 0.0, 0.0, 0.0
+        if done % SAVE_EVERY == 0 or done == args.steps:
+            export(model, shape, tokenizer, args.out)
+            keep(
+                checkpoint,
+                {
+                    "model": model.state_dict(),
+                    "steppers": [stepper.state_dict() for stepper in steppers],
+                    "step": done,
+                    "seconds": time.monotonic() - began,
+                },
+            )
 
 
 if __name__ == "__main__":

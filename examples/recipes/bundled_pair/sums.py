@@ -1,0 +1,259 @@
+"""Calculations with two numbers, in steps that need one small fact each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from sample import Sample
+
+SUM_LIMIT = 1000  # numbers in sums and differences are below it
+FACTOR_LIMIT = 12  # the greatest factor of a product
+
+
+def add(a: int, b: int) -> str:
+    """The steps of a + b by hundreds, tens and ones."""
+    if a < 10 or b < 10:
+        return f"{a} + {b} = {a + b}."
+    ones = f"Ones: {a % 10} + {b % 10} = {a % 10 + b % 10}."
+    tens_a, tens_b = a % 100 // 10 * 10, b % 100 // 10 * 10
+    tens = f"Tens: {tens_a} + {tens_b} = {tens_a + tens_b}."
+    last = f"{a + b - a % 10 - b % 10} + {a % 10 + b % 10} = {a + b}, so {a} + {b} = {a + b}."
+    if a < 100 and b < 100:
+        return f"{tens} {ones} {last}"
+    hundreds_a, hundreds_b = a // 100 * 100, b // 100 * 100
+    both = hundreds_a + hundreds_b
+    hundreds = f"Hundreds: {hundreds_a} + {hundreds_b} = {both}."
+    middle = f"{both} + {tens_a + tens_b} = {both + tens_a + tens_b}."
+    return f"{hundreds} {tens} {ones} {middle} {last}"
+
+
+def subtract(a: int, b: int) -> str:
+    """The steps of a - b: first the hundreds, then the tens, then the ones."""
+    if b > a:
+        return f"{b} is more than {a}. {b} - {a} = {b - a}, so {a} - {b} = -{b - a}."
+    parts = [
+        (name, amount)
+        for name, amount in (
+            ("hundreds", b // 100 * 100),
+            ("tens", b % 100 // 10 * 10),
+            ("ones", b % 10),
+        )
+        if amount
+    ]
+    if len(parts) < 2:
+        return f"{a} - {b} = {a - b}."
+    steps = []
+    left = a
+    for name, amount in parts:
+        steps.append(f"Take the {name}: {left} - {amount} = {left - amount}.")
+        left -= amount
+    return " ".join(steps)
+
+
+def multiply(a: int, b: int) -> str:
+    """The step of a times b, from the table."""
+    return f"{a} times {b} is {a * b}."
+
+
+def divide(a: int, b: int) -> str:
+    """The step of an exact a / b, from the table."""
+    return f"{b} times {a // b} is {a}, so {a} divided by {b} is {a // b}."
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """How to calculate with two numbers, and what people call it.
+
+    `asks`: the ten phrasings that are measured. `more`: others, for training only. {sign} is one of
+    `signs`.
+    """
+
+    steps: Callable[[int, int], str]
+    result: Callable[[int, int], int]
+    word: str
+    signs: tuple[str, ...]
+    asks: tuple[str, ...]
+    more: tuple[str, ...]
+
+
+PLUS = Operation(
+    add,
+    lambda a, b: a + b,
+    "plus",
+    ("+",),
+    (
+        "What is {a} plus {b}?",
+        "{a} {sign} {b}",
+        "{a} {sign} {b} = ?",
+        "What's {a} {sign} {b}?",
+        "How much is {a} plus {b}?",
+        "Add {a} and {b}.",
+        "What is the sum of {a} and {b}?",
+        "Calculate {a} plus {b}.",
+        "Can you tell me what {a} plus {b} makes?",
+        "If I add {b} to {a}, what do I get?",
+    ),
+    (
+        "{a}{sign}{b}",
+        "{a}{sign}{b}=",
+        "{a} {sign} {b} =",
+        "{a}{sign}{b}?",
+        "{a} plus {b}",
+        "{a} plus {b} is",
+        "{a} plus {b} equals what?",
+        "Add {b} to {a}.",
+        "Give me the sum of {a} and {b}.",
+        "Work out {a} {sign} {b}.",
+        "What does {a} {sign} {b} make?",
+        "What do I get when I add {a} and {b}?",
+        "What is {a} and {b} together?",
+        "Solve {a} {sign} {b}.",
+        "What number is {b} more than {a}?",
+        "How much is {a} {sign} {b}?",
+        "I need the sum of {a} and {b}.",
+        "Tell me {a} plus {b}.",
+        "Compute {a} {sign} {b}.",
+        "What is {a} {sign} {b}?",
+    ),
+)
+MINUS = Operation(
+    subtract,
+    lambda a, b: a - b,
+    "minus",
+    ("-",),
+    (
+        "What is {a} minus {b}?",
+        "{a} {sign} {b}",
+        "{a} {sign} {b} = ?",
+        "What's {a} {sign} {b}?",
+        "How much is {a} minus {b}?",
+        "Subtract {b} from {a}.",
+        "What is the difference between {a} and {b}?",
+        "Calculate {a} minus {b}.",
+        "Can you tell me what {a} minus {b} makes?",
+        "If I take {b} from {a}, what is left?",
+    ),
+    (
+        "{a}{sign}{b}",
+        "{a}{sign}{b}=",
+        "{a} {sign} {b} =",
+        "{a}{sign}{b}?",
+        "{a} minus {b}",
+        "{a} minus {b} is",
+        "{a} minus {b} equals what?",
+        "Take {b} away from {a}.",
+        "Give me the difference of {a} and {b}.",
+        "Work out {a} {sign} {b}.",
+        "What does {a} {sign} {b} make?",
+        "What do I get when I subtract {b} from {a}?",
+        "What is left of {a} without {b}?",
+        "Solve {a} {sign} {b}.",
+        "What number is {b} less than {a}?",
+        "How much is {a} {sign} {b}?",
+        "I need the difference of {a} and {b}.",
+        "Tell me {a} minus {b}.",
+        "Compute {a} {sign} {b}.",
+        "What is {a} take away {b}?",
+        "What is {a} {sign} {b}?",
+    ),
+)
+TIMES = Operation(
+    multiply,
+    lambda a, b: a * b,
+    "times",
+    ("*", "x", "×"),
+    (
+        "What is {a} times {b}?",
+        "{a} {sign} {b}",
+        "{a} {sign} {b} = ?",
+        "What's {a} {sign} {b}?",
+        "How much is {a} times {b}?",
+        "Multiply {a} by {b}.",
+        "What is the product of {a} and {b}?",
+        "Calculate {a} times {b}.",
+        "Can you tell me what {a} times {b} makes?",
+        "If I multiply {a} by {b}, what do I get?",
+    ),
+    (
+        "{a}{sign}{b}",
+        "{a}{sign}{b}=",
+        "{a} {sign} {b} =",
+        "{a} times {b}",
+        "{a} times {b} is",
+        "{a} times {b} equals what?",
+        "Multiply {a} and {b}.",
+        "What is {a} multiplied by {b}?",
+        "Give me the product of {a} and {b}.",
+        "Work out {a} {sign} {b}.",
+        "What does {a} {sign} {b} make?",
+        "Solve {a} {sign} {b}.",
+        "How much is {a} {sign} {b}?",
+        "I need the product of {a} and {b}.",
+        "Tell me {a} times {b}.",
+        "Compute {a} {sign} {b}.",
+        "What is {a} {sign} {b}?",
+    ),
+)
+DIVIDED = Operation(
+    divide,
+    lambda a, b: a // b,
+    "divided by",
+    ("/", "÷", ":"),
+    (
+        "What is {a} divided by {b}?",
+        "{a} {sign} {b}",
+        "{a} {sign} {b} = ?",
+        "What's {a} {sign} {b}?",
+        "How much is {a} divided by {b}?",
+        "Divide {a} by {b}.",
+        "What is the quotient of {a} and {b}?",
+        "Calculate {a} divided by {b}.",
+        "Can you tell me what {a} divided by {b} makes?",
+        "If I divide {a} by {b}, what do I get?",
+    ),
+    (
+        "{a}{sign}{b}",
+        "{a} {sign} {b} =",
+        "{a} divided by {b}",
+        "{a} divided by {b} is",
+        "How often does {b} go into {a}?",
+        "Share {a} into {b} equal parts.",
+        "Work out {a} {sign} {b}.",
+        "Solve {a} {sign} {b}.",
+        "Tell me {a} divided by {b}.",
+        "What is {a} {sign} {b}?",
+    ),
+)
+OPERATIONS = (PLUS, MINUS, TIMES, DIVIDED)
+
+
+def numbers(rng: Random, operation: Operation) -> tuple[int, int]:
+    """Two numbers to calculate with; most of those for sums are at most 100."""
+    if operation in (TIMES, DIVIDED):
+        a, b = rng.randint(0, FACTOR_LIMIT), rng.randint(0, FACTOR_LIMIT)
+        return (a, b) if operation is TIMES else (a * max(b, 1), max(b, 1))
+    top = SUM_LIMIT - 1 if rng.random() < 0.15 else 100
+    a, b = rng.randint(0, top), rng.randint(0, rng.choice((9, 20, top, top)))
+    if operation is MINUS and b > a and rng.random() < 0.95:
+        a, b = b, a
+    return a, b
+
+
+def calculation(rng: Random, operation: Operation, ask: str) -> Sample:
+    """A calculation asked in the words of `ask`."""
+    a, b = numbers(rng, operation)
+    if "difference" in ask:
+        a, b = max(a, b), min(a, b)
+    prompt = ask.format(a=a, b=b, sign=rng.choice(operation.signs))
+    steps, result = operation.steps(a, b), operation.result(a, b)
+    if operation in (TIMES, DIVIDED):
+        conclusion = f"The answer is {result}."
+    else:
+        conclusion = f"{a} {operation.word} {b} is {result}."
+    return Sample("arithmetic", prompt, steps, f"{steps}\n\n{conclusion}", conclusion, str(result))
+
+
+def sums(rng: Random) -> Sample:
+    """A calculation without a story, in any words."""
+    operation = rng.choices(OPERATIONS, (4, 4, 3, 1))[0]
+    return calculation(rng, operation, rng.choice(operation.asks + operation.more))

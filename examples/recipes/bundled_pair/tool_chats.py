@@ -1,0 +1,272 @@
+"""Chats with tools: tasks of one to three calls, errors, and questions that need no call.
+
+A request that fits a tool is done by the tool; anything else is answered as without tools.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from arithmetic import stories
+from everyday import HONEST, everyday
+from functions import functions
+from lists import lists
+from outside import outside
+from sample import Chat, Message, Sample, assistant, user
+from system_prompts import instructions
+from tool_schemas import Tool, add_tool, list_tool, read_tool, time_tool
+from tool_tasks import (
+    Step,
+    Task,
+    action_tools,
+    add_chain,
+    add_task,
+    folder_file,
+    list_task,
+    lookup_sum,
+    lookup_tools,
+    one_file,
+    read_lookup,
+    read_task,
+    time_task,
+    two_files,
+)
+from wording import loosely
+
+ERROR_SHARE = 0.08
+ERRORS = (
+    "error: file not found: {value}",
+    "error: no such file: {value}",
+    "Error: {value} does not exist",
+    "error: access denied",
+    "error: time-out",
+    "FileNotFoundError: {value}",
+    "error: {value} is unknown",
+    "error: the server does not answer",
+    "refused by the user",
+    "ValueError: wrong value",
+    "error: not found",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The tools of a chat, and what makes tasks for them: of one call, and of several.
+
+    `missing` makes tasks for tools that are not there. `adds`: whether a tool adds numbers.
+    """
+
+    tools: list[Tool]
+    single: list[Callable[[Random], Task]]
+    chains: list[Callable[[Random], Task]]
+    missing: list[Callable[[Random], Task]]
+    adds: bool
+
+
+def a_box(rng: Random, all_kinds: bool = False) -> Box:
+    """Some of the tools; with `all_kinds` each of them."""
+
+    def wanted(share: float) -> bool:
+        return all_kinds or rng.random() < share
+
+    read = read_tool(rng) if wanted(0.6) else None
+    listing = list_tool(rng) if wanted(0.45) else None
+    add = add_tool(rng) if wanted(0.55) else None
+    time = time_tool(rng) if wanted(0.4) else None
+    made = [lookup_tools(rng) for _ in range(rng.choice((0, 1, 1, 2)) + all_kinds)]
+    acting = [action_tools(rng) for _ in range(rng.choice((0, 0, 1, 1, 2)) + all_kinds)]
+    if not (read or listing or add or time or made or acting):
+        made = [lookup_tools(rng)]
+    tools = [tool for tool in (read, listing, add, time) if tool]
+    tools += [tool for tool, _ in made + acting]
+    names = [tool.name for tool in tools]
+    if len(set(names)) < len(names):
+        return a_box(rng, all_kinds)
+    single: list[Callable[[Random], Task]] = [make for _, make in made + acting]
+    chains: list[Callable[[Random], Task]] = []
+    if read:
+        single.append(lambda rng: read_task(rng, read))
+    if listing:
+        single.append(lambda rng: list_task(rng, listing))
+    if time:
+        single.append(lambda rng: time_task(rng, time))
+    if add:
+        single.append(lambda rng: add_task(rng, add))
+        chains.append(lambda rng: add_chain(rng, add))
+        chains += [lambda rng, make=make: lookup_sum(rng, make, add) for _, make in made]
+    if read and add:
+        chains.append(lambda rng: one_file(rng, read, add))
+        chains.append(lambda rng: two_files(rng, read, add))
+    if listing and read:
+        chains.append(lambda rng: folder_file(rng, listing, read, None))
+        if add:
+            chains.append(lambda rng: folder_file(rng, listing, read, add))
+    if read:
+        chains += [lambda rng, make=make: read_lookup(rng, read, make) for _, make in made]
+    missing = [lookup_tools(rng)[1], action_tools(rng)[1]]
+    if not read:
+        missing.append(lambda rng: read_task(rng, read_tool(rng)))
+    if not listing:
+        missing.append(lambda rng: list_task(rng, list_tool(rng)))
+    if not time:
+        missing.append(lambda rng: time_task(rng, time_tool(rng)))
+    rng.shuffle(tools)
+    return Box(tools, single, chains, missing, add is not None)
+
+
+def in_turn(rng: Random, tasks: Sequence[Task]) -> Task:
+    """Several tasks in one request, done in the order in which they are named."""
+    orders = [task.order for task in tasks]
+    listed = " ".join(f"{number}. {order}." for number, order in enumerate(orders, 1))
+    order = rng.choice(
+        (
+            f"{', '.join(orders[:-1])} and {orders[-1]}",
+            f"{', '.join(orders[:-1])}, then {orders[-1]}",
+            f"first {orders[0]}, then {', then '.join(orders[1:])}",
+            f"do this: {listed}",
+        )
+    )
+    steps = tuple(step for task in tasks for step in task.steps)
+    return Task(order, (), steps, "\n".join(task.report for task in tasks))
+
+
+def a_task(rng: Random, box: Box, three: bool) -> Task:
+    """A task of the box; with `three` one of three calls."""
+    while True:
+        dice = rng.random()
+        if box.chains and dice < 0.5:
+            task = rng.choice(box.chains)(rng)
+        elif dice < 0.7 or three:
+            count = rng.choice((2, 2, 3)) if not three else 3
+            task = in_turn(rng, [rng.choice(box.single)(rng) for _ in range(count)])
+        else:
+            task = rng.choice(box.single)(rng)
+        if not three or len(task.steps) == 3:
+            return task
+
+
+def asked(rng: Random, task: Task) -> str:
+    """The user's message."""
+    if task.questions and rng.random() < 0.6:
+        return loosely(rng, rng.choice(task.questions))
+    order = task.order[0].upper() + task.order[1:]
+    if rng.random() < 0.15:
+        order = f"Please {task.order}"
+    mark = "" if order.endswith(".") else "."
+    return loosely(rng, order + mark)
+
+
+def call_message(step: Step, number: int, thinking: bool) -> Message:
+    """The answer that calls a tool."""
+    function = {"name": step.tool.name, "arguments": step.arguments}
+    message = assistant("", f"I call {step.tool.name}." if thinking else "")
+    calls = [{"type": "function", "id": f"call{number:05d}", "function": function}]
+    return {**message, "tool_calls": calls}
+
+
+def done(rng: Random, task: Task, thinking: bool, failing: bool, count: int) -> list[Message]:
+    """The messages of a task after the user's: calls, results, and what is reported.
+
+    With `failing` one of the calls fails and ends the task. `count`: calls before these.
+    """
+    fails = rng.randrange(len(task.steps)) if failing else -1
+    messages: list[Message] = []
+    for number, step in enumerate(task.steps):
+        messages.append(call_message(step, count + number + 1, thinking))
+        result = step.result
+        if number == fails:
+            values = [value for value in step.arguments.values() if isinstance(value, str)]
+            result = rng.choice(ERRORS).format(value=values[0] if values else step.tool.name)
+        identity = f"call{count + number + 1:05d}"
+        messages.append(
+            {
+                "role": "tool",
+                "name": step.tool.name,
+                "tool_call_id": identity,
+                "content": result,
+            }
+        )
+        if number == fails:
+            said = assistant(
+                f"That did not work: {result}", "There was an error." if thinking else ""
+            )
+            return [*messages, said]
+    said = assistant(task.report, "I have all results." if thinking else "")
+    return [*messages, said]
+
+
+def known(rng: Random, box: Box) -> Sample:
+    """A question that needs no tool: known, or outside the toy's world."""
+    dice = rng.random()
+    if dice < 0.15:
+        return without_tool(rng, box)
+    if dice < 0.45:
+        return outside(rng)
+    families = [lists, everyday, functions]
+    if not box.adds:
+        families.append(stories)
+    return rng.choice(families)(rng)
+
+
+def without_tool(rng: Random, box: Box) -> Sample:
+    """A request for a tool that is not there."""
+    task = rng.choice(box.missing)(rng)
+    return Sample("outside", asked(rng, task), "I have no tool for this.", HONEST, HONEST)
+
+
+def request_without_tools(rng: Random) -> Sample:
+    """A request for a tool in a chat without tools."""
+    return without_tool(rng, a_box(rng))
+
+
+def tool_chat(rng: Random) -> Chat:
+    """A chat with tools: one to three requests, each with calls or without."""
+    box = a_box(rng)
+    thinking = rng.random() < 0.2
+    messages: list[Message] = []
+    if rng.random() < 0.5:
+        messages.append({"role": "system", "content": instructions(rng, [])})
+    calls = 0
+    for _ in range(1 if thinking else rng.choice((1, 2, 2, 3))):
+        dice = rng.random()
+        if dice < 0.3:
+            sample = known(rng, box)
+            messages += [user(sample.prompt), *answered(sample, thinking)]
+            continue
+        task = a_task(rng, box, three=rng.random() < 0.3 and bool(box.single))
+        messages.append(user(asked(rng, task)))
+        messages += done(rng, task, thinking, rng.random() < ERROR_SHARE, calls)
+        calls += len(task.steps)
+    return Chat("tools", messages, [tool.schema for tool in box.tools], thinking)
+
+
+def answered(sample: Sample, thinking: bool) -> list[Message]:
+    """The answer to a question without calls."""
+    if thinking:
+        return [assistant(sample.conclusion, sample.thinking)]
+    return [assistant(sample.answer)]
+
+
+def one_call(rng: Random) -> Chat:
+    """One task of a single call, which may fail, for measuring."""
+    box = a_box(rng)
+    task = rng.choice(box.single)(rng)
+    fails = rng.random() < 0.2
+    messages = [user(asked(rng, task)), *done(rng, task, False, fails, 0)]
+    return Chat("one call", messages, [tool.schema for tool in box.tools])
+
+
+def three_steps(rng: Random) -> Chat:
+    """One task of three calls, for measuring."""
+    box = a_box(rng)
+    task = a_task(rng, box, three=True)
+    messages = [user(asked(rng, task)), *done(rng, task, False, False, 0)]
+    return Chat("three steps", messages, [tool.schema for tool in box.tools])
+
+
+def no_call(rng: Random) -> Chat:
+    """One question that needs no tool, for measuring."""
+    box = a_box(rng)
+    sample = known(rng, box)
+    messages = [user(sample.prompt), *answered(sample, False)]
+    return Chat("no call", messages, [tool.schema for tool in box.tools])

@@ -1,0 +1,41 @@
+"""How people write: without capitals, without a final mark, with an opening; and invented names."""
+
+from random import Random
+
+ONSETS = "b d f g h j k l m n p r s t v z br dr gr kl pl sh st tr".split()
+VOWELS = "a e i o u ai ea oo".split()
+CODAS = "n r l s t m k x nd rt".split() + [""] * 8
+STARTS = frozenset(
+    "what what's how add subtract multiply divide calculate can if give work solve tell compute "
+    "sort put reverse say count which keep is there write please i in take share show find "
+    "why name do does who where when pick choose".split()
+)
+
+
+def invented_word(rng: Random, least: int = 1, most: int = 3) -> str:
+    """A word that no language has, of so many syllables."""
+    syllables = [
+        rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
+        for _ in range(rng.randint(least, most))
+    ]
+    return "".join(syllables)
+
+
+def invented_name(rng: Random) -> str:
+    """An invented first name."""
+    return invented_word(rng, 1, 2).capitalize()
+
+
+def loosely(rng: Random, prompt: str) -> str:
+    """The prompt as it is, or as people type who are in a hurry or polite."""
+    first, _, rest = prompt.partition(" ")
+    if rest and first.lower() in STARTS and first != "I":
+        if rng.random() < 0.2:
+            prompt = f"{first.lower()} {rest}"
+        elif rng.random() < 0.05:
+            prompt = f"Please {first.lower()} {rest}" if prompt.endswith(".") else prompt
+    if rng.random() < 0.2:
+        prompt = prompt.rstrip("?.")
+    if rng.random() < 0.03:
+        prompt += " please" if prompt[-1:].isalnum() else " Please."
+    return prompt
