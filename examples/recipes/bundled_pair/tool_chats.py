@@ -5,6 +5,7 @@ A request that fits a tool is done by the tool; anything else is answered as wit
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from arithmetic import stories
@@ -14,22 +15,39 @@ from lists import lists
 from outside import outside
 from sample import Chat, Message, Sample, assistant, user
 from system_prompts import instructions
-from tool_schemas import Tool, add_tool, list_tool, read_tool, time_tool
+from tool_chains import (
+    add_chain,
+    file_in_folder,
+    file_of_file,
+    lookup_action,
+    lookup_sum,
+    number_in_file,
+    numbers_in_file,
+    numbers_in_folder,
+    read_action,
+    read_lookup,
+    two_files,
+)
+from tool_schemas import (
+    Action,
+    Lookup,
+    Tool,
+    action_tool,
+    add_tool,
+    list_tool,
+    lookup_tool,
+    read_tool,
+    time_tool,
+)
 from tool_tasks import (
     Step,
     Task,
-    action_tools,
-    add_chain,
+    action_task,
     add_task,
-    folder_file,
     list_task,
-    lookup_sum,
-    lookup_tools,
-    one_file,
-    read_lookup,
+    lookup_task,
     read_task,
     time_task,
-    two_files,
 )
 from wording import loosely
 
@@ -49,6 +67,9 @@ ERRORS = (
 )
 
 
+Make = Callable[[Random], Task]
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """The tools of a chat, and what makes tasks for them: of one call, and of several.
@@ -57,61 +78,80 @@ class Box:
     """
 
     tools: list[Tool]
-    single: list[Callable[[Random], Task]]
-    chains: list[Callable[[Random], Task]]
-    missing: list[Callable[[Random], Task]]
+    single: list[Make]
+    chains: list[Make]
+    missing: list[Make]
     adds: bool
 
 
-def a_box(rng: Random, all_kinds: bool = False) -> Box:
-    """Some of the tools; with `all_kinds` each of them."""
-
-    def wanted(share: float) -> bool:
-        return all_kinds or rng.random() < share
-
-    read = read_tool(rng) if wanted(0.6) else None
-    listing = list_tool(rng) if wanted(0.45) else None
-    add = add_tool(rng) if wanted(0.55) else None
-    time = time_tool(rng) if wanted(0.4) else None
-    made = [lookup_tools(rng) for _ in range(rng.choice((0, 1, 1, 2)) + all_kinds)]
-    acting = [action_tools(rng) for _ in range(rng.choice((0, 0, 1, 1, 2)) + all_kinds)]
-    if not (read or listing or add or time or made or acting):
-        made = [lookup_tools(rng)]
+def a_box(rng: Random) -> Box:
+    """One to eight tools."""
+    read = read_tool(rng) if rng.random() < 0.6 else None
+    listing = list_tool(rng) if rng.random() < 0.45 else None
+    add = add_tool(rng) if rng.random() < 0.55 else None
+    time = time_tool(rng) if rng.random() < 0.4 else None
+    lookups = [lookup_tool(rng) for _ in range(rng.choice((0, 1, 1, 2)))]
+    actions = [action_tool(rng) for _ in range(rng.choice((0, 0, 1, 1, 2)))]
+    if not (read or listing or add or time or lookups or actions):
+        lookups = [lookup_tool(rng)]
     tools = [tool for tool in (read, listing, add, time) if tool]
-    tools += [tool for tool, _ in made + acting]
-    names = [tool.name for tool in tools]
-    if len(set(names)) < len(names):
-        return a_box(rng, all_kinds)
-    single: list[Callable[[Random], Task]] = [make for _, make in made + acting]
-    chains: list[Callable[[Random], Task]] = []
-    if read:
-        single.append(lambda rng: read_task(rng, read))
-    if listing:
-        single.append(lambda rng: list_task(rng, listing))
-    if time:
-        single.append(lambda rng: time_task(rng, time))
+    tools += [each.tool for each in (*lookups, *actions)]
+    if len({tool.name for tool in tools}) < len(tools):
+        return a_box(rng)
+    single: list[Make] = [partial(lookup_task, lookup=lookup) for lookup in lookups]
+    single += [partial(action_task, action=action) for action in actions]
+    missing: list[Make] = [
+        partial(lookup_task, lookup=lookup_tool(rng)),
+        partial(action_task, action=action_tool(rng)),
+    ]
+    for tool, make, other in (
+        (read, read_task, read_tool),
+        (listing, list_task, list_tool),
+        (time, time_task, time_tool),
+    ):
+        if tool:
+            single.append(partial(make, tool=tool))
+        else:
+            missing.append(partial(make, tool=other(rng)))
     if add:
-        single.append(lambda rng: add_task(rng, add))
-        chains.append(lambda rng: add_chain(rng, add))
-        chains += [lambda rng, make=make: lookup_sum(rng, make, add) for _, make in made]
-    if read and add:
-        chains.append(lambda rng: one_file(rng, read, add))
-        chains.append(lambda rng: two_files(rng, read, add))
-    if listing and read:
-        chains.append(lambda rng: folder_file(rng, listing, read, None))
-        if add:
-            chains.append(lambda rng: folder_file(rng, listing, read, add))
-    if read:
-        chains += [lambda rng, make=make: read_lookup(rng, read, make) for _, make in made]
-    missing = [lookup_tools(rng)[1], action_tools(rng)[1]]
-    if not read:
-        missing.append(lambda rng: read_task(rng, read_tool(rng)))
-    if not listing:
-        missing.append(lambda rng: list_task(rng, list_tool(rng)))
-    if not time:
-        missing.append(lambda rng: time_task(rng, time_tool(rng)))
+        single.append(partial(add_task, tool=add))
+    chains = some_chains(read, listing, add, lookups, actions)
     rng.shuffle(tools)
     return Box(tools, single, chains, missing, add is not None)
+
+
+def some_chains(
+    read: Tool | None,
+    listing: Tool | None,
+    add: Tool | None,
+    lookups: Sequence[Lookup],
+    actions: Sequence[Action],
+) -> list[Make]:
+    """What makes tasks of several calls for these tools."""
+    chains: list[Make] = []
+    single_text = [action for action in actions if action.kinds == ("string",)]
+    if add:
+        chains.append(partial(add_chain, add=add))
+        chains += [partial(lookup_sum, lookup=lookup, add=add) for lookup in lookups]
+    if read:
+        chains.append(partial(file_of_file, read=read))
+        chains += [partial(read_lookup, read=read, lookup=each, add=add) for each in lookups]
+        chains += [partial(read_action, read=read, action=action) for action in single_text]
+    if read and add:
+        chains += [
+            partial(make, read=read, add=add)
+            for make in (number_in_file, numbers_in_file, two_files)
+        ]
+    if listing and read:
+        chains.append(partial(file_in_folder, listing=listing, read=read))
+        if add:
+            chains.append(partial(numbers_in_folder, listing=listing, read=read, add=add))
+    chains += [
+        partial(lookup_action, lookup=lookup, action=action)
+        for lookup in lookups
+        for action in single_text
+    ]
+    return chains
 
 
 def in_turn(rng: Random, tasks: Sequence[Task]) -> Task:

@@ -1,14 +1,14 @@
-"""Tasks for tools, of one call or of several that need each other's results."""
+"""Tasks for tools that take one call, and what the tools give back."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from arithmetic import NAMES
 from lists import WORDS
-from tool_schemas import Tool, action_tool, lookup_tool
+from tool_schemas import Action, Lookup, Tool
 from wording import invented_name, invented_word
 
 ENDINGS = ".txt .txt .txt .md .csv .json .py .log".split()
@@ -179,7 +179,7 @@ def sum_step(rng: Random, tool: Tool, a: int, b: int) -> Step:
 def add_task(rng: Random, tool: Tool) -> Task:
     """Add two numbers of any size."""
     a, b = a_number(rng), a_number(rng)
-    orders = (f"add {a} and {b}", f"add {b} to {a}", f"compute {a} + {b}", f"sum {a} and {b}")
+    orders = (f"add {a} and {b}", f"add {a} to {b}", f"compute {a} + {b}", f"sum {a} and {b}")
     questions = (
         f"What is {a} plus {b}?",
         f"What is {a} + {b}?",
@@ -221,237 +221,82 @@ def looked_up(rng: Random) -> str | int:
     return a_word(rng)
 
 
-def lookup_tools(rng: Random) -> tuple[Tool, Callable[[Random], Task]]:
-    """A new lookup tool, and what makes tasks for it."""
-    lookup = lookup_tool(rng)
-    tool, attribute = lookup.tool, lookup.attribute
-
-    def make(rng: Random) -> Task:
-        value = rng.choice((a_word, a_word, a_person))(rng)
-        if rng.random() < 0.15:
-            value = rng.choice(("the {}", "{} 2", "my {}", "a-{}", "{}7", "old {}")).format(value)
-        orders = (
-            f"get the {attribute} of {value}",
-            f"find the {attribute} of {value}",
-            f"look up the {attribute} of {value}",
-            f"check the {attribute} of {value}",
-            f"tell me the {attribute} of {value}",
-        )
-        questions = (
-            f"What is the {attribute} of {value}?",
-            f"What's the {attribute} of {value}?",
-            f"I need the {attribute} of {value}.",
-            f"Can you find the {attribute} of {value}?",
-            f"What {attribute} does {value} have?",
-            f"Use {tool.name} for {value}.",
-            f"Call {tool.name} with {value}.",
-        )
-        found = looked_up(rng)
-        step = Step(tool, {tool.arguments[0]: value}, boxed(rng, attribute, found))
-        return Task(
-            rng.choice(orders), questions, (step,), f"The {attribute} of {value} is {found}."
-        )
-
-    return tool, make
+def a_value(rng: Random) -> str:
+    """What a lookup is about: a word, a name, or a word with something around it."""
+    value = rng.choice((a_word, a_word, a_person))(rng)
+    if rng.random() < 0.15:
+        return rng.choice(("the {}", "{} 2", "my {}", "a-{}", "{}7", "old {}")).format(value)
+    return value
 
 
-def action_tools(rng: Random) -> tuple[Tool, Callable[[Random], Task]]:
-    """A new tool that does something, and what makes tasks for it."""
-    action = action_tool(rng)
-    tool = action.tool
-
-    def value_of(rng: Random, kind: str) -> Any:
-        if kind == "integer":
-            return a_number(rng)
-        if kind == "boolean":
-            return rng.random() < 0.5
-        return rng.choice((a_word, a_word, a_person, a_file))(rng)
-
-    def make(rng: Random) -> Task:
-        arguments = {
-            key: value_of(rng, kind) for key, kind in zip(tool.arguments, action.kinds, strict=True)
-        }
-        typed = {key: json.dumps(value).strip('"') for key, value in arguments.items()}
-        with_them = " and ".join(f"{key} {value}" for key, value in typed.items())
-        equal = ", ".join(f"{key} = {value}" for key, value in typed.items())
-        colon = ", ".join(f"{key}: {value}" for key, value in typed.items())
-        what = f"{action.verb} the {action.noun}"
-        orders = (
-            f"{what} with {with_them}",
-            f"{what} ({equal})",
-            f"{action.verb} a {action.noun} with {with_them}",
-        )
-        questions = (
-            f"Can you {what} with {with_them}?",
-            f"Use {tool.name} with {with_them}.",
-            f"Call {tool.name} with {equal}.",
-            f"I want to {action.verb} a {action.noun}: {colon}",
-            f"Use the tool {tool.name} ({equal}).",
-        )
-        result = rng.choice(
-            (
-                "ok",
-                "done",
-                "OK",
-                f"{action.noun} {a_number(rng)}",
-                "true",
-                '{"status": "ok"}',
-                f"id {a_number(rng)}",
-                a_word(rng),
-            )
-        )
-        return Task(
-            rng.choice(orders),
-            questions,
-            (Step(tool, arguments, result),),
-            f"Done. The tool says: {result}",
-        )
-
-    return tool, make
+def lookup_step(rng: Random, lookup: Lookup, value: str, found: str | int) -> Step:
+    """The call that looks something up."""
+    result = boxed(rng, lookup.attribute, found)
+    return Step(lookup.tool, {lookup.tool.arguments[0]: value}, result)
 
 
-# Tasks whose steps need each other
-
-
-def two_files(rng: Random, read: Tool, add: Tool) -> Task:
-    """Add the numbers of two files."""
-    first, second = a_file(rng), a_file(rng)
-    a, b = a_number(rng), a_number(rng)
-    steps = (
-        Step(read, {read.arguments[0]: first}, holding(rng, a)),
-        Step(read, {read.arguments[0]: second}, holding(rng, b)),
-        sum_step(rng, add, a, b),
-    )
-    order = rng.choice(
-        (
-            f"read {first} and {second} and add their numbers",
-            f"add the number in {first} to the number in {second}",
-            f"read the files {first} and {second} and add the numbers in them",
-        )
+def lookup_task(rng: Random, lookup: Lookup) -> Task:
+    """Look something up and say it."""
+    tool, attribute, value, found = lookup.tool, lookup.attribute, a_value(rng), looked_up(rng)
+    orders = (
+        f"get the {attribute} of {value}",
+        f"find the {attribute} of {value}",
+        f"look up the {attribute} of {value}",
+        f"check the {attribute} of {value}",
+        f"tell me the {attribute} of {value}",
     )
     questions = (
-        f"What is the sum of the numbers in {first} and {second}?",
-        f"How much are the numbers in {first} and {second} together?",
+        f"What is the {attribute} of {value}?",
+        f"What's the {attribute} of {value}?",
+        f"I need the {attribute} of {value}.",
+        f"Can you find the {attribute} of {value}?",
+        f"What {attribute} does {value} have?",
+        f"Use {tool.name} for {value}.",
+        f"Call {tool.name} with {value}.",
     )
-    return Task(order, questions, steps, f"The sum is {a + b}.")
+    steps = (lookup_step(rng, lookup, value, found),)
+    return Task(rng.choice(orders), questions, steps, f"The {attribute} of {value} is {found}.")
 
 
-def holding(rng: Random, number: int) -> str:
-    """The content of a file in which there is one number."""
-    texts = ("{}", "{}", "{a} = {}", "The number is {}.", "{name} has {} {a}s.", "{a}: {}")
-    return rng.choice(texts).format(number, a=a_word(rng), name=a_person(rng))
+def argument(rng: Random, kind: str) -> Any:
+    """A value of a JSON type."""
+    if kind == "integer":
+        return a_number(rng)
+    if kind == "boolean":
+        return rng.random() < 0.5
+    return rng.choice((a_word, a_word, a_person, a_file))(rng)
 
 
-def one_file(rng: Random, read: Tool, add: Tool) -> Task:
-    """Add the two numbers of a file, or a number to that in a file."""
-    path, a, b = a_file(rng), a_number(rng), a_number(rng)
-    if rng.random() < 0.5:
-        text = rng.choice(("{} {}", "{}\n{}", "{}, {}", "{} and {}", "a = {}\nb = {}")).format(a, b)
-        order = rng.choice(
-            (
-                f"read {path} and add the two numbers in it",
-                f"add the numbers in {path}",
-                f"read the file {path} and add its numbers",
-            )
-        )
-        questions = (f"What is the sum of the numbers in {path}?",)
-    else:
-        text = holding(rng, a)
-        order = rng.choice(
-            (
-                f"read {path} and add {b} to the number in it",
-                f"add {b} to the number in {path}",
-            )
-        )
-        questions = (f"How much is the number in {path} plus {b}?",)
-    steps = (Step(read, {read.arguments[0]: path}, text), sum_step(rng, add, a, b))
-    return Task(order, questions, steps, f"The sum is {a + b}.")
+def action_result(rng: Random, action: Action) -> str:
+    """What a tool says when it has done something."""
+    number = a_number(rng)
+    said = ("ok", "done", "OK", "true", '{"status": "ok"}', f"id {number}", a_word(rng))
+    return rng.choice((*said, f"{action.noun} {number}"))
 
 
-def folder_file(rng: Random, listing: Tool, read: Tool, add: Tool | None) -> Task:
-    """List a folder, read the only file in it, and add to its number if there is a tool."""
-    folder = a_folder(rng)
-    name = some_files(rng, 1)[0]
-    path = f"{folder.rstrip('/')}/{name}"
-    first = list_step(rng, listing, folder, [name])
-    if add is None:
-        text = a_text(rng)
-        order = rng.choice(
-            (
-                f"list {folder} and read the file in it",
-                f"read the file in the folder {folder}",
-            )
-        )
-        questions = (f"What does the file in {folder} say?",)
-        report = f"The file {path} says: {text}"
-        return Task(order, questions, (first, Step(read, {read.arguments[0]: path}, text)), report)
-    a, b = a_number(rng), a_number(rng)
-    order = rng.choice(
-        (
-            f"list {folder}, read the file in it and add {b} to its number",
-            f"find the file in {folder}, read it and add {b} to the number in it",
-        )
+def action_task(rng: Random, action: Action) -> Task:
+    """Do something whose arguments are all named."""
+    tool = action.tool
+    arguments = {
+        key: argument(rng, kind) for key, kind in zip(tool.arguments, action.kinds, strict=True)
+    }
+    typed = {key: json.dumps(value).strip('"') for key, value in arguments.items()}
+    with_them = " and ".join(f"{key} {value}" for key, value in typed.items())
+    equal = ", ".join(f"{key} = {value}" for key, value in typed.items())
+    colon = ", ".join(f"{key}: {value}" for key, value in typed.items())
+    what = f"{action.verb} the {action.noun}"
+    orders = (
+        f"{what} with {with_them}",
+        f"{what} ({equal})",
+        f"{action.verb} a {action.noun} with {with_them}",
     )
-    questions = (f"How much is the number in the only file of {folder} plus {b}?",)
-    steps = (
-        first,
-        Step(read, {read.arguments[0]: path}, holding(rng, a)),
-        sum_step(rng, add, a, b),
+    questions = (
+        f"Can you {what} with {with_them}?",
+        f"Use {tool.name} with {with_them}.",
+        f"Call {tool.name} with {equal}.",
+        f"I want to {action.verb} a {action.noun}: {colon}",
+        f"Use the tool {tool.name} ({equal}).",
     )
-    return Task(order, questions, steps, f"The sum is {a + b}.")
-
-
-def add_chain(rng: Random, add: Tool) -> Task:
-    """Add three or four numbers, one after the other."""
-    numbers = [a_number(rng) for _ in range(rng.choice((3, 4, 4)))]
-    steps, total = [], numbers[0]
-    for number in numbers[1:]:
-        steps.append(sum_step(rng, add, total, number))
-        total += number
-    listed = ", ".join(str(number) for number in numbers)
-    later = ", then ".join(f"add {number}" for number in numbers[2:])
-    order = rng.choice(
-        (
-            f"add {numbers[0]} and {numbers[1]}, then {later}",
-            f"add these numbers: {listed}",
-            f"add up {listed}",
-        )
-    )
-    return Task(order, (f"What is the sum of {listed}?",), tuple(steps), f"The sum is {total}.")
-
-
-def lookup_sum(rng: Random, make: Callable[[Random], Task], add: Tool) -> Task:
-    """Look up two numbers and add them."""
-    first, second = make(rng), make(rng)
-    a, b = a_number(rng), a_number(rng)
-    lookups = []
-    for task, number in ((first, a), (second, b)):
-        step = task.steps[0]
-        lookups.append(Step(step.tool, step.arguments, str(number)))
-    attribute = first.report.split()[1]
-    x, y = (next(iter(step.arguments.values())) for step in lookups)
-    order = rng.choice(
-        (
-            f"get the {attribute} of {x} and the {attribute} of {y} and add them",
-            f"add the {attribute} of {x} and the {attribute} of {y}",
-        )
-    )
-    questions = (f"What is the {attribute} of {x} plus the {attribute} of {y}?",)
-    steps = (*lookups, sum_step(rng, add, a, b))
-    return Task(order, questions, steps, f"The sum is {a + b}.")
-
-
-def read_lookup(rng: Random, read: Tool, make: Callable[[Random], Task]) -> Task:
-    """Look up something for what a file names."""
-    path, lookup = a_file(rng), make(rng)
-    value = next(iter(lookup.steps[0].arguments.values()))
-    attribute = lookup.report.split()[1]
-    order = rng.choice(
-        (
-            f"read {path} and get the {attribute} of what it names",
-            f"read {path} and look up the {attribute} of the thing in it",
-        )
-    )
-    questions = (f"What is the {attribute} of the thing in {path}?",)
-    steps = (Step(read, {read.arguments[0]: path}, str(value)), lookup.steps[0])
-    return Task(order, questions, steps, lookup.report)
+    result = action_result(rng, action)
+    steps = (Step(tool, arguments, result),)
+    return Task(rng.choice(orders), questions, steps, f"Done. The tool says: {result}")
