@@ -14,8 +14,8 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.installation import versions
 from dflash_mlx.options import GenerationOptions
 
 from .answer import Answer, JsonView, answer_prompt
@@ -325,17 +325,11 @@ class RunLog:
 
     def started(self, command: str) -> None:
         """Add the first line: command, versions and machine."""
-        from importlib.metadata import version  # slow to import
-
         self.write(
             "start",
             time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             command=command,
-            versions={
-                "dflash": __version__,
-                **{name: version(name) for name in ("mlx", "mlx-lm")},
-                "python": platform.python_version(),
-            },
+            versions={**versions(), "python": platform.python_version()},
             machine=platform.platform(),
             processor=platform.processor() or platform.machine(),
         )

@@ -1,10 +1,19 @@
-"""How this copy of the package was installed: the command that adds another package to it."""
+"""This installation: its versions, and the command that adds a package to it."""
 
 import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+
+from dflash_mlx import __version__
+
+
+def versions() -> dict[str, str]:
+    """The versions of this program, MLX and mlx-lm, as `--json` and files give them."""
+    from importlib.metadata import version  # slow to import
+
+    return {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")}
 
 
 def install_command(package: str) -> str:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dflash_mlx import __version__
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import UsageError
+from dflash_mlx.installation import versions
 from dflash_mlx.options import TREE_BUDGET, GenerationOptions
 from dflash_mlx.types import Block, Progress, silent
 
@@ -278,15 +278,13 @@ class LocalBackend:
 
     def answer_json(self, stats: Stats, options: GenerationOptions) -> dict[str, Any]:
         """Mode, draft counts, peak memory (GB) and versions."""
-        from importlib.metadata import version  # slow to import
-
         import mlx.core as mx
 
         return {
             "mode": self.options(options).mode,
             "speculation": self._speculation_json(stats, self.options(options)),
             "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 4),
-            "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
+            "versions": versions(),
         }
 
     def _speculation_json(self, stats: Stats, options: GenerationOptions) -> dict[str, Any] | None:

@@ -97,11 +97,10 @@ def check_all(pair: "Pair", out: Output) -> list["KernelResult"]:
 def check_environment(model: str, switch: str) -> dict[str, Any]:
     """The machine, the model and the versions that the results hold for."""
     import platform
-    from importlib.metadata import version
 
     import mlx.core as mx
 
-    from dflash_mlx import __version__
+    from dflash_mlx.installation import versions
 
     info = mx.device_info()
     return {
@@ -110,7 +109,7 @@ def check_environment(model: str, switch: str) -> dict[str, Any]:
         "system": platform.platform(),
         "model": model,
         "switch": switch,
-        "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
+        "versions": versions(),
     }
 
 

@@ -12,7 +12,6 @@ import platform
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median, quantiles
 from types import TracebackType
@@ -23,11 +22,11 @@ import numpy as np
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from dflash_mlx import __version__
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.installation import versions
 from dflash_mlx.models.precision import bits_of
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
@@ -308,12 +307,7 @@ def facts_of(pair: Pair, schedule: Schedule) -> dict[str, Any]:
             "cooldown": schedule.cooldown,
         },
         "machine": machine_facts(),
-        "versions": {
-            "dflash": __version__,
-            "mlx": version("mlx"),
-            "mlx_lm": version("mlx-lm"),
-            "python": platform.python_version(),
-        },
+        "versions": {**versions(), "python": platform.python_version()},
     }
 
 

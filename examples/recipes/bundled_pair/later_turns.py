@@ -206,7 +206,7 @@ def turn(sample: Sample, about: Any = None) -> Turn:
         topic, about, conclusion = "how to", steps[1], ""
     elif sample.answer in KIND_OF:
         topic, about = "fact", KIND_OF[sample.answer]
-    elif sample.family == "arithmetic" and 0 <= int(sample.short) < SUM_LIMIT:
+    elif sample.family == "arithmetic" and 0 <= int(sample.short or -1) < SUM_LIMIT:
         topic, about = "number", int(sample.short)
     elif re.fullmatch(r"\w+(, \w+)+", conclusion):
         topic, about = "list", conclusion.split(", ")

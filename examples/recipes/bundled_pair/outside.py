@@ -134,7 +134,7 @@ TEMPLATES = {
     What is the logarithm of {big}? | What is the average of {series}? | Name the first {n} primes.
     What is the median of {series}? | Turn {fraction} into a decimal. | What is {fraction} of {big}?
     cos({n}) + sin({n}) | Calculate {big} times {over}. | What is {over} squared? | {over} × {over}
-    What is {n} {word} {n}? | {big} / {over}
+    What is {n} {word} {n}? | {big} / {over} | {over} x {over} | How much is {over} times {over}?
     A {object} costs {decimal} {currency} and is {n}% cheaper today. What does it cost?""",
     "programming": """Write a {code} program that {task}. | Which is better, {code} or {code}?
     How do I install {tool}? | Explain this: SELECT {word}, {word} FROM {word}s WHERE {word} > {n};

@@ -24,7 +24,7 @@ from lists import list_task
 from outside import KINDS as OUTSIDE_KINDS
 from outside import UNSEEN, outside_kind
 from sample import Chat, Message, Sample, answer_text, assistant, user
-from sums import MINUS, PLUS, TIMES, calculation
+from sums import FACTOR_LIMIT, MINUS, PLUS, TIMES, calculation
 from system_prompts import system_prompts
 from text import FAMILIES, WEIGHTS, held_out_chats
 from tool_chats import no_call, one_call, three_steps
@@ -68,7 +68,8 @@ def sum_in_words(number: int, rng: Random) -> Sample:
             for word in sample.prompt.replace("?", " ").replace(".", " ").replace(",", " ").split()
             if word.isdigit()
         ]
-        if max(numbers) <= 100 and not sample.short.startswith("-"):
+        top = FACTOR_LIMIT if operation is TIMES else 100
+        if max(numbers) <= top and not sample.short.startswith("-"):
             return sample
 
 

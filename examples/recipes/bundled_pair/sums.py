@@ -51,13 +51,24 @@ def subtract(a: int, b: int) -> str:
 
 
 def multiply(a: int, b: int) -> str:
-    """The step of a times b, from the table."""
-    return f"{a} times {b} is {a * b}."
+    """The step of a times b from the table; the steps by tens and ones beyond it, b below 10."""
+    if a <= FACTOR_LIMIT and b <= FACTOR_LIMIT:
+        return f"{a} times {b} is {a * b}."
+    tens, ones = a // 10 * 10, a % 10
+    if not ones:
+        return f"{a // 10} times {b} is {a // 10 * b}, so {a} times {b} is {a * b}."
+    return (
+        f"{tens} times {b} is {tens * b}. {ones} times {b} is {ones * b}. "
+        f"{tens * b} + {ones * b} = {a * b}, so {a} times {b} is {a * b}."
+    )
 
 
 def divide(a: int, b: int) -> str:
-    """The step of an exact a / b, from the table."""
-    return f"{b} times {a // b} is {a}, so {a} divided by {b} is {a // b}."
+    """The step of a / b, from the table."""
+    step = f"{b} times {a // b} is {a // b * b}"
+    if a % b:
+        return f"{step}. {a} - {a // b * b} = {a % b} is left over."
+    return f"{step}, so {a} divided by {b} is {a // b}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +240,14 @@ OPERATIONS = (PLUS, MINUS, TIMES, DIVIDED)
 
 def numbers(rng: Random, operation: Operation) -> tuple[int, int]:
     """Two numbers to calculate with; most of those for sums are at most 100."""
-    if operation in (TIMES, DIVIDED):
-        a, b = rng.randint(0, FACTOR_LIMIT), rng.randint(0, FACTOR_LIMIT)
-        return (a, b) if operation is TIMES else (a * max(b, 1), max(b, 1))
+    if operation is TIMES:
+        if rng.random() < 0.15:
+            return rng.randint(FACTOR_LIMIT + 1, 99), rng.randint(2, 9)
+        return rng.randint(0, FACTOR_LIMIT), rng.randint(0, FACTOR_LIMIT)
+    if operation is DIVIDED:
+        a, b = rng.randint(0, FACTOR_LIMIT), rng.randint(1, FACTOR_LIMIT)
+        rest = rng.randrange(b) if rng.random() < 0.2 else 0
+        return a * b + rest, b
     top = SUM_LIMIT - 1 if rng.random() < 0.15 else 100
     a, b = rng.randint(0, top), rng.randint(0, rng.choice((9, 20, top, top)))
     if operation is MINUS and b > a and rng.random() < 0.95:
@@ -246,14 +262,44 @@ def calculation(rng: Random, operation: Operation, ask: str) -> Sample:
         a, b = max(a, b), min(a, b)
     prompt = ask.format(a=a, b=b, sign=rng.choice(operation.signs))
     steps, result = operation.steps(a, b), operation.result(a, b)
-    if operation in (TIMES, DIVIDED):
+    short = str(result)
+    if operation is DIVIDED and a % b:
+        conclusion, short = f"The answer is {result}, and {a % b} is left over.", ""
+    elif operation in (TIMES, DIVIDED):
         conclusion = f"The answer is {result}."
     else:
         conclusion = f"{a} {operation.word} {b} is {result}."
-    return Sample("arithmetic", prompt, steps, f"{steps}\n\n{conclusion}", conclusion, str(result))
+    return Sample("arithmetic", prompt, steps, f"{steps}\n\n{conclusion}", conclusion, short)
+
+
+def three_numbers(rng: Random) -> Sample:
+    """Two sums or differences, one after the other."""
+    a, b, c = (rng.randint(0, 99) for _ in range(3))
+    first = rng.choice((PLUS, MINUS)) if b <= a else PLUS
+    middle = first.result(a, b)
+    second = rng.choice((PLUS, MINUS)) if c <= middle else PLUS
+    result = second.result(middle, c)
+    spoken = f"{a} {first.word} {b} {second.word} {c}"
+    written = f"{a} {first.signs[0]} {b} {second.signs[0]} {c}"
+    ask = rng.choice(
+        (
+            f"What is {spoken}?",
+            f"What is {written}?",
+            written,
+            f"{written} = ?",
+            written.replace(" ", ""),
+            f"How much is {spoken}?",
+            f"Calculate {written}.",
+        )
+    )
+    steps = f"{first.steps(a, b)} {second.steps(middle, c)}"
+    conclusion = f"{spoken} is {result}."
+    return Sample("arithmetic", ask, steps, f"{steps}\n\n{conclusion}", conclusion, str(result))
 
 
 def sums(rng: Random) -> Sample:
     """A calculation without a story, in any words."""
+    if rng.random() < 0.06:
+        return three_numbers(rng)
     operation = rng.choices(OPERATIONS, (4, 4, 3, 1))[0]
     return calculation(rng, operation, rng.choice(operation.asks + operation.more))
