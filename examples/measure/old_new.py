@@ -377,13 +377,16 @@ def as_data(text: str) -> Any:
 
 
 def without_measured(value: Any) -> Any:
-    """JSON without measured values, and without those that name a time or place."""
+    """JSON without measured values, and without those that name a time or place.
+
+    Log-probabilities keep three decimals: their last bits depend on which answers share a pass.
+    """
     if isinstance(value, dict):
         kept = {k: v for k, v in value.items() if not MEASURED.fullmatch(k)}
         return {k: without_measured(v) for k, v in kept.items()}
     if isinstance(value, list):
         return [without_measured(each) for each in value]
-    return value
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def run_cli(call: Call) -> Result:

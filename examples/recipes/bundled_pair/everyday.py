@@ -40,6 +40,18 @@ MONTHS = (
     "January February March April May June July August September October November December"
 ).split()
 LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+COUNTS = {
+    "days in a week": 7,
+    "months in a year": 12,
+    "hours in a day": 24,
+    "minutes in an hour": 60,
+    "seconds in a minute": 60,
+    "weeks in a year": 52,
+    "days in a year": 365,
+    "letters in the alphabet": 26,
+    "centimetres in a metre": 100,
+    "seasons in a year": 4,
+}
 HOW_TO = {
     "make tea": "boil some water|put a tea bag in a cup|pour the hot water over it|wait three minutes and take the bag out",
     "boil an egg": "put the egg in a pot of water|bring the water to the boil|wait eight minutes|cool the egg under cold water",
@@ -125,6 +137,7 @@ FACTS: dict[str, Facts] = {
     "day before": neighbours("day", "before", DAYS, -1),
     "month after": neighbours("month", "after", MONTHS, 1),
     "month before": neighbours("month", "before", MONTHS, -1),
+    "count": {key: (f"There are {v} {k}.", str(v)) for k, v in COUNTS.items() for key in (k, k.replace(" in ", " are in "))},
     "length": {k: (f"There are {v} days in {k}.", str(v)) for k, v in zip(MONTHS, LENGTHS, strict=True)},
 }  # fmt: skip
 QUESTIONS = {
@@ -159,12 +172,13 @@ QUESTIONS = {
     "month after": ("Which month comes after {}?", "What month is after {}?"),
     "month before": ("Which month comes before {}?", "What month is before {}?"),
     "length": ("How many days are in {}?", "How long is {}?"),
+    "count": ("How many {}?", "Do you know how many {}?", "Tell me how many {}."),
 }
 GROUPS = (
     ("capital", "capital", "country"),
     ("opposite",),
     ("sound", "young"),
-    ("day after", "day before", "month after", "month before", "length", "length"),
+    ("day after", "day before", "month after", "month before", "length", "count"),
 )
 
 

@@ -10,138 +10,54 @@ from arithmetic import arithmetic
 from everyday import FACTS, HONEST, HOW_TO, SMALL_TALK, everyday
 from functions import answered, renamed
 from functions import question as function_question
+from later_words import (
+    AGAIN,
+    ANOTHER_SUM,
+    ARGUMENTS,
+    AROUND,
+    BACK,
+    BRIEFLY,
+    ENDINGS,
+    GUESS,
+    INSIST,
+    ITEM,
+    LENGTH,
+    NOUNS,
+    ONE_WORD,
+    ONLY_NUMBER,
+    ONWARD,
+    OTHER_FACT,
+    OTHER_WAY,
+    RENAME,
+    STEP,
+    STEPS,
+    SUMS,
+    SURE,
+    THANKS,
+    TITLE,
+    VALUE,
+    VERBS,
+)
 from lists import PLACES, lists
 from outside import outside
 from sample import Chat, Message, Sample, assistant, is_held_out, user
-from sums import FACTOR_LIMIT, SUM_LIMIT, add, divide, multiply, subtract
-from wording import invented_word
+from sums import (
+    FACTOR_LIMIT,
+    MINUS,
+    PLUS,
+    SUM_LIMIT,
+    TIMES,
+    add,
+    calculation,
+    divide,
+    multiply,
+    subtract,
+)
+from wording import english, invented_word
 
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-    "fifteen sixteen seventeen eighteen nineteen"
-).split()
-TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
 KIND_OF = {answer: kind for kind, table in FACTS.items() for answer, _ in table.values()}
 # A day or month may also be asked for in the other direction.
 TURNED = {f"{what} {word}" for what in ("day", "month") for word in ("after", "before")}
-
-# Phrasings of the follow-ups, in lower case and with a final mark; `typed` varies both.
-SUMS = {
-    "plus": (
-        "and plus {n}?|plus {n}|now add {n}.|add {n} to that.|what about plus {n}?|"
-        "and if I add {n}?|and {n} more?|+ {n}"
-    ).split("|"),
-    "minus": (
-        "and minus {n}?|minus {n}|take away {n}.|now subtract {n}.|"
-        "take {n} from that.|and if I take away {n}?|and {n} less?|- {n}"
-    ).split("|"),
-    "times": (
-        "times {n}?|and times {n}?|now multiply by {n}.|multiply that by {n}.|"
-        "what about times {n}?|and if I multiply it by {n}?|and {n} times that?"
-    ).split("|"),
-    "double": (
-        "double it.|and twice that?|now double that.|and the double?|"
-        "and if I double it?|what is twice as much?"
-    ).split("|"),
-    "half": (
-        "and half of that?|half of it?|now halve it.|and the half?|"
-        "what is half as much?|and divided by 2?"
-    ).split("|"),
-}
-ANY_FACT = ("and {}?|what about {}?|how about {}?|and for {}?|now {}.|{}?").split("|")
-OTHER_FACT = {
-    "capital": [*ANY_FACT, *"and of {}?|and the one of {}?|the same for {}.".split("|")],
-    "country": [*ANY_FACT, *"and the country of {}?|the same for {}.".split("|")],
-    "opposite": [*ANY_FACT, *"and of {}?|and the one of {}?|and the opposite of {}?".split("|")],
-    "sound": (
-        "and the {}?|what about the {}?|how about the {}?|and for the {}?|{}?|"
-        "and what does the {} say?|now the {}."
-    ).split("|"),
-    "young": (
-        "and of the {}?|what about the {}?|how about the {}?|and for the {}?|"
-        "now the {}.|and the young {}?|{}?"
-    ).split("|"),
-    "length": [*ANY_FACT, *"and in {}?|and how many in {}?|the same for {}.".split("|")],
-}
-AROUND = (
-    "and {}?|what about {}?|how about {}?|and the one {}?|and which comes {}?|now {}.|what is {}?"
-).split("|")
-ONE_WORD = (
-    "now in one word.|in one word please.|one word please.|in a single word.|"
-    "say it in one word.|can you say that in one word?|just one word."
-).split("|")
-ONLY_NUMBER = (
-    "just the number.|only the number please.|the number only.|"
-    "just the number please.|give me only the number.|can I have only the number?"
-).split("|")
-BRIEFLY = (
-    "only the result.|short answer please.|just the answer.|only the answer please.|"
-    "just the result please.|and the short answer?|give me only the answer."
-).split("|")
-SURE = (
-    "are you sure?|really?|is that right?|is that correct?|is it really so?|"
-    "are you certain?|is that true?"
-).split("|")
-AGAIN = (
-    "say that again.|repeat please.|again please.|can you repeat that?|"
-    "please say it again.|what was that?|sorry, what was the answer?|once more."
-).split("|")
-STEP = (
-    "what is the {} step?|and the {} step?|which is the {} step?|"
-    "tell me the {} step again.|the {} step please.|what was the {} step?|"
-    "say only the {} step."
-).split("|")
-STEPS = (
-    "how many steps are there?|how many steps are that?|and how many steps is that?|"
-    "count the steps.|how many steps do I need?|what is the number of steps?"
-).split("|")
-OTHER_WAY = (
-    "now the other way round.|and the other way round?|now backwards.|"
-    "and in the other direction?|now turn it around.|reverse that.|and from the end?"
-).split("|")
-ITEM = (
-    "which is the {}?|and the {} one?|what is the {} one?|the {} one please.|"
-    "which one is the {}?|and which is the {} in it?|tell me the {} one."
-).split("|")
-LENGTH = (
-    "how many are there?|how many are that?|and how many is that?|"
-    "how long is the list?|count them.|how many are in it?"
-).split("|")
-RENAME = (
-    "now call it {}.|please name it {}.|rename it to {}.|call the function {}.|"
-    "use the name {} instead.|can you call it {}?|the name should be {}.|"
-    "change the name to {}."
-).split("|")
-ARGUMENTS = (
-    "which arguments does it take?|what arguments does it take?|what does it take?|"
-    "which argument does it need?|what are the arguments?|and its arguments?|"
-    "what do I pass to it?"
-).split("|")
-VALUE = (
-    "what does it return for the example?|what does the example return?|"
-    "and the value of the example?|what is the result of the example?|"
-    "what comes out of the example?|what do I get in the example?"
-).split("|")
-TITLE = (
-    "what is it called?|what is its name?|and the name of the function?|"
-    "what is the function called?|how is it called?|which name does it have?"
-).split("|")
-INSIST = (
-    "why not?|and now?|but try.|please try.|can you try again?|come on!|"
-    "try it anyway.|are you sure?"
-).split("|")
-BACK = (
-    "Back to my first question:|Back to the first one:|To my first question again:|"
-    "Once more to the first question:|Now my first question again:|"
-    "About my first question:"
-).split("|")
-THANKS = ("Thank you!", "Thanks")
-VERBS = "get make find show work run do use new take give my our the one all".split()
-NOUNS = (
-    "total result value answer helper tool job task item thing number text word list data check "
-    "fun test step line part sum count name rule"
-).split()
-ENDINGS = "of for it now all one two up out here 1 2 3".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +88,6 @@ def typed(rng: Random, text: str) -> str:
     elif way > 0.85:
         text = text.lower()
     return text.rstrip(".?!") if rng.random() < 0.4 else text
-
-
-def english(number: int) -> str:
-    """A number from 0 to 100 in words."""
-    if number == 100:
-        return "one hundred"
-    if number < 20:
-        return ONES[number]
-    return TENS[number // 10] + (f"-{ONES[number % 10]}" if number % 10 else "")
 
 
 def bare(short: str) -> str:
@@ -280,6 +187,34 @@ def calculate(rng: Random, last: Turn) -> Turn:
     thinking = f"The last result was {a}. {words} {steps}"
     follow = reply(last, ask, thinking, conclusion, about=result, short=str(result))
     return replace(follow, answer=f"{steps}\n\n{conclusion}")
+
+
+def another_sum(rng: Random, last: Turn) -> Turn:
+    """Ask for another calculation, in few words."""
+    operation = rng.choice((PLUS, MINUS, TIMES))
+    core = rng.choice((f"{{a}} {operation.word} {{b}}", "{a} {sign} {b}"))
+    sample = calculation(rng, operation, rng.choice(ANOTHER_SUM).replace("{}", core))
+    found = turn(sample)
+    return replace(found, ask=typed(rng, found.ask))
+
+
+def guess(rng: Random, last: Turn) -> Turn:
+    """Say a number; it is right or not."""
+    wrong = max(0, last.about + rng.choice((-10, -2, -1, 1, 2, 10)))
+    right = rng.random() < 0.4 or wrong == last.about
+    ask = typed(rng, rng.choice(GUESS).format(last.about if right else wrong))
+    return same(last, ask, f"{'Yes' if right else 'No'}. {last.conclusion}", "sure")
+
+
+def onward(rng: Random, last: Turn) -> Turn | None:
+    """Ask for the day or month after or before the last answer."""
+    if last.about not in TURNED or last.by:
+        return None
+    word = last.about.split()[1]
+    answer, short = FACTS[last.about][last.short]
+    ask = typed(rng, rng.choice(ONWARD).format(word))
+    thinking = f"The last answer was {last.short}."
+    return reply(last, ask, thinking, answer, about=last.about, short=short)
 
 
 def other_fact(rng: Random, last: Turn) -> Turn | None:
@@ -419,8 +354,8 @@ def thanks(rng: Random, last: Turn) -> Turn | None:
 
 
 BY_TOPIC: dict[str, tuple[FollowUp, ...]] = {
-    "number": (calculate,),
-    "fact": (other_fact,),
+    "number": (calculate, calculate, calculate, another_sum, guess),
+    "fact": (other_fact, other_fact, onward),
     "how to": (one_step,),
     "list": (other_way, one_item),
     "function": (rename, about_function),

@@ -1,10 +1,12 @@
 """Calculations with two numbers, in steps that need one small fact each."""
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from sample import Sample
+from wording import casual, english
 
 SUM_LIMIT = 1000  # numbers in sums and differences are below it
 FACTOR_LIMIT = 12  # the greatest factor of a product
@@ -75,8 +77,8 @@ def divide(a: int, b: int) -> str:
 class Operation:
     """How to calculate with two numbers, and what people call it.
 
-    `asks`: the ten phrasings that are measured. `more`: others, for training only. {sign} is one of
-    `signs`.
+    `asks`: the ten phrasings that are measured. `cores`: the calculation as a thing, `commands`: as
+    something to do; both go into WRAPS. {sign} is one of `signs`.
     """
 
     steps: Callable[[int, int], str]
@@ -84,7 +86,8 @@ class Operation:
     word: str
     signs: tuple[str, ...]
     asks: tuple[str, ...]
-    more: tuple[str, ...]
+    cores: tuple[str, ...]
+    commands: tuple[str, ...]
 
 
 PLUS = Operation(
@@ -105,26 +108,28 @@ PLUS = Operation(
         "If I add {b} to {a}, what do I get?",
     ),
     (
-        "{a}{sign}{b}",
-        "{a}{sign}{b}=",
-        "{a} {sign} {b} =",
-        "{a}{sign}{b}?",
         "{a} plus {b}",
-        "{a} plus {b} is",
-        "{a} plus {b} equals what?",
-        "Add {b} to {a}.",
-        "Give me the sum of {a} and {b}.",
-        "Work out {a} {sign} {b}.",
-        "What does {a} {sign} {b} make?",
-        "What do I get when I add {a} and {b}?",
-        "What is {a} and {b} together?",
-        "Solve {a} {sign} {b}.",
-        "What number is {b} more than {a}?",
-        "How much is {a} {sign} {b}?",
-        "I need the sum of {a} and {b}.",
-        "Tell me {a} plus {b}.",
-        "Compute {a} {sign} {b}.",
-        "What is {a} {sign} {b}?",
+        "{a} {sign} {b}",
+        "{a} {sign} {b}",
+        "{a}{sign}{b}",
+        "{a} plus {b}",
+        "the sum of {a} and {b}",
+        "the total of {a} and {b}",
+        "{a} and {b} together",
+        "{b} more than {a}",
+        "{a} increased by {b}",
+        "{a} added to {b}",
+    ),
+    (
+        "add {a} and {b}",
+        "add {b} to {a}",
+        "sum {a} and {b}",
+        "sum up {a} and {b}",
+        "increase {a} by {b}",
+        "put {a} and {b} together",
+        "take {a} and add {b}",
+        "add: {a}, {b}",
+        "add up {a} and {b}",
     ),
 )
 MINUS = Operation(
@@ -145,27 +150,27 @@ MINUS = Operation(
         "If I take {b} from {a}, what is left?",
     ),
     (
-        "{a}{sign}{b}",
-        "{a}{sign}{b}=",
-        "{a} {sign} {b} =",
-        "{a}{sign}{b}?",
         "{a} minus {b}",
-        "{a} minus {b} is",
-        "{a} minus {b} equals what?",
-        "Take {b} away from {a}.",
-        "Give me the difference of {a} and {b}.",
-        "Work out {a} {sign} {b}.",
-        "What does {a} {sign} {b} make?",
-        "What do I get when I subtract {b} from {a}?",
-        "What is left of {a} without {b}?",
-        "Solve {a} {sign} {b}.",
-        "What number is {b} less than {a}?",
-        "How much is {a} {sign} {b}?",
-        "I need the difference of {a} and {b}.",
-        "Tell me {a} minus {b}.",
-        "Compute {a} {sign} {b}.",
-        "What is {a} take away {b}?",
-        "What is {a} {sign} {b}?",
+        "{a} {sign} {b}",
+        "{a} {sign} {b}",
+        "{a}{sign}{b}",
+        "{a} minus {b}",
+        "{a} take away {b}",
+        "{a} less {b}",
+        "the difference between {a} and {b}",
+        "the difference of {a} and {b}",
+        "{b} less than {a}",
+        "{a} without {b}",
+        "{a} reduced by {b}",
+    ),
+    (
+        "subtract {b} from {a}",
+        "take {b} from {a}",
+        "take {b} away from {a}",
+        "take away {b} from {a}",
+        "reduce {a} by {b}",
+        "decrease {a} by {b}",
+        "deduct {b} from {a}",
     ),
 )
 TIMES = Operation(
@@ -186,23 +191,22 @@ TIMES = Operation(
         "If I multiply {a} by {b}, what do I get?",
     ),
     (
-        "{a}{sign}{b}",
-        "{a}{sign}{b}=",
-        "{a} {sign} {b} =",
         "{a} times {b}",
-        "{a} times {b} is",
-        "{a} times {b} equals what?",
-        "Multiply {a} and {b}.",
-        "What is {a} multiplied by {b}?",
-        "Give me the product of {a} and {b}.",
-        "Work out {a} {sign} {b}.",
-        "What does {a} {sign} {b} make?",
-        "Solve {a} {sign} {b}.",
-        "How much is {a} {sign} {b}?",
-        "I need the product of {a} and {b}.",
-        "Tell me {a} times {b}.",
-        "Compute {a} {sign} {b}.",
-        "What is {a} {sign} {b}?",
+        "{a} {sign} {b}",
+        "{a} {sign} {b}",
+        "{a}{sign}{b}",
+        "{a} times {b}",
+        "{a} multiplied by {b}",
+        "the product of {a} and {b}",
+        "{a} lots of {b}",
+        "{a} groups of {b}",
+    ),
+    (
+        "multiply {a} by {b}",
+        "multiply {a} and {b}",
+        "multiply {a} with {b}",
+        "times {a} and {b}",
+        "take {a} times {b}",
     ),
 )
 DIVIDED = Operation(
@@ -223,18 +227,36 @@ DIVIDED = Operation(
         "If I divide {a} by {b}, what do I get?",
     ),
     (
-        "{a}{sign}{b}",
-        "{a} {sign} {b} =",
         "{a} divided by {b}",
-        "{a} divided by {b} is",
-        "How often does {b} go into {a}?",
-        "Share {a} into {b} equal parts.",
-        "Work out {a} {sign} {b}.",
-        "Solve {a} {sign} {b}.",
-        "Tell me {a} divided by {b}.",
-        "What is {a} {sign} {b}?",
+        "{a} {sign} {b}",
+        "{a} {sign} {b}",
+        "{a}{sign}{b}",
+        "{a} over {b}",
+        "the quotient of {a} and {b}",
+    ),
+    (
+        "divide {a} by {b}",
+        "split {a} into {b} equal parts",
+        "share {a} into {b} equal parts",
     ),
 )
+WRAPS = (
+    "What is {}?|What's {}?|whats {}|How much is {}?|How many is {}?|{}|{}|{}?|{} = ?|{} =|{} is?|"
+    "{} equals|{} equals what?|{} makes?|What does {} make?|What does {} equal?|Calculate {}.|"
+    "Compute {}.|Work out {}.|Find {}.|Give me {}.|Tell me {}.|Can you tell me {}?|"
+    "Can you tell me what {} is?|Do you know what {} is?|I need {}.|I want to know {}.|"
+    "I'd like to know {}.|Solve {}.|Please compute {}.|Could you please work out {}?|"
+    "Give me the answer to {}.|The answer to {}?|{} please|{} = what|{} = what?|So what is {}?|"
+    "What is the result of {}?|What do you get for {}?|Ok, {}?|Hey, what is {}?|Quick, {}!|"
+    "{}, what is it?|My homework is {}.|What would {} be?|Help me with {}.|And what is {}?"
+).split("|")
+COMMAND_WRAPS = (
+    "{}.|Please {}.|Can you {}?|Can you {} for me?|Could you {}, please?|Could you {}?|{} please|"
+    "I want you to {}.|Now {}.|{} for me.|What do I get if I {}?|If I {}, what do I get?|"
+    "If you {}, what is the result?|What is the result if I {}?|Let us {}.|What comes out if I {}?|"
+    "{} and tell me the result.|I would like to {}.|Help me to {}.|What do you get when you {}?|"
+    "What is left if I {}?|Could u {}"
+).split("|")
 OPERATIONS = (PLUS, MINUS, TIMES, DIVIDED)
 
 
@@ -297,9 +319,35 @@ def three_numbers(rng: Random) -> Sample:
     return Sample("arithmetic", ask, steps, f"{steps}\n\n{conclusion}", conclusion, str(result))
 
 
+def spelled(rng: Random, prompt: str) -> str:
+    """The prompt with its numbers in words, with or without hyphens; as it is with large ones."""
+    if any(int(number) > 100 for number in re.findall(r"\d+", prompt)):
+        return prompt
+    hyphen = rng.choice("- ")
+    words = re.sub(r"\d+", lambda found: english(int(found[0])).replace("-", hyphen), prompt)
+    return words[0].upper() + words[1:]
+
+
+def in_some_words(rng: Random, operation: Operation) -> str:
+    """A phrasing with {a} and {b}."""
+    if rng.random() < 0.3:
+        return rng.choice(operation.asks)
+    if rng.random() < 0.6:
+        ask = rng.choice(WRAPS).replace("{}", rng.choice(operation.cores))
+    else:
+        ask = rng.choice(COMMAND_WRAPS).replace("{}", rng.choice(operation.commands))
+    return ask[0].upper() + ask[1:]
+
+
 def sums(rng: Random) -> Sample:
-    """A calculation without a story, in any words."""
+    """A calculation without a story, in any words, its numbers now and then in words, too."""
     if rng.random() < 0.06:
         return three_numbers(rng)
     operation = rng.choices(OPERATIONS, (4, 4, 3, 1))[0]
-    return calculation(rng, operation, rng.choice(operation.asks + operation.more))
+    ask = in_some_words(rng, operation)
+    if "left" in ask and operation is not MINUS:
+        ask = rng.choice(operation.asks)
+    sample = calculation(rng, operation, ask)
+    if "{sign}" not in ask and rng.random() < 0.12:
+        sample = replace(sample, prompt=spelled(rng, sample.prompt))
+    return replace(sample, prompt=casual(rng, sample.prompt))

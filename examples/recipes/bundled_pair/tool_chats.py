@@ -15,6 +15,7 @@ from lists import lists
 from outside import outside
 from sample import Chat, Message, Sample, assistant, user
 from system_prompts import instructions
+from tool_catalogue import CATALOGUE, catalogue_chain, catalogue_task, choose
 from tool_chains import (
     add_chain,
     file_in_folder,
@@ -74,17 +75,52 @@ Make = Callable[[Random], Task]
 class Box:
     """The tools of a chat, and what makes tasks for them: of one call, and of several.
 
-    `missing` makes tasks for tools that are not there. `adds`: whether a tool adds numbers.
+    `missing` makes tasks for tools that are not there. `calculates`: whether a tool may do sums.
     """
 
     tools: list[Tool]
     single: list[Make]
     chains: list[Make]
     missing: list[Make]
-    adds: bool
+    calculates: bool
 
 
 def a_box(rng: Random) -> Box:
+    """Tools of the catalogue, or made-up ones beside those for files, sums and time."""
+    return catalogue_box(rng) if rng.random() < 0.45 else made_up_box(rng)
+
+
+def catalogue_box(rng: Random) -> Box:
+    """One to six tools of the catalogue, and maybe two that need each other."""
+    entries = rng.sample(CATALOGUE, rng.randint(3, 8))
+    chosen = [choose(rng, entry) for entry in entries[2:]]
+    tools = [each.tool for each in chosen]
+    single: list[Make] = [partial(catalogue_task, chosen=each) for each in chosen]
+    missing: list[Make] = [
+        partial(catalogue_task, chosen=choose(rng, entry)) for entry in entries[:2]
+    ]
+    chains: list[Make] = []
+    if rng.random() < 0.6:
+        pair, make = catalogue_chain(rng)
+        tools += pair
+        chains = [make]
+        missing = [
+            make
+            for make, entry in zip(missing, entries[:2], strict=True)
+            if not names_of(pair) & set(entry.names)
+        ]
+    if len(names_of(tools)) < len(tools) or not missing:
+        return catalogue_box(rng)
+    rng.shuffle(tools)
+    return Box(tools, single, chains, missing, calculates=True)
+
+
+def names_of(tools: Sequence[Tool]) -> set[str]:
+    """The names of tools."""
+    return {tool.name for tool in tools}
+
+
+def made_up_box(rng: Random) -> Box:
     """One to eight tools."""
     read = read_tool(rng) if rng.random() < 0.6 else None
     listing = list_tool(rng) if rng.random() < 0.45 else None
@@ -96,8 +132,8 @@ def a_box(rng: Random) -> Box:
         lookups = [lookup_tool(rng)]
     tools = [tool for tool in (read, listing, add, time) if tool]
     tools += [each.tool for each in (*lookups, *actions)]
-    if len({tool.name for tool in tools}) < len(tools):
-        return a_box(rng)
+    if len(names_of(tools)) < len(tools):
+        return made_up_box(rng)
     single: list[Make] = [partial(lookup_task, lookup=lookup) for lookup in lookups]
     single += [partial(action_task, action=action) for action in actions]
     missing: list[Make] = [
@@ -117,7 +153,7 @@ def a_box(rng: Random) -> Box:
         single.append(partial(add_task, tool=add))
     chains = some_chains(read, listing, add, lookups, actions)
     rng.shuffle(tools)
-    return Box(tools, single, chains, missing, add is not None)
+    return Box(tools, single, chains, missing, calculates=add is not None)
 
 
 def some_chains(
@@ -243,7 +279,7 @@ def known(rng: Random, box: Box) -> Sample:
     if dice < 0.45:
         return outside(rng)
     families = [lists, everyday, functions]
-    if not box.adds:
+    if not box.calculates:
         families.append(stories)
     return rng.choice(families)(rng)
 

@@ -5,6 +5,11 @@ from random import Random
 ONSETS = "b d f g h j k l m n p r s t v z br dr gr kl pl sh st tr".split()
 VOWELS = "a e i o u ai ea oo".split()
 CODAS = "n r l s t m k x nd rt".split() + [""] * 8
+ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
+    "fifteen sixteen seventeen eighteen nineteen"
+).split()
+TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
 STARTS = frozenset(
     "what what's how add subtract multiply divide calculate can if give work solve tell compute "
     "sort put reverse say count which keep is there write please i in take share show find "
@@ -39,3 +44,20 @@ def loosely(rng: Random, prompt: str) -> str:
     if rng.random() < 0.03:
         prompt += " please" if prompt[-1:].isalnum() else " Please."
     return prompt
+
+
+def casual(rng: Random, prompt: str) -> str:
+    """The prompt as it is, or all in lower case, or, rarely, in capitals."""
+    dice = rng.random()
+    if dice < 0.2:
+        return prompt.lower()
+    return prompt.upper() if dice > 0.98 else prompt
+
+
+def english(number: int) -> str:
+    """A number from 0 to 100 in words."""
+    if number == 100:
+        return "one hundred"
+    if number < 20:
+        return ONES[number]
+    return TENS[number // 10] + (f"-{ONES[number % 10]}" if number % 10 else "")
