@@ -169,8 +169,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="chats in each row")
     parser.add_argument("--show", action="store_true", help="print wrong answers")
     args = parser.parse_args()
-    draft = {"no_draft": True} if args.target and not args.draft else {"draft": args.draft}
-    pair = dflash_mlx.load(args.target, **draft, cache_ram=0)
+    without = args.target is not None and args.draft is None
+    load = partial(dflash_mlx.load, args.target, cache_ram=0)
+    pair = load(no_draft=True) if without else load(args.draft)
     missed = 0
     for name in args.tables or TABLES:
         if name not in TABLES:
