@@ -190,5 +190,5 @@ def test_doctor_and_answers_with_a_broken_kernel(
     check.STORE.path.unlink()
     said = run(*ask)
     assert said["tokens"] == wanted["tokens"]
-    assert said["kernels"]["off"] == {}
+    assert set(said["kernels"]["off"].values()) <= {check.UNTIMED}  # slow machines time no more
     assert any("argmax" in record.launch.name for record in emulated_mac.records)

@@ -230,9 +230,9 @@ def test_models_that_are_downloaded_are_small() -> None:
 
 def test_what_the_files_hold(folder: Path) -> None:
     """What the commands above wrote."""
-    if not (folder / "out.txt").exists():
+    if not (folder / "sum.txt").exists():
         pytest.skip("the commands were not run")
-    assert (folder / "out.txt").read_text().endswith("25 plus 17 is 42.\n")
+    assert (folder / "sum.txt").read_text().endswith("25 plus 17 is 42.\n")
     assert json.loads((folder / "trained/config.json").read_text())["block_size"] == 4
 
 
