@@ -4,6 +4,7 @@ Five kinds: read a file, list a folder, add numbers, tell the time, and any othe
 and arguments are made up anew each time, so that the model has to read the schema.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -85,7 +86,9 @@ ACT_ARGUMENTS = (
 ).split()
 
 
-def schema(rng: Random, name: str, text: str, arguments: dict[str, str], optional: int = 0) -> Tool:
+def schema(
+    rng: Random, name: str, text: str, arguments: Mapping[str, str], optional: int = 0
+) -> Tool:
     """A tool whose arguments have these JSON types, written as one of several programs would.
 
     The last `optional` arguments are not required.
@@ -135,7 +138,7 @@ def add_tool(rng: Random) -> Tool:
     """A tool that adds two numbers, or now and then all numbers of a list."""
     kind = rng.choice(("integer", "number"))
     keys = rng.choice(ADD_ARGUMENTS).split()
-    arguments = dict.fromkeys(keys, kind)
+    arguments: dict[str, str] = {key: kind for key in keys}
     if rng.random() < 0.15:
         arguments = {rng.choice(("numbers", "values")): "array"}
     return schema(rng, one_of(rng, ADD_NAMES), rng.choice(ADD_TEXTS), arguments)
@@ -149,7 +152,7 @@ def time_tool(rng: Random) -> Tool:
     return schema(rng, one_of(rng, TIME_NAMES), texts, arguments, optional=len(arguments))
 
 
-def word_or_new(rng: Random, words: list[str], new: float = 0.25) -> str:
+def word_or_new(rng: Random, words: Sequence[str], new: float = 0.25) -> str:
     """One of the words, or an invented one."""
     return invented_word(rng, 1, 2) if rng.random() < new else rng.choice(words)
 
@@ -203,7 +206,7 @@ class Action:
 def action_tool(rng: Random) -> Action:
     """A tool with one to three arguments of any type."""
     verb, noun = word_or_new(rng, ACT_VERBS, 0.15), word_or_new(rng, ACT_NOUNS)
-    keys = rng.sample(ACT_ARGUMENTS, rng.choice((1, 1, 2, 2, 3)))
+    keys: list[str] = list(rng.sample(ACT_ARGUMENTS, rng.choice((1, 1, 2, 2, 3))))
     if rng.random() < 0.2:
         keys[0] = invented_word(rng, 2, 2)
     arguments = {key: rng.choice(("string", "string", "integer", "boolean")) for key in keys}

@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import torch  # pyright: ignore[reportMissingImports]
 from safetensors.torch import save_file
@@ -26,15 +27,17 @@ from sample import Chat
 from text import a_chat
 from tokenizer import Template, learn, save
 from tokenizers import Tokenizer
+from torch import distributed, multiprocessing  # pyright: ignore[reportMissingImports]
 from torch.nn.functional import cross_entropy  # pyright: ignore[reportMissingImports]
 from torch_muon import Muon
 from torch_qwen3 import Qwen3, Shape
 
 PROMPT_WEIGHT = 0.1
-WARM_UP = 100  # steps
-SAVE_EVERY = 100
-PRINT_EVERY = 20
+WARM_UP = 50  # steps
+SAVE_EVERY = 50
+PRINT_EVERY = 10
 TRIES = 12  # chats that are drawn for the rest of a row
+PROCESSES = 2  # of one thread each: two threads of one process wait for each other too often
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class Plan:
     steps: int
     level: float = 0.55
     long: float = 0.05
-    tokens: int = 4096
+    tokens: int = 8192
 
     def rate(self, step: int) -> float:
         """The share of the full rate."""
@@ -69,9 +72,8 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._template = Template()
-        self._start, self._end, self._think = (
-            tokenizer.token_to_id(token) for token in ("<|im_start|>", "<|im_end|>", "<think>")
-        )
+        ids = tokenizer.get_vocab()
+        self._start, self._end, self._think = ids["<|im_start|>"], ids["<|im_end|>"], ids["<think>"]
         self._header = [self._start, *tokenizer.encode("assistant\n").ids]
 
     def encode(self, chat: Chat) -> tuple[list[int], list[float]]:
@@ -107,10 +109,12 @@ class Encoder:
         rest = length - len(row)
         return [*row, *[0] * rest], [*weights, *[0.0] * rest]
 
-    def batch(self, seed: int, step: int, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tokens and weights [B, S] of one step."""
-        rng, length = Random(f"{seed} {step}"), plan.length(step)
-        rows = [self.row(rng, length) for _ in range(plan.tokens // length)]
+    def batch(
+        self, seed: int, step: int, plan: Plan, rank: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tokens and weights [B, S] of a process in one step."""
+        rng, length = Random(f"{seed} {step} {rank}"), plan.length(step)
+        rows = [self.row(rng, length) for _ in range(max(1, plan.tokens // PROCESSES // length))]
         ids, weights = zip(*rows, strict=True)
         return torch.tensor(ids), torch.tensor(weights)
 
@@ -129,7 +133,8 @@ def export(model: Qwen3, shape: Shape, tokenizer: Tokenizer, folder: Path) -> No
     """Write the checkpoint: weights in bfloat16, config, tokenizer."""
     weights = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items()}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    end, pad = (tokenizer.token_to_id(token) for token in ("<|im_end|>", "<|endoftext|>"))
+    ids = tokenizer.get_vocab()
+    end, pad = ids["<|im_end|>"], ids["<|endoftext|>"]
     config = json.dumps(shape.config(end, pad), indent=2)
     (folder / "config.json").write_text(config + "\n")
     settings = {"bos_token_id": None, "eos_token_id": [end], "pad_token_id": pad}
@@ -143,23 +148,54 @@ def keep(path: Path, state: dict[str, object]) -> None:
     os.replace(part, path)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=12_000)
-    parser.add_argument("--rate", type=float, default=4e-3)
-    parser.add_argument("--seed", type=int, default=11)
-    parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+def share_gradients(model: Qwen3) -> None:
+    """Replace the gradients by their mean over all processes."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    distributed.all_reduce(flat)
+    parts = (flat / PROCESSES).split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+class Log:
+    """Prints the mean losses of each PRINT_EVERY steps, and writes them to a file."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._all: list[float] = []
+        self._answers: list[torch.Tensor] = []
+
+    def add(self, loss: float, answers: torch.Tensor) -> None:
+        """Add a step's loss, and the loss of each token of its answers."""
+        self._all.append(loss)
+        self._answers.append(answers)
+
+    def write(self, step: int, tokens: int, seconds: float) -> None:
+        """Write the means and begin anew. Raises SystemExit if they are not finite."""
+        line = {
+            "step": step,
+            "tokens": tokens,
+            "answer_loss": round(torch.cat(self._answers).mean().item(), 4),
+            "loss": round(sum(self._all) / len(self._all), 4),
+            "seconds": round(seconds),
+        }
+        print(json.dumps(line), flush=True)
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        if not math.isfinite(line["loss"]):
+            raise SystemExit("the loss is not finite: lower --rate")
+        self._all.clear()
+        self._answers.clear()
+
+
+def train(rank: int, args: argparse.Namespace, meeting: str) -> None:
+    """One of the processes that train together; the first one writes."""
+    distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=PROCESSES)
+    torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     torch.manual_seed(args.seed)
-    args.out.mkdir(parents=True, exist_ok=True)
-
-    known = args.out / "tokenizer.json"
-    if not known.exists():
-        save(learn(), args.out)
-    tokenizer = Tokenizer.from_file(str(known))
+    tokenizer = Tokenizer.from_file(str(args.out / "tokenizer.json"))
     plan, shape, encoder = Plan(args.steps), Shape(), Encoder(tokenizer)
     model = Qwen3(shape)
     steppers = optimizers(model, args.rate)
@@ -170,11 +206,10 @@ def main() -> None:
         for stepper, values in zip(steppers, state["steppers"], strict=True):
             stepper.load_state_dict(values)
         first, seconds = state["step"], state["seconds"]
-        print(f"goes on from step {first}", flush=True)
     began = time.monotonic() - seconds
-    loss_sum, answer_sum, answer_tokens = 0.0, 0.0, 0.0
+    log = Log(args.out / "log.jsonl")
     for step in range(first, args.steps):
-        tokens, weights = encoder.batch(args.seed, step, plan)
+        tokens, weights = encoder.batch(args.seed, step, plan, rank)
         weights = weights[:, 1:].flatten()
         counted = weights > 0
         logits = model.logits(model(tokens[:, :-1]).flatten(0, 1)[counted])
@@ -182,42 +217,42 @@ def main() -> None:
         weights = weights[counted]
         loss = (each * weights).sum() / weights.sum()
         loss.backward()
+        share_gradients(model)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for stepper in steppers:
             for group in stepper.param_groups:
                 group["lr"] = args.rate * plan.rate(step)
             stepper.step()
-            stepper.zero_grad()
-        taught = weights == 1.0
-        loss_sum += loss.item()
-        answer_sum += each.detach()[taught].sum().item()
-        answer_tokens += taught.sum().item()
+            stepper.zero_grad(set_to_none=False)
+        if rank:
+            continue
+        log.add(loss.item(), each.detach()[weights == 1.0])
         done = step + 1
         if done % PRINT_EVERY == 0:
-            line = {
-                "step": done,
-                "tokens": done * plan.tokens,
-                "answer_loss": round(answer_sum / answer_tokens, 4),
-                "loss": round(loss_sum / PRINT_EVERY, 4),
-                "seconds": round(time.monotonic() - began),
-            }
-            print(json.dumps(line), flush=True)
-            with (args.out / "log.jsonl").open("a") as log:
-                log.write(json.dumps(line) + "\n")
-            if not math.isfinite(line["loss"]):
-                raise SystemExit("the loss is not finite: lower --rate")
-            loss_sum, answer_sum, answer_tokens = 0.0, 0.0, 0.0
+            log.write(done, done * plan.tokens, time.monotonic() - began)
         if done % SAVE_EVERY == 0 or done == args.steps:
             export(model, shape, tokenizer, args.out)
-            keep(
-                checkpoint,
-                {
-                    "model": model.state_dict(),
-                    "steppers": [stepper.state_dict() for stepper in steppers],
-                    "step": done,
-                    "seconds": time.monotonic() - began,
-                },
-            )
+            state = {
+                "model": model.state_dict(),
+                "steppers": [stepper.state_dict() for stepper in steppers],
+                "step": done,
+                "seconds": time.monotonic() - began,
+            }
+            keep(checkpoint, state)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=3_500)
+    parser.add_argument("--rate", type=float, default=4e-3)
+    parser.add_argument("--seed", type=int, default=11)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if not (args.out / "tokenizer.json").exists():
+        save(learn(), args.out)
+    with TemporaryDirectory() as folder:
+        multiprocessing.spawn(train, (args, f"{folder}/meeting"), PROCESSES)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.gated_delta import normalize_qk
 from mlx_lm.models.qwen3_5 import Model, ModelArgs
 from mlx_lm.utils import load_tokenizer
-from text import chats
+from text import samples
 
 import dflash_mlx
 
@@ -122,13 +122,16 @@ def chunk(fed: Sequence[mx.array], state: mx.array) -> tuple[mx.array, mx.array]
 
 
 def batches(seed: int = 1) -> Iterator[mx.array]:
-    """Batches [BATCH, LENGTH + 1] of consecutive chats, rendered with the template."""
+    """Batches [BATCH, LENGTH + 1] of questions and answers in a row, rendered with the template."""
     tokenizer = load_tokenizer(BUNDLED)
 
     def tokens() -> Iterator[int]:
-        for messages, thinking in chats(seed, FAMILIES):
-            if not thinking:
-                yield from tokenizer.apply_chat_template(messages, tokenize=True)
+        for sample in samples(seed, weights=FAMILIES):
+            chat = [
+                {"role": "user", "content": sample.prompt},
+                {"role": "assistant", "content": sample.answer},
+            ]
+            yield from tokenizer.apply_chat_template(chat, tokenize=True)
 
     stream, size = tokens(), BATCH * (LENGTH + 1)
     while True:
