@@ -18,6 +18,7 @@ from mlx_lm.utils import load_model
 from text import held_out
 
 from dflash_mlx import Pair, Session, load
+from dflash_mlx.bench.questions import bundled_questions
 from dflash_mlx.cpu.modules import CpuSwiGLU
 from dflash_mlx.drafters.load import load_drafter
 from dflash_mlx.errors import DFlashError, UsageError
@@ -130,7 +131,7 @@ def test_loading_exactly() -> None:
     assert not any(isinstance(module, CpuSwiGLU) for module in modules)
     assert any(isinstance(module, StandIn) for module in modules)
     assert not any(isinstance(m, StandIn) for m in load().target.model.modules())
-    prompt = held_out(1)[0].prompt
+    prompt = bundled_questions()[0].turns[0][0]["content"]
     tokens, rows, _ = answer(pair, prompt, "baseline", 30)
     found, kept, tau = answer(pair, prompt, "dflash", 30)
     assert (found, differing(kept, rows)) == (tokens, 0)
