@@ -40,7 +40,7 @@ def test_numbers_and_no_words(run: Callable[..., Result], tmp_path: Path, comman
     assert [one["type"] for one in (start, pair, answer, end)] == ["start", "pair", "answer", "end"]
     assert (start["command"], set(start["versions"])) == (
         command,
-        {"dflash", "mlx", "mlx-lm", "python"},
+        {"dflash", "mlx", "mlx_lm", "python"},
     )
     assert (pair["model"], pair["mode"], pair["max_tokens"]) == (PAIR[1], "dflash", 9)
     usage, found = answer["usage"], answer["speculation"]
