@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from dflash_mlx.distributed.environment import LAUNCHER
 from dflash_mlx.distributed.model_files import check_same
 from dflash_mlx.errors import DFlashError
 
@@ -92,7 +91,7 @@ def started(hosts: Hosts, port: int, model: str | None) -> Iterator[list[Rank]]:
                 env = None
                 line = [sys.executable, *arguments]
                 if host is None:
-                    env = environment(folder, variables, content, number) | {LAUNCHER: "0"}
+                    env = environment(folder, variables, content, number)
                 else:
                     line = ssh_line(host, variables, content, number, arguments)
                 process = subprocess.Popen(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 import tomllib
 from collections import namedtuple
 from importlib import import_module
@@ -849,16 +850,12 @@ def test_what_a_rank_leaves_behind_is_not_waited_for(cli_app, monkeypatch, tmp_p
     assert "it has ended (no such thing)" in json.loads(result.stdout)["checks"][2]["found"]
 
 
-def test_a_rank_ends_with_who_asked(tmp_path):
-    """It does not wait for others that never come."""
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_a_rank_ends_with_who_asked(tmp_path, seconds):
+    """It does not wait for others that never come, also when it waits already."""
     ports, hosts = import_module("ranks").free_ports(2), tmp_path / "hosts.json"
     hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
-    program = (
-        "from dflash_mlx.distributed import environment\n"
-        "from dflash_mlx.cli.doctor import rank\n"
-        "environment.EXIT_SECONDS = 0.0\n"
-        "rank.main(None)"
-    )
+    program = "from dflash_mlx.cli.doctor import rank\nrank.main(None)"
     env = {"MLX_RANK": "0", "MLX_HOSTFILE": str(hosts), "DFLASH_LAUNCHER": "0"}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     line = [sys.executable, "-c", program]
@@ -867,6 +864,7 @@ def test_a_rank_ends_with_who_asked(tmp_path):
         assert process.stdout is not None
         assert process.stderr is not None
         assert "python" in json.loads(process.stdout.readline())
+        time.sleep(seconds)
         process.stdin.close()
-        assert process.wait(60) == 1
+        assert process.wait(60) == -signal.SIGTERM
         assert b"Traceback" not in process.stderr.read()
