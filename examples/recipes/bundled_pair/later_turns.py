@@ -418,4 +418,4 @@ def later_turns(rng: Random) -> Chat:
         said = assistant(each.said, each.thinking) if thinking else assistant(each.answer)
         messages += [user(each.ask), said]
     judged = tuple(range(3, len(messages), 2))
-    return Chat("later turns", messages, thinking=thinking, judged=judged)
+    return Chat(messages, thinking=thinking, judged=judged)

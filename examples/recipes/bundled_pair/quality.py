@@ -51,7 +51,7 @@ def one_question(make: Callable[[Random], Sample], rng: Random, *, think: bool =
     said = assistant(sample.answer)
     if think:
         said = assistant(sample.conclusion, sample.thinking)
-    return Chat(sample.family, [user(sample.prompt), said], thinking=think)
+    return Chat([user(sample.prompt), said], thinking=think)
 
 
 def of_sample(make: Callable[[Random], Sample], *, think: bool = False) -> Make:
@@ -87,7 +87,7 @@ def after_much(length: int, rng: Random) -> Chat:
         size += len(sample.prompt) + len(sample.answer) + 20
     sample = any_family(rng)
     messages += [user(sample.prompt), assistant(sample.answer)]
-    return Chat("context", messages, judged=(len(messages) - 1,))
+    return Chat(messages, judged=(len(messages) - 1,))
 
 
 TABLES: dict[str, list[Row]] = {

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Message = dict[str, Any]
@@ -44,15 +44,14 @@ class Sample:
 class Chat:
     """Messages in the form that chat templates read; each answer is the only right one.
 
-    `kind` names what the chat teaches. With `thinking`, answers have "reasoning_content". `judged`
-    are the answers that a measurement compares: places in `messages`; empty for all answers.
+    With `thinking`, answers have "reasoning_content". `judged` are the answers that a measurement
+    compares: places in `messages`; empty for all answers.
     """
 
-    kind: str
     messages: Sequence[Message]
     tools: Sequence[dict[str, Any]] = ()
     thinking: bool = False
-    judged: Sequence[int] = field(default=())
+    judged: Sequence[int] = ()
 
     @property
     def held_out(self) -> bool:

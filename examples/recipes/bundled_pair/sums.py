@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from sample import Sample
-from wording import casual, english
+from wording import english, in_any_case
 
 SUM_LIMIT = 1000  # numbers in sums and differences are below it
 FACTOR_LIMIT = 12  # the greatest factor of a product
@@ -350,4 +350,4 @@ def sums(rng: Random) -> Sample:
     sample = calculation(rng, operation, ask)
     if "{sign}" not in ask and rng.random() < 0.12:
         sample = replace(sample, prompt=spelled(rng, sample.prompt))
-    return replace(sample, prompt=casual(rng, sample.prompt))
+    return replace(sample, prompt=in_any_case(rng, sample.prompt))

@@ -300,4 +300,4 @@ def system_prompts(rng: Random) -> Chat:
     for turn in turns:
         said = assistant(turn.said, turn.thinking) if thinking else assistant(turn.answer)
         messages += [user(turn.ask), said]
-    return Chat("system prompts", messages, thinking=thinking)
+    return Chat(messages, thinking=thinking)

@@ -74,7 +74,7 @@ def questions(rng: Random) -> Chat:
             messages.append(assistant(sample.conclusion, sample.thinking))
         else:
             messages.append(assistant(sample.answer))
-    return Chat("questions", messages, thinking=thinking)
+    return Chat(messages, thinking=thinking)
 
 
 CHATS: dict[Callable[[Random], Chat], int] = {questions: 50, later_turns: 18, system_prompts: 14}

@@ -313,7 +313,7 @@ def tool_chat(rng: Random) -> Chat:
         messages.append(user(asked(rng, task)))
         messages += done(rng, task, thinking, rng.random() < ERROR_SHARE, calls)
         calls += len(task.steps)
-    return Chat("tools", messages, [tool.schema for tool in box.tools], thinking)
+    return Chat(messages, [tool.schema for tool in box.tools], thinking)
 
 
 def answered(sample: Sample, thinking: bool) -> list[Message]:
@@ -329,7 +329,7 @@ def one_call(rng: Random) -> Chat:
     task = rng.choice(box.single)(rng)
     fails = rng.random() < 0.2
     messages = [user(asked(rng, task)), *done(rng, task, False, fails, 0)]
-    return Chat("one call", messages, [tool.schema for tool in box.tools])
+    return Chat(messages, [tool.schema for tool in box.tools])
 
 
 def three_steps(rng: Random) -> Chat:
@@ -337,7 +337,7 @@ def three_steps(rng: Random) -> Chat:
     box = a_box(rng)
     task = a_task(rng, box, three=True)
     messages = [user(asked(rng, task)), *done(rng, task, False, False, 0)]
-    return Chat("three steps", messages, [tool.schema for tool in box.tools])
+    return Chat(messages, [tool.schema for tool in box.tools])
 
 
 def no_call(rng: Random) -> Chat:
@@ -345,4 +345,4 @@ def no_call(rng: Random) -> Chat:
     box = a_box(rng)
     sample = known(rng, box)
     messages = [user(sample.prompt), *answered(sample, False)]
-    return Chat("no call", messages, [tool.schema for tool in box.tools])
+    return Chat(messages, [tool.schema for tool in box.tools])

@@ -46,7 +46,7 @@ def loosely(rng: Random, prompt: str) -> str:
     return prompt
 
 
-def casual(rng: Random, prompt: str) -> str:
+def in_any_case(rng: Random, prompt: str) -> str:
     """The prompt as it is, or all in lower case, or, rarely, in capitals."""
     dice = rng.random()
     if dice < 0.2:
