@@ -72,7 +72,7 @@ def parse_line(line: str, number: int, path: Path) -> Prompt:
     if messages and messages[-1]["role"] == "assistant":
         reference = messages[-1].get("content") or ""
         messages = messages[:-1]
-    tools = value.get("tools") or []
+    tools = [] if value.get("tools") is None else value["tools"]
     if not messages or not isinstance(tools, list) or not all(isinstance(t, dict) for t in tools):
         raise fault
     return Prompt(tuple(messages), value.get("think"), number, reference, tuple(tools))

@@ -92,6 +92,7 @@ def test_lines_with_tools(tmp_path, target):
         '{"messages": [{"role": "user"}]}',
         '{"messages": [{"role": "assistant", "content": "b"}]}',
         '{"prompt": "a", "tools": "now"}',
+        '{"prompt": "a", "tools": {}}',
         '{"prompt": "a", "tools": ["now"]}',
     ],
 )
