@@ -1,6 +1,7 @@
 """Runs a server of this process on a free port, for clients of other packages."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -41,6 +42,17 @@ class Served:
         while self.busy:
             assert time.monotonic() < until, "an answer goes on that nobody reads"
             time.sleep(0.01)
+
+    def wait_for_answer(self, after: int, seconds: float = 20.0) -> dict[str, Any]:
+        """The first answer in the log after line `after`; it comes a moment after the reply."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            for line in self.lines[after:]:
+                record: dict[str, Any] = json.loads(line)
+                if "generated" in record:
+                    return record
+            time.sleep(0.01)
+        raise AssertionError("the access log names no answer")
 
 
 def settings_of(name: str, settings: dict[str, Any]) -> Settings:
