@@ -306,6 +306,8 @@ def report(
         out.write_json(document)
     elif comparison:
         show_comparison(comparison, backend, options, out)
+    for note in run.answer.stats.notes:
+        out.warn(note)
     show_stats = out.stderr_is_tty and not (out.quiet or own.as_data or comparison)
     if own.stats is not None:
         show_stats = own.stats

@@ -288,7 +288,7 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
     runner = server.runner
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
     draft = f"drafter {pair.draft_label}" if pair.draft_label else "no drafter"
-    sequence_bytes = runner.sequence_bytes(runner.context)
+    sequence_bytes = server.pair.engine.sequence_bytes(runner.context)
     fitting = min(server.settings.max_sequences, runner.admission.max_bytes // sequence_bytes)
     mode = server.settings.options.mode
     out.info(f"dflash serve · model {pair.target_name} · {draft} · mode {mode}", "bold")

@@ -20,14 +20,17 @@ class UsageError(DFlashError):
 
 
 class PromptTooLong(UsageError):
-    """A prompt has more tokens than the context holds."""
+    """A prompt has more tokens than the context holds, or than the memory does (`memory`)."""
 
-    def __init__(self, tokens: int, context: int, *, estimated: bool = False) -> None:
+    def __init__(
+        self, tokens: int, context: int, *, estimated: bool = False, memory: bool = False
+    ) -> None:
         self.tokens = tokens
         about = "about " if estimated else ""
+        holder = "this machine's memory" if memory else "the context"
         super().__init__(
-            f"the prompt has {about}{tokens:,} tokens, the context holds {context:,}.",
-            hint="shorten the prompt",
+            f"the prompt has {about}{tokens:,} tokens, {holder} holds {context:,}.",
+            hint="shorten the prompt" + " or take a smaller model" * memory,
         )
 
 
@@ -37,6 +40,13 @@ class RewindError(DFlashError):
 
 class RankLost(DFlashError):
     """A machine of the group is gone, so this process cannot compute anything any more."""
+
+
+class GPUFault(DFlashError):
+    """The GPU has not computed what it was given, for lack of memory or of time.
+
+    What was generated before can be kept, and later answers work again.
+    """
 
 
 class ServerLost(DFlashError):

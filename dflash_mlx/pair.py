@@ -27,6 +27,7 @@ from .errors import PromptTooLong, UsageError
 from .files.checkpoint import Checkpoint
 from .hub import resolve
 from .hub.bits import check_bits, chosen_bits
+from .models.memory import limit_mlx_cache, memory_for_caches
 from .models.precision import is_quantised
 from .models.target import Target, target_config
 from .selfcheck.check import build, check_exact, proven
@@ -187,6 +188,7 @@ def load(
         check_drafter(draft_checkpoint, checkpoint)
 
     def load_models() -> Pair:
+        limit_mlx_cache()
         if world is None:
             loaded, tokenizer = load_target(
                 checkpoint, trust_remote_code=trust_remote_code, exact=exact
@@ -219,6 +221,7 @@ def load(
         if isinstance(loaded, LeaderTarget):
             room = min(room, loaded.room)
         prefix_cache.limit = room if cache_ram is None else cache_ram
+        fit_context(pair)
         if cache_disk:
             prefix_cache.disk = disk_of(pair, draft_checkpoint, cache_disk)
         return pair
@@ -290,6 +293,12 @@ def evaluate(model: nn.Module) -> None:
     mx.eval([v for module in model.modules() for v in module.values() if isinstance(v, mx.array)])
 
 
+def fit_context(pair: Pair) -> None:
+    """Limit a pair's context to what memory holds beside the models and the prefix cache."""
+    if not isinstance(pair.target, LeaderTarget):  # its caches are spread over all ranks
+        pair.engine.fit_context(max(0, memory_for_caches() - pair.engine.prefix_cache.limit))
+
+
 def prepare_kernels(pair: Pair, on_kernels: Progress) -> None:
     """Enable the kernels that are right and fast at a pair's shapes, and build them.
 
@@ -356,6 +365,7 @@ def with_drafter(
         before.clear()
         prefix_cache = other.engine.prefix_cache
         prefix_cache.limit = before.limit
+        fit_context(other)
         if before.disk is not None:
             prefix_cache.disk = disk_of(other, checkpoint, before.disk.limit)
         return other

@@ -44,6 +44,7 @@ class Reply:
         self.stats = Stats(
             prompt_tokens=len(request.prompt),
             seed=None if request.sampling.greedy else sequence.answer.rule.keys.seed,
+            notes=sequence.answer.notes,
         )
         self.stop: str | None = None
         self._engine = engine

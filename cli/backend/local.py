@@ -77,7 +77,7 @@ class LocalBackend:
     @property
     def context_length(self) -> int:
         """Limit of prompt and answer together, in tokens."""
-        return self.pair.target.context_length
+        return self.pair.engine.context_length
 
     @property
     def template(self) -> "Template":
@@ -162,8 +162,7 @@ class LocalBackend:
 
     def truncate_result(self, result: str) -> str:
         """The beginning of a tool's result, at most a quarter of the context."""
-        target = self.pair.target
-        limit = target.context_length // 4
+        limit = self.context_length // 4
         beginning = result[: MAX_TOKEN_LENGTH * limit]
         while (tokens := len(self.pair.encode(beginning))) > limit:
             beginning = beginning[: len(beginning) * limit // tokens]
@@ -209,7 +208,8 @@ class LocalBackend:
         import mlx.core as mx
 
         memory = format_bytes(mx.get_active_memory())
-        return f"loaded in {seconds:.1f} s · {memory} · context {self.context_length:,}"
+        context = describe_context(self.pair)
+        return f"loaded in {seconds:.1f} s · {memory} · context {context}"
 
     def drafting_summary(self, options: GenerationOptions) -> str:
         """Block size and mode in a few words; empty without drafting."""
@@ -227,6 +227,8 @@ class LocalBackend:
 
         memory = f"peak {format_bytes(mx.get_peak_memory())}"
         rows = [("conversation", f"{conversation} · {memory}")]
+        if self.context_length < self.pair.target.context_length:
+            rows.append(("context", describe_context(self.pair)))
         if self.drafting and options.mode == "auto":
             rows += self._policy_rows()
         if line := kernels_line(self.pair.target.kernels):
@@ -352,6 +354,13 @@ def in_bits(pair: "Pair") -> str:
 
     bits = bits_of(pair.drafter.model) if pair.drafter else 0
     return f" in {bits} bits" if bits else ""
+
+
+def describe_context(pair: "Pair") -> str:
+    """The tokens of the context, and whether memory limits them."""
+    length = pair.engine.context_length
+    most = pair.target.context_length
+    return f"{length:,}" if length == most else f"{length:,} of {most:,} (memory)"
 
 
 def kernels_json(kernels: "Kernels") -> dict[str, Any] | None:

@@ -74,17 +74,18 @@ class Hints:
     """Hints about low acceptance, a nearly full context and a cache that could not rewind.
 
     `low_shown` and `full_shown`: the first two are shown once, the second again after turns were
-    left out or a chat was loaded.
+    left out or a chat was loaded. `context_length`: after the answer before.
     """
 
     low_shown: bool = False
     full_shown: bool = False
+    context_length: int = 0
 
     def after(
         self, stats: "Stats", totals: Totals, context_length: int, *, auto: bool
     ) -> list[str]:
-        """The hints after an answer; the mode `auto` gets none about acceptance."""
-        hints = []
+        """The hints after an answer, its notes first; `auto` gets none about acceptance."""
+        hints = [f"  {note}" for note in stats.notes]
         if stats.lost_tokens >= REREAD_WARNING_TOKENS:
             hints.append(
                 f"  this model's cache could not go back: {stats.lost_tokens:,} tokens were read "
@@ -97,6 +98,13 @@ class Hints:
                 f"  low acceptance: τ {totals.acceptance_length:.1f} over {totals.verifies} "
                 "blocks; drafting costs more than it saves. Try /draft off"
             )
+        if context_length < self.context_length:
+            self.full_shown = False
+            hints.append(
+                f"  this machine is short of memory: the context holds {context_length:,} tokens "
+                f"now, not {self.context_length:,}"
+            )
+        self.context_length = context_length
         used = stats.prompt_tokens + stats.generated
         if used >= NEARLY_FULL * context_length > 0 and not self.full_shown:
             self.full_shown = True

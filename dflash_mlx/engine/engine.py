@@ -7,34 +7,62 @@ fill in; nothing is computed outside them. A draft becomes a token in `Engine._c
 runs in the one thread that owns MLX (worker_thread.py).
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
+from contextlib import contextmanager, suppress
 from time import perf_counter
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import mlx.core as mx
 
 from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.drafters.base import Drafter
-from dflash_mlx.errors import DFlashError, PromptTooLong, UsageError
-from dflash_mlx.kernels.dispatch import EXACT_ROWS
+from dflash_mlx.errors import DFlashError, GPUFault, PromptTooLong, UsageError
+from dflash_mlx.kernels.dispatch import EXACT_ROWS, on_cpu
+from dflash_mlx.models.memory import (
+    WiredMemory,
+    cache_bytes,
+    free_bytes,
+    share_under_pressure,
+    snapshot_bytes,
+)
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.acceptance import make_rule
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.types import Block
 
+from .faults import clear_faults, gpu_fault
 from .prefix_cache.prefix_cache import PrefixCache
 from .request import Request
 from .round import ScheduledStep, StepKind, propose
 from .scheduler import Scheduler
 from .sequence import PREFILL_STEP_SIZE, AnswerState, Sequence
 
+# Tokens that a sequence may have however little memory there is: a question and its answer.
+LEAST_CONTEXT = 1024
+MAX_RETRIES = 1  # rounds in a row that may fail without a committed token
+
+# Head sizes for which MLX computes the attention of a prompt without writing the scores to memory
+# (`use_fallback` in mlx/backend/metal/scaled_dot_product_attention.cpp).
+FUSED_HEAD_SIZES = (64, 72, 80, 96, 128)
+UNFUSED_STEP_SIZE = 512  # tokens per pass for others: scores of 2,048 take 3 GB at 16k tokens
+
+
+def prefill_step_size(config: dict[str, Any]) -> int:
+    """Tokens of a prompt per pass of a target, by its config."""
+    size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    fused = size in FUSED_HEAD_SIZES and not config.get("kv_lora_rank")
+    return PREFILL_STEP_SIZE if fused else min(PREFILL_STEP_SIZE, UNFUSED_STEP_SIZE)
+
 
 class Engine:
     """Generates answers for many sequences of one target at once.
 
     passes, rows: how many passes of the target were run so far, and how many tokens they read.
+    faults: how often the GPU has failed.
     """
 
     def __init__(self, target: Target, *drafters: Drafter | None, compiler: Compiler | None = None):
@@ -47,19 +75,27 @@ class Engine:
         self.compiler = compiler
         self.scheduler = Scheduler(target, self.drafters)
         self.prefix_cache = PrefixCache()
-        self.prefill_step_size = PREFILL_STEP_SIZE
+        self.prefill_step_size = prefill_step_size(target.config)
         self.passes = 0
         self.rows = 0
+        self.faults = 0
+        self._cache_bytes: int | None = None  # for the caches of a sequence; None: no limit
+        self._fitting_tokens: int | None = None  # whose caches take no more than that
+        self._wired = WiredMemory()
         self._passes_ahead: WeakKeyDictionary[Sequence, SequencePass] = WeakKeyDictionary()
         self._running: WeakSet[Sequence] = WeakSet()
 
     def step(self, sequences: Many[Sequence]) -> list[Block | DFlashError]:
         """Run one round: the block that each sequence commits, or the error that ends its answer.
 
-        The block is empty while the sequence's prompt is being read. After an exception, everything
-        that the round has not committed is undone; see `_undo`.
+        The block is empty while the sequence's prompt is being read. After a fault of the GPU it is
+        empty too, and the next rounds read the tokens again; see `_recover`. After any other
+        exception, everything that the round has not committed is undone; see `_undo`.
         """
         began = perf_counter()
+        batch: list[ScheduledStep] = []
+        for sequence in sequences:
+            self._renew(sequence)
         try:
             batch = self.scheduler.schedule(
                 sequences, ahead=self._passes_ahead, prefill_step_size=self.prefill_step_size
@@ -71,10 +107,13 @@ class Engine:
             self._commit(batch)
             self._remember(batch)
             self.scheduler.update(batch, perf_counter() - began)
-        except BaseException:
-            for sequence in sequences:
-                self._undo(sequence)
-            raise
+        except BaseException as error:
+            fault = gpu_fault(error)
+            if fault is None:
+                for sequence in sequences:
+                    self._undo(sequence)
+                raise
+            self._recover(batch, fault)
         return [step.result for step in batch]
 
     def _propose(self, batch: list[ScheduledStep]) -> None:
@@ -170,7 +209,7 @@ class Engine:
         """
         target = self.target
         prompt = request.prompt
-        room = target.context_length - len(prompt)
+        room = self.context_length - len(prompt)
         biased = [token for token, _ in request.sampling.logit_bias]
         for what, tokens in (("a prompt token", prompt), ("a token of logit_bias", biased)):
             if min(tokens, default=0) < 0 or max(tokens, default=0) >= target.vocab_size:
@@ -179,7 +218,8 @@ class Engine:
                     hint="use ids of this target's tokenizer",
                 )
         if room < 1:
-            raise PromptTooLong(len(prompt), target.context_length)
+            memory = self.context_length < target.context_length
+            raise PromptTooLong(len(prompt), self.context_length, memory=memory)
         rule = make_rule(request.accept, request.sampling, target.vocab_size, target.kernels)
         constraint = None
         if request.structure is not None:
@@ -189,10 +229,12 @@ class Engine:
             )
         width = self.scheduler.block_size(request)
         idle = not any(other is not sequence for other in self._running)
-        policy = self.scheduler.policy_for(request, depth=len(prompt), idle=idle)
-        self.stop(sequence)
-        kept, lost = sequence.reuse(prompt, drafting=width > 1)
-        reuse = self.prefix_cache.extend(sequence, prompt, drafting=width > 1)
+        self._renew(sequence)
+        with self._dropping_caches():
+            policy = self.scheduler.policy_for(request, depth=len(prompt), idle=idle)
+            self.stop(sequence)
+            kept, lost = sequence.reuse(prompt, drafting=width > 1)
+            reuse = self.prefix_cache.extend(sequence, prompt, drafting=width > 1)
         sequence.last_answer = AnswerState(
             request,
             rule,
@@ -202,24 +244,66 @@ class Engine:
             remaining=min(request.token_limit, room),
             snapshots_at=tuple(sequence.align(n) for n in (*snapshots_at, reuse.branch)),
             separate_last_token=request.mode == "baseline" or target.kernels.exact,
+            to_read=prompt,
             constraint=constraint,
         )
         self._running.add(sequence)
+        tokens = len(prompt) + sequence.answer.remaining
+        self._wired.hold(mx.get_active_memory() + self.sequence_bytes(tokens))
         return kept + reuse.taken, max(0, lost - reuse.taken)
 
     def stop(self, sequence: Sequence, length: int | None = None) -> None:
         """End an answer: drop the pass that was run ahead, and the tokens after `length`.
 
         If the caches cannot rewind to `length`, all tokens stay until the next prompt. The tokens
-        that stay are copied to the prefix cache.
+        that stay are copied to the prefix cache. A fault of the GPU costs them, not the answer.
         """
         self._running.discard(sequence)
-        if self._passes_ahead.pop(sequence, None) is not None:
-            sequence.rewind(len(sequence.tokens))
-        kept = len(sequence.tokens) if length is None else length
-        if kept < len(sequence.tokens) and sequence.target_cache.can_rewind(kept):
-            sequence.rewind(kept)
-        self.prefix_cache.keep(sequence, ended=True)
+        self._renew(sequence)
+        with suppress(GPUFault), self._dropping_caches():
+            if self._passes_ahead.pop(sequence, None) is not None:
+                sequence.rewind(len(sequence.tokens))
+            kept = len(sequence.tokens) if length is None else length
+            if kept < len(sequence.tokens) and sequence.target_cache.can_rewind(kept):
+                sequence.rewind(kept)
+            self.prefix_cache.keep(sequence, ended=True)
+        self._give_memory_back()
+
+    def sequence_bytes(self, tokens: int) -> int:
+        """The bytes of a sequence's caches and snapshots after `tokens` tokens."""
+        item_bytes = 4 if on_cpu() else 2
+        config = self.target.config
+        rows = sum(drafter.row_bytes(item_bytes) for drafter in self.drafters)
+        caches = cache_bytes(config, tokens, item_bytes) + free_bytes(config, item_bytes)
+        return caches + snapshot_bytes(config, item_bytes) + tokens * rows
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of a sequence at most: the target's context, or fewer if memory holds fewer."""
+        most = self.target.context_length
+        return most if self._fitting_tokens is None else min(most, self._fitting_tokens)
+
+    def fit_context(self, nbytes: int | None = None) -> None:
+        """Limit sequences to the tokens whose caches fit into `nbytes`, or into those given before.
+
+        While macOS is short of memory they may be shorter, and the prefix cache is emptied.
+        """
+        self._cache_bytes = self._cache_bytes if nbytes is None else nbytes
+        if self._cache_bytes is None:
+            return
+        share = share_under_pressure()
+        if share < 1:
+            self.prefix_cache.clear()
+            mx.clear_cache()
+        lengths = range(self.target.context_length + 1)
+        fitting = bisect_right(lengths, share * self._cache_bytes, key=self.sequence_bytes) - 1
+        self._fitting_tokens = max(fitting, LEAST_CONTEXT)
+
+    def _give_memory_back(self) -> None:
+        """While no answer runs, wire no memory, and look at how much there is."""
+        if not self._running:
+            self._wired.release()
+            self.fit_context()
 
     def _undo(self, sequence: Sequence) -> None:
         """Drop the tokens that were read but not committed, or the whole answer.
@@ -232,12 +316,58 @@ class Engine:
         else:
             self._fail(sequence)
 
+    def _recover(self, batch: list[ScheduledStep], fault: GPUFault) -> None:
+        """After a fault of the GPU, let each sequence read its tokens again in smaller pieces.
+
+        A sequence whose next round fails too gets the error.
+        """
+        self._drop_caches()
+        for step in batch:
+            answer = step.answer
+            self._renew(step.sequence)
+            if step.block is not None or step.error is not None:
+                continue  # it ended before the fault
+            answer.failed_rounds += 1
+            if answer.failed_rounds <= MAX_RETRIES:
+                answer.notes.append(f"{fault.message.rstrip('.')}: the text so far was read again")
+                step.block = Block(())
+            else:
+                step.error = fault
+                self._fail(step.sequence)
+
+    def _drop_caches(self) -> None:
+        """Free what can be computed again. Any cache may hold rows that the GPU never computed."""
+        self.faults += 1
+        clear_faults()
+        self._passes_ahead.clear()
+        self.prefix_cache.clear()
+        mx.clear_cache()
+
+    def _renew(self, sequence: Sequence) -> None:
+        """Drop a sequence's caches if they are older than the last fault of the GPU."""
+        if sequence.faults_seen != self.faults:
+            sequence.faults_seen = self.faults
+            sequence.read_again()
+
+    @contextmanager
+    def _dropping_caches(self) -> Iterator[None]:
+        """Drop the caches if the GPU fails in this context; the fault is raised."""
+        try:
+            yield
+        except Exception as error:
+            fault = gpu_fault(error)
+            if fault is None:
+                raise
+            self._drop_caches()
+            raise fault from error
+
     def _fail(self, sequence: Sequence) -> None:
         """End an answer, and drop everything that its sequence has read."""
         self._running.discard(sequence)
         self._passes_ahead.pop(sequence, None)
         sequence.clear()
         sequence.answer.finish_reason = "error"
+        self._give_memory_back()
 
     def _passes_for(
         self, queries: dict[ScheduledStep, SequenceRows]

@@ -6,13 +6,14 @@ cache fell behind, the next prompt is read again from there.
 
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 
 from dflash_mlx.constrained.constraint import Constraint
 from dflash_mlx.drafters.base import DraftCache, Drafter
+from dflash_mlx.kernels.dispatch import EXACT_ROWS
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.models.cache.target_cache import Snapshot
 from dflash_mlx.models.packed import SequencePass, SequenceRows
@@ -27,6 +28,7 @@ from .request import Request
 
 PREFILL_STEP_SIZE = 2048  # tokens of a prompt per pass, as in mlx-lm
 EXACT_CHUNK = 256  # in exact mode passes end at its multiples, and at a prompt's last two tokens
+CHUNK_AFTER_FAULT = 128  # tokens per pass: a small part of the memory and time of a usual one
 CLEAR_EVERY = 256  # tokens between calls of mx.clear_cache, as in mlx-lm
 
 
@@ -42,12 +44,15 @@ class PrefillChunk:
 class AnswerState:
     """One answer that is being generated: its request, its acceptance rule, and its progress.
 
+    `to_read`: the tokens that the caches must hold before the next decode step: the prompt; after a
+    fault of the GPU, all tokens before the anchor. `failed_rounds`: rounds that such faults ended
+    since a token was committed.
     `anchor`: the newest token, which is not in the caches yet; None while the prompt is read.
     `position`: tokens committed. `remaining`: how many may follow. `snapshots_at`: the lengths of
     the prompt at which the caches take a snapshot. `separate_last_token`: the prompt's last token
     is read in a pass of its own, as in mlx-lm. `constraint`: None without a grammar. `acceptance`:
     how each drafter's drafts do in this sequence. `finish_reason`: "stop", "length", or "error"
-    if the answer failed; None before the end.
+    if the answer failed; None before the end. `notes`: as in `Stats`.
     """
 
     request: Request
@@ -58,13 +63,17 @@ class AnswerState:
     remaining: int
     snapshots_at: tuple[int, ...]
     separate_last_token: bool
+    to_read: tuple[int, ...]
     constraint: Constraint | None = None
     anchor: int | None = None
     position: int = 0
     finish_reason: str | None = None
+    failed_rounds: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def advance(self, tokens: tuple[int, ...]) -> None:
         """Count committed tokens, which may end the answer."""
+        self.failed_rounds = 0
         self.anchor = tokens[-1]
         self.remaining -= len(tokens)
         self.position += len(tokens)
@@ -87,6 +96,7 @@ class Sequence:
         self.target = target
         self.drafters = tuple(drafter for drafter in drafters if drafter is not None)
         self.use_prefix_cache = use_prefix_cache
+        self.faults_seen = 0  # of the engine's faults, those before the caches were made
         self.last_answer: AnswerState | None = None
         self.clear()
 
@@ -130,28 +140,38 @@ class Sequence:
 
     @property
     def unread(self) -> int:
-        """Tokens of the prompt that are still to be read."""
+        """Tokens that are still to be read before the next decode step."""
         answer = self.last_answer
-        if answer is None or answer.anchor is not None:
-            return 0
-        return len(answer.request.prompt) - len(self.tokens)
+        return 0 if answer is None else max(0, len(answer.to_read) - len(self.tokens))
 
     def next_chunk(self, chunk: int) -> PrefillChunk:
-        """The next tokens of the prompt to read: at most `chunk`.
+        """The next tokens to read: at most `chunk`, fewer after a fault of the GPU.
 
-        In exact mode they end at the next multiple of EXACT_CHUNK instead.
+        In exact mode a chunk of the prompt ends at the next multiple of EXACT_CHUNK instead, and
+        tokens after the prompt are read as in verify passes.
         """
-        prompt = self.answer.request.prompt
+        answer = self.answer
+        prompt = len(answer.request.prompt)
         start = len(self.tokens)
         if self.target.kernels.exact:
-            chunk = EXACT_CHUNK - start % EXACT_CHUNK
-        ends = [start + chunk, len(prompt)]
-        if self.answer.separate_last_token and start < len(prompt) - 1:
-            ends.append(len(prompt) - 1)
+            chunk = EXACT_CHUNK - start % EXACT_CHUNK if start < prompt else EXACT_ROWS
+        elif answer.failed_rounds:
+            chunk = min(chunk, CHUNK_AFTER_FAULT)
+        ends = [start + chunk, len(answer.to_read)]
+        if answer.separate_last_token:
+            ends += [place for place in (prompt - 1, prompt) if start < place]
         if self.target_cache.needs_snapshots:
-            ends += [place for place in self.answer.snapshots_at if start < place]
+            ends += [place for place in answer.snapshots_at if start < place]
         end = min(ends)
-        return PrefillChunk(prompt[start:end], last=end == len(prompt))
+        last = answer.anchor is None and end == prompt
+        return PrefillChunk(answer.to_read[start:end], last)
+
+    def read_again(self) -> None:
+        """Drop the caches. The answer, if it goes on, reads all its tokens again."""
+        answer = self.last_answer
+        if answer is not None and not self.unread:
+            answer.to_read = tuple(self.tokens)
+        self.clear()
 
     def align(self, length: int) -> int:
         """How many of a prompt's first `length` tokens other prompts may reuse.

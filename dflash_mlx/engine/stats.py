@@ -19,6 +19,7 @@ class Stats:
     generated: tokens of the answer, with a stop token.
     seed: of the answer's random numbers; None at temperature 0.
     prefill_seconds: until the first token; decode_seconds: from the first token to the last.
+    notes: what happened to the answer that its reader should know, a sentence each.
     unknown: names of the counts that a remote server did not send.
     """
 
@@ -33,6 +34,7 @@ class Stats:
     accepted_by_position: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
     unknown: frozenset[str] = frozenset()
     _began: float = field(default_factory=time.perf_counter)
     _first: float | None = None

@@ -25,6 +25,8 @@ import mlx.core as mx
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.types import Block
 
+from .faults import gpu_fault
+
 if TYPE_CHECKING:
     from .sequence import Sequence
 
@@ -133,9 +135,6 @@ class MLXThread:
             yield
 
     def _run(self) -> None:
-        # Keep the weights of large models wired, as mlx-lm does.
-        if limit := mx.device_info().get("max_recommended_working_set_size"):
-            mx.set_wired_limit(int(limit))
         while self._next():
             pass
         if hasattr(mx, "clear_streams"):  # otherwise MLX aborts when the thread ends
@@ -171,7 +170,7 @@ class MLXThread:
         try:
             result = job.function()
         except BaseException as raised:
-            error = self.explain(raised)
+            error = self.explain(gpu_fault(raised) or raised)
         while self._running is not None:
             try:  # an interrupt may come until the function is no longer the running one
                 self._end_function()
@@ -233,7 +232,7 @@ class MLXThread:
         try:
             blocks = engine.step(list(group))
         except BaseException as raised:
-            error = self.explain(raised)
+            error = self.explain(gpu_fault(raised) or raised)
             for job in group.values():
                 settle(job.result, error)
             return True

@@ -1,10 +1,12 @@
-"""Memory estimate of a pair, and the check against this machine's memory.
+"""Memory estimate of a pair, and this machine's memory.
 
 The estimate is the weights and caches, from file sizes and config.json; no model is loaded. The
 share above `COMFORTABLE_SHARE` is for the rest: activations, the interpreter, other programs.
 """
 
+import ctypes
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +19,16 @@ from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snaps
 
 FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
 CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
+CACHES_SHARE = 0.9  # of the memory beside the models, for caches; activations take the rest
+# What macOS and other programs keep while answers run. Wiring more froze Macs of 16 GB
+# (osaurus-ai/vmlx-swift, issues 417, 418 and 421).
+RESERVED_SHARE = 0.35
+RESERVED_BYTES = 8 * 10**9  # at least, on machines with LARGE_MACHINE bytes or more
+LARGE_MACHINE = 24 * 10**9
+WIRED_EXTRA = 10**9  # beside models and caches, for activations
+MLX_CACHE_SHARE = 1 / 4  # of the working set, for freed buffers; MLX's own limit leads into swap
+PRESSURE = b"kern.memorystatus_vm_pressure_level"
+SHARE_UNDER_PRESSURE = {2: 0.75, 4: 0.5}  # of the context; macOS' levels "warning" and "critical"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,71 @@ def working_set() -> int:
     limit = mx.device_info().get("max_recommended_working_set_size")
     if limit:
         return int(limit)
-    return int(CPU_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return int(CPU_SHARE * physical_memory())
+
+
+def physical_memory() -> int:
+    """The machine's memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def memory_for_caches() -> int:
+    """The bytes that caches may use beside the models that are loaded."""
+    import mlx.core as mx
+
+    return max(0, int(CACHES_SHARE * (working_set() - mx.get_active_memory())))
+
+
+def share_under_pressure() -> float:
+    """The share of their memory that caches may use now; 1.0 unless macOS is short of memory."""
+    if sys.platform != "darwin":
+        return 1.0
+    level = ctypes.c_int()
+    size = ctypes.c_size_t(ctypes.sizeof(level))
+    sysctl = ctypes.CDLL(None).sysctlbyname
+    failed = sysctl(PRESSURE, ctypes.byref(level), ctypes.byref(size), None, 0)
+    return 1.0 if failed else SHARE_UNDER_PRESSURE.get(level.value, 1.0)
+
+
+def limit_mlx_cache() -> None:
+    """Limit the freed buffers that MLX keeps, which would else fill the memory."""
+    import mlx.core as mx
+
+    if mx.metal.is_available():
+        mx.set_cache_limit(int(MLX_CACHE_SHARE * working_set()))
+
+
+class WiredMemory:
+    """Keeps models and caches resident while answers run; needs macOS 15. Call it in MLX's thread.
+
+    The rest of the time the memory is free for other programs.
+    """
+
+    def __init__(self) -> None:
+        self._limit = 0
+
+    def hold(self, nbytes: int) -> None:
+        """Wire `nbytes`, or more if more is wired already, as far as other programs have enough."""
+        import mlx.core as mx
+
+        if not mx.metal.is_available():
+            return
+        physical = physical_memory()
+        reserved = RESERVED_SHARE * physical
+        if physical >= LARGE_MACHINE:
+            reserved = max(reserved, RESERVED_BYTES)
+        limit = min(nbytes + WIRED_EXTRA, int(physical - reserved), working_set())
+        if limit > self._limit:
+            mx.set_wired_limit(limit)
+            self._limit = limit
+
+    def release(self) -> None:
+        """Wire nothing any more."""
+        import mlx.core as mx
+
+        if self._limit:
+            mx.set_wired_limit(0)
+            self._limit = 0
 
 
 def estimate_memory(

@@ -213,6 +213,7 @@ class AccessLog:
     def write_record(self, record: AccessRecord) -> None:
         """Write the line of a request that has ended."""
         seconds = time.perf_counter() - record.began
+        notes = [note for session in record.sessions for note in session.stats.notes]
         fields: dict[str, object] = {
             "method": record.method,
             "path": record.path,
@@ -228,6 +229,8 @@ class AccessLog:
                 "tokens_per_second": round(stats[0].tokens_per_second, 1),
                 "acceptance_length": round(stats[0].acceptance_length, 2),
             }
+        if notes:
+            fields["notes"] = notes
         if record.reason:
             fields["error"] = record.reason
         if self.prompts and record.answer_request is not None:
@@ -243,8 +246,8 @@ class AccessLog:
             )
             if fields["cached"]:
                 line += f", {fields['cached']} cached"
-        if record.reason:
-            line += f": {record.reason}"
+        for sentence in (*notes, record.reason):
+            line += f": {sentence}" if sentence else ""
         if "prompt_text" in fields:
             line += f"  {json.dumps(fields['prompt_text'], ensure_ascii=False)}"
         self.write(line)

@@ -19,8 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from dflash_mlx.chat.tool_parser import ToolParser, make_tool_parser
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, PromptTooLong
-from dflash_mlx.kernels.dispatch import on_cpu
-from dflash_mlx.models.memory import cache_bytes, snapshot_bytes, working_set
+from dflash_mlx.models.memory import memory_for_caches
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Prompted, Reply, Session
 from dflash_mlx.speculation.sampling import new_seed
@@ -196,7 +195,6 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-MARGIN = 0.9  # of the memory beside the model; activations take the rest
 Event = Delta | Progress
 T = TypeVar("T")
 
@@ -218,21 +216,11 @@ class Runner:
         self.pair = pair
         self.settings = settings
         self.metrics = metrics
-        context_length = pair.target.context_length
+        context_length = pair.engine.context_length
         self.context = min(context_length, settings.context or context_length)
-        free = int(MARGIN * (working_set() - mx.get_active_memory()))
-        max_bytes = max(0, free - (pair.engine.prefix_cache.limit or 0))
+        max_bytes = max(0, memory_for_caches() - pair.engine.prefix_cache.limit)
         self.admission = Admission(settings.max_sequences, max_bytes, settings.limits.queue)
         metrics.watch(pair, self.admission)
-
-    def sequence_bytes(self, tokens: int) -> int:
-        """Bytes of the caches of a sequence."""
-        item_bytes = 4 if on_cpu() else 2
-        config = self.pair.target.config
-        nbytes = cache_bytes(config, tokens, item_bytes) + snapshot_bytes(config, item_bytes)
-        if self.pair.drafter is not None:
-            nbytes += tokens * self.pair.drafter.row_bytes(item_bytes)
-        return nbytes
 
     async def prepare(self, request: AnswerRequest) -> list[PreparedChoice]:
         """Check a request and put its choices into the queue.
@@ -263,7 +251,7 @@ class Runner:
                 code="context_length_exceeded",
             )
         max_tokens = min(max_tokens, self.context - prompt_tokens)
-        nbytes = self.sequence_bytes(prompt_tokens + max_tokens)
+        nbytes = self.pair.engine.sequence_bytes(prompt_tokens + max_tokens)
         tickets = self.admission.enqueue(nbytes, request.choices)
         return [
             PreparedChoice(index, session, self._choice(prompted, index, max_tokens), ticket)

@@ -10,11 +10,16 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
+from mlx.utils import tree_flatten
 
 from dflash_mlx import api
 from dflash_mlx.bundled import __file__ as bundled
-from dflash_mlx.engine.worker_thread import MLXThread, mlx_thread
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.engine import engine as engine_module
+from dflash_mlx.engine.engine import LEAST_CONTEXT, Engine
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.engine.worker_thread import mlx_thread
+from dflash_mlx.errors import DFlashError, PromptTooLong
 from dflash_mlx.hub.registry import find
 from dflash_mlx.models import memory
 from dflash_mlx.models.cache import sliding
@@ -317,11 +322,123 @@ def test_mlx_lm_prints_no_warning(mode, monkeypatch):
     assert entered
 
 
-def test_weights_stay_wired(monkeypatch):
-    """On a GPU that recommends a size, as with stock mlx-lm; or a large model is paged out."""
-    limits = []
-    monkeypatch.setattr(mx, "set_wired_limit", limits.append)
-    for info, wanted in (({}, []), ({"max_recommended_working_set_size": 5 * GB}, [5 * GB])):
-        monkeypatch.setattr(mx, "device_info", lambda info=info: info)
-        assert MLXThread().call(lambda: 7) == 7
-        assert limits == wanted
+# What caches may use of this machine
+
+
+def pair_in_memory(monkeypatch: pytest.MonkeyPatch, free: int) -> Engine:
+    """An engine of a tiny pair on a machine with `free` bytes for the caches of a sequence."""
+    target = tiny.make_target("qwen3")
+    engine = Engine(target, tiny.random_drafter(target))
+    monkeypatch.setattr(target, "context_length", 40_960)
+    engine.fit_context(free)
+    return engine
+
+
+def test_memory_limits_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the tokens whose caches fit, in the target and the drafter; a short chat always may be."""
+    roomy = pair_in_memory(monkeypatch, 1 << 50)
+    assert roomy.context_length == 40_960
+    for tokens in (2_000, 30_000):
+        free = roomy.sequence_bytes(tokens)
+        assert pair_in_memory(monkeypatch, free).context_length == tokens
+        assert pair_in_memory(monkeypatch, free - 1).context_length == tokens - 1
+    assert pair_in_memory(monkeypatch, 0).context_length == LEAST_CONTEXT
+    sequence = Sequence(roomy.target, *roomy.drafters)
+    roomy.fit_context(roomy.sequence_bytes(1_500))
+    with pytest.raises(PromptTooLong, match=r"1,600 tokens, this machine's memory holds 1,500"):
+        roomy.begin(sequence, Request(prompt=(1,) * 1_600, mode="baseline"))
+    roomy.begin(sequence, Request(prompt=(1,) * 1_400, mode="baseline", max_tokens=9_999))
+    assert sequence.answer.remaining == 100
+
+
+def test_the_bytes_of_a_sequence_are_those_of_its_caches() -> None:
+    """No less than the arrays hold, in families with full and recurrent layers."""
+    for family in ("qwen3", "qwen3_5"):
+        target = tiny.make_target(family)
+        drafter = tiny.random_drafter(target)
+        engine = Engine(target, drafter)
+        sequence = Sequence(target, drafter)
+        sequence.read([n % 50 for n in range(512)])
+        rows = tree_flatten([sequence.state])
+        held = sum(array.nbytes for _, array in rows if isinstance(array, mx.array))
+        assert 0.5 * held < engine.sequence_bytes(512) - engine.sequence_bytes(0), family
+        assert held <= engine.sequence_bytes(512), family
+
+
+def test_pressure_lowers_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an answer, while macOS says that memory is short; then it rises again."""
+    engine = pair_in_memory(monkeypatch, 0)
+    engine.fit_context(engine.sequence_bytes(8_000))
+    engine.prefix_cache.limit = 1 << 30
+    sequence = Sequence(engine.target, *engine.drafters)
+    lengths = []
+    for share in (1.0, 0.75, 0.5, 1.0):
+        monkeypatch.setattr(engine_module, "share_under_pressure", lambda share=share: share)
+        engine.begin(sequence, Request(prompt=(3,) * 50, mode="baseline", max_tokens=4))
+        list(tiny.rounds(engine, sequence))
+        lengths.append(engine.context_length)
+        assert bool(engine.prefix_cache.nbytes) == (share == 1.0)
+    assert lengths == [8_000, 6_000, 4_000, 8_000]
+
+
+def test_macos_tells_its_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a number of the kernel; other systems have none."""
+    assert memory.share_under_pressure() == 1.0
+
+    def sysctl(name: bytes, value: Any, *_: Any) -> int:
+        assert name == b"kern.memorystatus_vm_pressure_level"
+        value._obj.value = level
+        return 0
+
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    library = SimpleNamespace(sysctlbyname=sysctl)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
+    for level, share in ((1, 1.0), (2, 0.75), (4, 0.5)):
+        assert memory.share_under_pressure() == share, level
+    library.sysctlbyname = lambda *_: -1
+    assert memory.share_under_pressure() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("physical", "working", "needed", "wired"),
+    [
+        (16, 11.4, 6, 7),  # what is needed, and a gigabyte
+        (16, 11.4, 12, 10.4),  # 35 % stay free
+        (24, 18, 30, 15.6),
+        (128, 96, 200, 83.2),
+        (16, 8, 30, 8),  # no more than Metal allows
+    ],
+)
+def test_memory_is_wired_while_answers_run(
+    physical: float, working: float, needed: float, wired: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And given back when none does, so that an idle server holds nothing."""
+    limits: list[float] = []
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.setattr(mx, "set_wired_limit", lambda nbytes: limits.append(nbytes / GB))
+    monkeypatch.setattr(memory, "physical_memory", lambda: int(physical * GB))
+    monkeypatch.setattr(memory, "working_set", lambda: int(working * GB))
+    target = tiny.make_target("qwen3")
+    engine = Engine(target)
+    monkeypatch.setattr(mx, "get_active_memory", lambda: int(needed * GB))
+    sequences = [Sequence(target), Sequence(target)]
+    for sequence in sequences:
+        engine.begin(sequence, Request(prompt=(1, 2, 3), mode="baseline", max_tokens=2))
+    assert limits == pytest.approx([wired], rel=1e-3)
+    for sequence in sequences:
+        list(tiny.rounds(engine, sequence))
+    assert limits[1:] == [0]
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens"),
+    [
+        ({"head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32}, 2048),
+        ({"hidden_size": 2048, "num_attention_heads": 32}, 2048),
+        ({"head_dim": 256, "hidden_size": 4096, "num_attention_heads": 16}, 512),
+        ({"head_dim": 64, "hidden_size": 512, "num_attention_heads": 8, "kv_lora_rank": 9}, 512),
+    ],
+)
+def test_prompts_are_read_in_pieces_whose_scores_fit(config: dict[str, Any], tokens: int) -> None:
+    """Pieces are smaller where MLX writes the scores of attention to memory."""
+    assert engine_module.prefill_step_size(config) == tokens

@@ -16,6 +16,7 @@ import tiny
 from text import held_out
 
 import dflash_mlx
+from dflash_mlx.engine import engine as engine_module
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.pair import Pair
@@ -26,6 +27,7 @@ messages = import_module("dflash_mlx.cli.chat.messages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 output = import_module("dflash_mlx.cli.terminal.output")
 
+SPARE = 32  # tokens of drafts beyond the last one that may be kept
 SHORT = 640  # tokens; a long context takes this CPU long to read, and leaves no turn out
 
 ASK = """
@@ -240,6 +242,46 @@ def test_the_oldest_turns_are_left_out(bundled: Pair, monkeypatch: pytest.Monkey
     with pytest.raises(UsageError, match="context holds"):
         talk.ask("word " * talk.context_length)
     assert (talk.chat.left_out, len(talk.chat.turns)) == (kept, 12)
+
+
+@pytest.mark.parametrize("turns", [12, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_chat_to_the_end_of_memory(
+    bundled: Pair, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine whose memory holds fewer tokens than the context: it is said, and the chat goes on.
+
+    Passes beyond that memory fail as on a GPU. They are not tried.
+    """
+    engine = bundled.engine
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_cache_bytes", None)
+        patch.setattr(engine, "_fitting_tokens", None)
+        patch.setattr(engine_module, "LEAST_CONTEXT", 300)
+        engine.fit_context(engine.sequence_bytes(400))
+        talk = start(bundled, max_tokens=40)
+        told: list[str] = []
+        talk.out.note = lambda text, style="": told.append(text)
+        patch.setattr(talk.out, "info", lambda text, style="", end="\n": told.append(text))
+        verify = engine._verify
+
+        def with_little_memory(batch: Any) -> None:
+            if max(len(s.sequence.tokens) + s.num_tokens for s in batch) > 400 + SPARE:
+                raise RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory.")
+            verify(batch)
+
+        patch.setattr(engine, "_verify", with_little_memory)
+        assert "context 400 of 2,048 (memory)" in talk.backend.start_summary(0.0)
+        long = "Sort the numbers " + " ".join(str(n) for n in range(12)) + "."
+        said = [talk.ask(f"{long} Time {number}.") for number in range(turns)]
+        rows = dict(talk.backend.usage_rows("", talk.settings))
+    assert not any(answer.stats.notes for answer in said)
+    full = [text for text in told if "the context is full" in text]
+    soon = [text for text in told if "soon the oldest turns" in text]
+    assert told.index(soon[0]) < told.index(full[0])
+    assert len(talk.chat.turns) == turns
+    kept = [turn.answer.strip() for turn in talk.chat.turns]
+    assert kept == [answer.text.strip() for answer in said]
+    assert rows["context"] == "400 of 2,048 (memory)"
 
 
 def test_an_answer_ends_at_the_end_of_the_context(

@@ -1,0 +1,143 @@
+"""Faults of the GPU: what MLX raises, planted in any verb of a round, costs no token."""
+
+import random
+from typing import Any
+
+import pytest
+import tiny
+from engines import MODES, alone, engine_of, request_of, together
+from faulty_gpu import NO_MEMORY, TIMEOUT, FaultyGPU, spoil
+
+import dflash_mlx
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.faults import gpu_fault
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.errors import DFlashError, GPUFault
+from dflash_mlx.session import Session
+from dflash_mlx.types import Block
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError(NO_MEMORY), "too little memory"),
+        (RuntimeError("[malloc] Unable to allocate 123 bytes."), "too little memory"),
+        (RuntimeError("[metal::malloc] Resource limit (499000) exceeded."), "too little memory"),
+        (MemoryError(), "too little memory"),
+        (RuntimeError(TIMEOUT), "gave up"),
+        (RuntimeError("[matmul] Last dimension of first input must match."), None),
+        (ValueError("[METAL] is not raised as a ValueError"), None),
+        (KeyboardInterrupt(), None),
+    ],
+)
+def test_what_a_fault_is(error: BaseException, words: str | None) -> None:
+    """Faults of the machine become a sentence with a hint; errors of a program stay as they are."""
+    fault = gpu_fault(error)
+    if words is None:
+        assert fault is None
+    else:
+        assert fault is not None
+        assert words in fault.message
+        assert fault.hint
+        assert gpu_fault(fault) is fault
+
+
+def check(family: str, seed: int, patch: pytest.MonkeyPatch) -> int:
+    """Hold answers found amid faults against those of a sound GPU. Returns the faults."""
+    requests = [request_of(number + seed) for number in range(6)]
+    wanted = [alone(engine_of(family), request) for request in requests]
+    engine = engine_of(family)
+    dice = random.Random(seed)
+    gpu = FaultyGPU(engine, dice, patch)
+    assert together(engine, requests, dice) == wanted
+    assert engine.faults == gpu.count
+    return gpu.count
+
+
+def check_all(family: str, seeds: range, patch: pytest.MonkeyPatch) -> int:
+    """`check` with several orders and places of faults."""
+    return sum(check(family, seed, patch) for seed in seeds)
+
+
+@pytest.mark.quick_every(6)
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_faults_cost_no_token(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains, trees and plain steps, alone and in company, greedy and seeded."""
+    assert check_all(family, range(2), monkeypatch) > 3
+
+
+def test_caches_from_before_a_fault_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: sequences go on with the caches that they have."""
+    monkeypatch.setattr(Engine, "_renew", lambda self, sequence: None)
+    with pytest.raises((AssertionError, ValueError, DFlashError)):
+        check_all("qwen3", range(4), monkeypatch)
+
+
+@pytest.mark.parametrize("options", MODES)
+def test_a_second_fault_ends_the_answer(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the sentence of the fault; the tokens before it stand, and the next answer is right."""
+    engine = engine_of("qwen3_5")
+    request = Request(tuple(tiny.prompt_of(5)), max_tokens=14, **options)
+    wanted = alone(engine, request)
+    sequence = Sequence(engine.target, *engine.drafters)
+    engine.begin(sequence, request, -1)
+    said: list[int] = []
+    while len(said) < 4:
+        (block,) = engine.step([sequence])
+        assert isinstance(block, Block)
+        said += block.tokens
+
+    def failing(batch: Any) -> None:
+        raise RuntimeError(NO_MEMORY)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_accept", failing)
+        (empty,) = engine.step([sequence])
+        assert empty == Block(())
+        (error,) = engine.step([sequence])
+    assert isinstance(error, GPUFault)
+    assert sequence.answer.finish_reason == "error"
+    assert said == wanted[: len(said)]
+    assert alone(engine, request, sequence) == wanted
+
+
+def test_idle_sequences_and_cached_prefixes_are_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fault in one answer: what other sequences and the prefix cache hold is not used again."""
+    engine = engine_of("qwen3")
+    engine.prefix_cache.limit = 1 << 30
+    first = request_of(3)
+    wanted = alone(engine, first)
+    idle = Sequence(engine.target, *engine.drafters)
+    assert alone(engine, first, idle) == wanted
+    spoil(idle)
+    gpu = FaultyGPU(engine, random.Random(1), monkeypatch)
+    while not gpu.count:
+        alone(engine, request_of(0))
+    assert alone(engine, first, idle) == wanted
+    assert alone(engine, first) == wanted
+
+
+def test_a_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the thread of MLX: the same text amid faults; a fault of a whole answer is an error."""
+    bundled = dflash_mlx.load()
+    prompts = ("What is 12 plus 7?", "Count from 3 to 9.", "Sort: pear, apple, fig")
+    wanted = [text_of(Session(bundled), prompt) for prompt in prompts]
+    with monkeypatch.context() as patch:
+        gpu = FaultyGPU(bundled.engine, random.Random(3), patch)
+        while gpu.count < 3:
+            assert [text_of(Session(bundled), prompt) for prompt in prompts] == wanted
+    session = Session(bundled)
+    with monkeypatch.context() as patch:
+        patch.setattr(bundled.engine, "_verify", lambda batch: (_ for _ in ()).throw(MemoryError()))
+        with pytest.raises(GPUFault, match="too little memory"):
+            text_of(session, prompts[0])
+    assert text_of(session, prompts[0]) == wanted[0]
+
+
+def text_of(session: Session, prompt: str) -> str:
+    return "".join(block.text for block in session.stream(prompt, max_tokens=40))
