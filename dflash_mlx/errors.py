@@ -1,5 +1,7 @@
 """Errors that the user can do something about: one sentence, and a hint."""
 
+from collections.abc import Iterable
+
 
 class DFlashError(Exception):
     """An error to show to the user without a traceback.
@@ -47,6 +49,33 @@ class GPUFault(DFlashError):
 
     What was generated before can be kept, and later answers work again.
     """
+
+    @property
+    def note(self) -> str:
+        """What to say if the answer goes on."""
+        return f"{self.message.rstrip('.')}: the text so far was read again"
+
+
+class KernelFailed(DFlashError):
+    """A kernel raised in the middle of an answer.
+
+    names: its operation, or all that may have raised. replaced: stock MLX computes them from now
+    on; else they run one by one to find out which it is.
+    """
+
+    def __init__(self, names: Iterable[str], cause: str, *, replaced: bool) -> None:
+        self.names = frozenset(names)
+        self.replaced = replaced
+        super().__init__(
+            f"the kernel {' or '.join(sorted(self.names))} failed ({cause}).",
+            hint="ask again, without this kernel; dflash doctor --kernels checks it",
+        )
+
+    @property
+    def note(self) -> str:
+        """What to say if the answer goes on."""
+        what = "stock MLX replaces it" if self.replaced else "each runs by itself to find it"
+        return f"{self.message.rstrip('.')}: {what}"
 
 
 class ServerLost(DFlashError):

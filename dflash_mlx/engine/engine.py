@@ -8,7 +8,7 @@ runs in the one thread that owns MLX (worker_thread.py).
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager, suppress
 from time import perf_counter
@@ -19,7 +19,14 @@ import mlx.core as mx
 
 from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.drafters.base import Drafter
-from dflash_mlx.errors import DFlashError, GPUFault, PromptTooLong, UsageError
+from dflash_mlx.errors import (
+    DFlashError,
+    GPUFault,
+    KernelFailed,
+    PromptTooLong,
+    UsageError,
+    first_line,
+)
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, on_cpu
 from dflash_mlx.models.memory import (
     WiredMemory,
@@ -62,7 +69,8 @@ class Engine:
     """Generates answers for many sequences of one target at once.
 
     passes, rows: how many passes of the target were run so far, and how many tokens they read.
-    faults: how often the GPU has failed.
+    faults: how often the GPU or a kernel has failed. on_kernel_failed: called with each failure of
+    a kernel.
     """
 
     def __init__(self, target: Target, *drafters: Drafter | None, compiler: Compiler | None = None):
@@ -79,6 +87,7 @@ class Engine:
         self.passes = 0
         self.rows = 0
         self.faults = 0
+        self.on_kernel_failed: Callable[[KernelFailed], None] = lambda failed: None
         self._cache_bytes: int | None = None  # for the caches of a sequence; None: no limit
         self._fitting_tokens: int | None = None  # whose caches take no more than that
         self._wired = WiredMemory()
@@ -88,9 +97,9 @@ class Engine:
     def step(self, sequences: Many[Sequence]) -> list[Block | DFlashError]:
         """Run one round: the block that each sequence commits, or the error that ends its answer.
 
-        The block is empty while the sequence's prompt is being read. After a fault of the GPU it is
-        empty too, and the next rounds read the tokens again; see `_recover`. After any other
-        exception, everything that the round has not committed is undone; see `_undo`.
+        The block is empty while the sequence's prompt is being read. After a fault of the GPU or of
+        a kernel it is empty too, and the next rounds read the tokens again; see `_recover`. After
+        any other exception, everything that the round has not committed is undone; see `_undo`.
         """
         began = perf_counter()
         batch: list[ScheduledStep] = []
@@ -108,7 +117,7 @@ class Engine:
             self._remember(batch)
             self.scheduler.update(batch, perf_counter() - began)
         except BaseException as error:
-            fault = gpu_fault(error)
+            fault = gpu_fault(error) or self._replace_kernels(error)
             if fault is None:
                 for sequence in sequences:
                     self._undo(sequence)
@@ -220,6 +229,8 @@ class Engine:
         if room < 1:
             memory = self.context_length < target.context_length
             raise PromptTooLong(len(prompt), self.context_length, memory=memory)
+        if target.kernels.stepwise and not self._running:
+            target.kernels = target.kernels.without()
         rule = make_rule(request.accept, request.sampling, target.vocab_size, target.kernels)
         constraint = None
         if request.structure is not None:
@@ -316,10 +327,11 @@ class Engine:
         else:
             self._fail(sequence)
 
-    def _recover(self, batch: list[ScheduledStep], fault: GPUFault) -> None:
-        """After a fault of the GPU, let each sequence read its tokens again in smaller pieces.
+    def _recover(self, batch: list[ScheduledStep], fault: GPUFault | KernelFailed) -> None:
+        """After a fault, let each sequence read its tokens again, in smaller pieces.
 
-        A sequence whose next round fails too gets the error.
+        A sequence gets the error if its GPU fails in the next round too, or if a kernel fails in
+        exact mode, where what replaces it gives other bits.
         """
         self._drop_caches()
         for step in batch:
@@ -327,16 +339,38 @@ class Engine:
             self._renew(step.sequence)
             if step.block is not None or step.error is not None:
                 continue  # it ended before the fault
-            answer.failed_rounds += 1
-            if answer.failed_rounds <= MAX_RETRIES:
-                answer.notes.append(f"{fault.message.rstrip('.')}: the text so far was read again")
+            if isinstance(fault, GPUFault):
+                answer.failed_rounds += 1
+                retries = answer.failed_rounds <= MAX_RETRIES
+            else:
+                retries = not self.target.kernels.exact
+            if retries:
+                answer.notes.append(fault.note)
                 step.block = Block(())
             else:
                 step.error = fault
                 self._fail(step.sequence)
 
+    def _replace_kernels(self, error: BaseException) -> KernelFailed | None:
+        """Let stock MLX replace a kernel that raised an error; None for another error.
+
+        If several may have raised it, each runs by itself until the next answer, to find it.
+        """
+        kernels = self.target.kernels
+        suspects = kernels.find_failure(error)
+        if not suspects:
+            return None
+        found = len(suspects) == 1 or kernels.stepwise
+        failed = KernelFailed(suspects, first_line(error.__cause__ or error), replaced=found)
+        if found:
+            self.target.kernels = kernels.without(suspects, failed.message)
+            self.on_kernel_failed(failed)
+        else:
+            self.target.kernels = kernels.by_steps()
+        return failed
+
     def _drop_caches(self) -> None:
-        """Free what can be computed again. Any cache may hold rows that the GPU never computed."""
+        """Free what can be computed again. Any cache may hold rows that were never computed."""
         self.faults += 1
         clear_faults()
         self._passes_ahead.clear()
@@ -344,10 +378,12 @@ class Engine:
         mx.clear_cache()
 
     def _renew(self, sequence: Sequence) -> None:
-        """Drop a sequence's caches if they are older than the last fault of the GPU."""
+        """Drop a sequence's caches if they are older than the last fault."""
         if sequence.faults_seen != self.faults:
             sequence.faults_seen = self.faults
             sequence.read_again()
+            if sequence.last_answer is not None:
+                sequence.answer.rule.kernels = self.target.kernels
 
     @contextmanager
     def _dropping_caches(self) -> Iterator[None]:

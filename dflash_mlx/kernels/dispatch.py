@@ -4,18 +4,21 @@ Each loaded pair has one `Kernels`.
 """
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mlx.core as mx
 
 from dflash_mlx.errors import UsageError
 
-from .source import Launcher, MetalLauncher
+from .source import Launcher, MetalLauncher, StepwiseLauncher
 
 VARIABLE = "DFLASH_KERNELS"  # an environment variable
 VALUES = ("on", "off", "stock")
+# How MLX's errors begin where a kernel cannot be compiled or launched
+# (mlx/backend/metal/device.cpp and custom_kernel.cpp).
+KERNEL_MESSAGES = ("[metal::Device]", "Thread group size", "[metal_kernel]")
 EXACT_ROWS = 64  # largest verify in exact mode; longer passes are prompts, equal in every mode
 
 
@@ -38,6 +41,14 @@ class Op:
 
     def launching(self, exact: bool) -> Callable[..., Any]:
         return self.exact if exact and self.exact is not None else self.launch
+
+
+class KernelError(Exception):
+    """A kernel raised at its launch. `name`: its operation; the cause is what it raised."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +91,56 @@ class Kernels:
 
     def __call__(self, op: Op, *args: Any) -> Any:
         """Run `op` by its kernel, or by its reference."""
-        if self.launcher is not None and self.launches(op, *args):
-            return op.launching(self.exact)(self.launcher, *args)
+        if self.launches(op, *args):
+            return self._launch(op, args)
         return op.reference(*args)
 
     def attempt(self, op: Op, *args: Any) -> Any | None:
         """Run `op` in place of stock MLX or mlx-lm; None if stock MLX should compute it."""
-        if self.launcher is not None and self.launches(op, *args):
-            return op.launching(self.exact)(self.launcher, *args)
+        if self.launches(op, *args):
+            return self._launch(op, args)
         return op.reference(*args) if self.references or self.exact else None
+
+    def _launch(self, op: Op, args: tuple[Any, ...]) -> Any:
+        try:
+            return op.launching(self.exact)(self.launcher, *args)
+        except Exception as error:
+            raise KernelError(op.name) from error
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether each kernel runs to its end at once."""
+        return isinstance(self.launcher, StepwiseLauncher)
+
+    def by_steps(self) -> "Kernels":
+        """The same, but each kernel runs to its end at once, so that an error names it."""
+        assert self.launcher is not None
+        return replace(self, launcher=StepwiseLauncher(self.launcher))
+
+    def without(self, names: Iterable[str] = (), reason: str = "") -> "Kernels":
+        """The same, not `stepwise`, and with the kernels of these operations disabled: they failed.
+
+        `reason` is why.
+        """
+        direct = self.launcher
+        if isinstance(direct, StepwiseLauncher):
+            direct = direct.launcher
+        off = {**self.off, **dict.fromkeys(names, reason)}
+        on = None if self.on is None else self.on - off.keys()
+        return replace(self, launcher=direct, on=on, off=off, wrong=self.wrong | {*names})
+
+    def find_failure(self, error: BaseException) -> frozenset[str] | None:
+        """The operations whose kernels may have raised an error of a pass; None if none has.
+
+        MLX compiles a kernel when it evaluates its outputs, and most of its messages do not name
+        it. Then these are all operations that may run.
+        """
+        if isinstance(error, KernelError):
+            return frozenset({error.name})
+        if self.launcher is None or not str(error).startswith(KERNEL_MESSAGES):
+            return None
+        able = (self.on or frozenset()) - self.off.keys()
+        return frozenset(name for name in able if f"dflash_{name}" in str(error)) or able
 
 
 def on_cpu() -> bool:

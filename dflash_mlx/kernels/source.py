@@ -110,6 +110,24 @@ class MetalLauncher:
         )
 
 
+class StepwiseLauncher:
+    """Runs each kernel to its end at once, so that an error belongs to the kernel just launched.
+
+    It is slow: use it to find the kernel that made a round fail.
+    """
+
+    def __init__(self, launcher: Launcher):
+        self.launcher = launcher
+
+    def __call__(
+        self, source: Source, inputs: Sequence[mx.array], **options: Any
+    ) -> list[mx.array]:
+        """As `Launcher`."""
+        outputs = self.launcher(source, inputs, **options)
+        mx.eval(outputs)
+        return outputs
+
+
 def recorded(
     launcher: Launcher | None, function: Callable[..., Any], kind: Hashable = None
 ) -> Callable[..., Any]:

@@ -1,6 +1,8 @@
 """Faults of the GPU: what MLX raises, planted in any verb of a round, costs no token."""
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.faults import gpu_fault
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
-from dflash_mlx.errors import DFlashError, GPUFault
+from dflash_mlx.errors import DFlashError, GPUFault, KernelFailed
+from dflash_mlx.kernels import verify_accept
+from dflash_mlx.kernels.dispatch import KernelError, Kernels
+from dflash_mlx.kernels.source import StepwiseLauncher
 from dflash_mlx.session import Session
 from dflash_mlx.types import Block
 
@@ -90,11 +95,8 @@ def test_a_second_fault_ends_the_answer(
         assert isinstance(block, Block)
         said += block.tokens
 
-    def failing(batch: Any) -> None:
-        raise RuntimeError(NO_MEMORY)
-
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_accept", failing)
+        patch.setattr(engine, "_accept", raising(RuntimeError(NO_MEMORY)))
         (empty,) = engine.step([sequence])
         assert empty == Block(())
         (error,) = engine.step([sequence])
@@ -141,3 +143,99 @@ def test_a_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def text_of(session: Session, prompt: str) -> str:
     return "".join(block.text for block in session.stream(prompt, max_tokens=40))
+
+
+# Kernels that raise
+
+LARGE = "Thread group size (512) is greater than the maximum (448)."
+KERNELS = frozenset({"verify_accept", "verify_attention"})
+
+
+def with_kernels(engine: Engine, patch: pytest.MonkeyPatch, fails: Callable[[], bool]) -> list[str]:
+    """Give an engine two kernels, one of which raises; returns the messages of failures.
+
+    Both compute their references. `verify_accept` raises at once if its launch is evaluated at
+    once; else a pass of the target raises, as where MLX evaluates it later.
+    """
+    told: list[str] = []
+
+    def run(launcher: Any, *args: Any) -> Any:
+        if fails() and isinstance(launcher, StepwiseLauncher):
+            raise ValueError(LARGE)
+        return right.reference(*args)
+
+    right = verify_accept.OP
+    patch.setattr(verify_accept, "OP", replace(right, launch=run))
+    verify = engine._verify
+
+    def verifying(batch: Any) -> None:
+        kernels = engine.target.kernels
+        if fails() and kernels.enables(right) and not kernels.stepwise:
+            raise ValueError(LARGE)
+        verify(batch)
+
+    patch.setattr(engine, "_verify", verifying)
+    patch.setattr(engine, "on_kernel_failed", lambda failed: told.append(failed.message))
+    launcher: Any = object()
+    engine.target.kernels = Kernels(launcher, on=frozenset({"verify_accept", "selector_walk"}))
+    return told
+
+
+def test_a_kernel_that_raises_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX's message does not name it: it is found, and stock MLX goes on with the same tokens."""
+    engine = engine_of("qwen3")
+    request = Request(tuple(tiny.prompt_of(5)), max_tokens=14, mode="dflash", block_size=5)
+    wanted = alone(engine, request)
+    sequence = Sequence(engine.target, *engine.drafters)
+    try:
+        told = with_kernels(
+            engine,
+            monkeypatch,
+            lambda: sequence.last_answer is not None and sequence.answer.position > 3,
+        )
+        assert alone(engine, request, sequence) == wanted
+        assert told == [f"the kernel verify_accept failed ({LARGE.rstrip('.')})."]
+        kernels = engine.target.kernels
+        assert not kernels.stepwise
+        assert (kernels.on, kernels.wrong) == ({"selector_walk"}, {"verify_accept"})
+        first, last = sequence.answer.notes
+        assert "selector_walk or verify_accept" in first
+        assert "to find it" in first
+        assert "stock MLX replaces it" in last
+        assert alone(engine, request) == wanted
+    finally:
+        engine.target.kernels = Kernels()
+
+
+def test_which_kernels_may_have_raised() -> None:
+    """The one that MLX names, or all that may run; none for another error or without kernels."""
+    launcher: Any = object()
+    kernels = Kernels(launcher, on=KERNELS)
+    refused = RuntimeError("[metal::Device] Unable to load kernel dflash_verify_attention_combine")
+    assert kernels.find_failure(refused) == {"verify_attention"}
+    assert kernels.find_failure(RuntimeError("[metal::Device] Unable to build")) == KERNELS
+    assert not kernels.find_failure(RuntimeError("[matmul] no"))
+    assert not Kernels().find_failure(refused)
+
+
+def test_an_exact_answer_ends_with_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What replaces it has other bits, so the answer has to begin anew."""
+    engine = engine_of("qwen3")
+    request = Request(tuple(tiny.prompt_of(5)), max_tokens=14, mode="dflash", block_size=5)
+    sequence = Sequence(engine.target, *engine.drafters)
+    try:
+        engine.target.kernels = Kernels(exact=True)
+        engine.begin(sequence, request, -1)
+        engine.step([sequence])
+        monkeypatch.setattr(engine, "_accept", raising(KernelError("verify_accept")))
+        (error,) = engine.step([sequence])
+    finally:
+        engine.target.kernels = Kernels()
+    assert isinstance(error, KernelFailed)
+
+
+def raising(error: Exception) -> Callable[[Any], None]:
+    def run(batch: Any) -> None:
+        raise error
+
+    return run
