@@ -141,9 +141,9 @@ def has_metal() -> bool:
     """Whether MLX uses an Apple GPU here."""
     if sys.platform != "darwin":
         return False
-    import mlx.core as mx
+    from dflash_mlx.kernels.dispatch import by_metal
 
-    return mx.metal.is_available()
+    return by_metal()
 
 
 def free_disk() -> int:

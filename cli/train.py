@@ -475,8 +475,10 @@ def open_target(
 ) -> "tuple[Target, TokenizerWrapper]":
     """Download and load the target and its tokenizer; record the run's flags and files."""
     from dflash_mlx.hub import resolve
+    from dflash_mlx.kernels.dispatch import use_device
     from dflash_mlx.pair import load_target
 
+    use_device()
     names = resolve.pair_names(values["model"], None, no_draft=True)
     checkpoint = resolve.open_checkpoint(names.target, names.target_label)
     if resume:

@@ -87,10 +87,19 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, str(home / folder))
     if sys.platform == "darwin":  # only tests that ask for kernels run them
         monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: False)
+    for name, value in devices.PROGRAM_VARIABLES.items():
+        monkeypatch.setenv(name, value)
     # The default mode measures latencies, so it would decide differently in every run.
     monkeypatch.setenv("DFLASH_MODE", "dflash")
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unset the variables that `clean_home` sets."""
+    for name in ("DFLASH_MODE", *devices.PROGRAM_VARIABLES):
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture

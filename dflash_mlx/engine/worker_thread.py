@@ -23,6 +23,7 @@ from weakref import WeakSet
 import mlx.core as mx
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.kernels.dispatch import use_device
 from dflash_mlx.types import Block
 
 from .faults import gpu_fault
@@ -277,5 +278,6 @@ def raise_in(thread: Thread, kind: type[BaseException]) -> None:
 
 @cache
 def mlx_thread() -> MLXThread:
-    """The thread of this process, started at the first call."""
+    """The thread of this process, started at the first call, with the device of DFLASH_DEVICE."""
+    use_device()
     return MLXThread()

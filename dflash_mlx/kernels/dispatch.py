@@ -19,6 +19,7 @@ VALUES = ("on", "off", "stock")
 # How MLX's errors begin where a kernel cannot be compiled or launched
 # (mlx/backend/metal/device.cpp and custom_kernel.cpp).
 KERNEL_MESSAGES = ("[metal::Device]", "Thread group size", "[metal_kernel]")
+DEVICE_VARIABLE = "DFLASH_DEVICE"  # an environment variable
 EXACT_ROWS = 64  # largest verify in exact mode; longer passes are prompts, equal in every mode
 
 
@@ -143,14 +144,31 @@ class Kernels:
         return frozenset(name for name in able if f"dflash_{name}" in str(error)) or able
 
 
+def cpu_wanted() -> bool:
+    """Whether DFLASH_DEVICE names the CPU. Raises UsageError for any other value."""
+    value = os.environ.get(DEVICE_VARIABLE, "")
+    if value not in ("", "cpu"):
+        raise UsageError(
+            f"{DEVICE_VARIABLE} cannot be '{value}'.",
+            hint=f"give cpu, or `unset {DEVICE_VARIABLE}` to compute on the GPU",
+        )
+    return value == "cpu"
+
+
+def use_device() -> None:
+    """Make the CPU MLX's default device, for all threads, if DFLASH_DEVICE names it."""
+    if cpu_wanted():
+        mx.set_default_device(mx.cpu)
+
+
 def on_cpu() -> bool:
-    """Whether MLX computes on the CPU by default."""
-    return mx.default_device() == mx.Device(mx.cpu)
+    """Whether MLX computes on the CPU by default, or will once models are loaded."""
+    return cpu_wanted() or mx.default_device() == mx.Device(mx.cpu)
 
 
 def by_metal() -> bool:
-    """Whether MLX's default device is a GPU with Metal."""
-    return mx.default_device() == mx.Device(mx.gpu) and mx.metal.is_available()
+    """Whether MLX computes on a GPU with Metal."""
+    return not on_cpu() and mx.metal.is_available()
 
 
 def wanted() -> str:

@@ -270,9 +270,8 @@ def test_config_file_in_force(quick, look):
     assert look()["config"]["found"] == "~/.config/dflash/config.toml · sets temp, model"
 
 
-def test_variables(monkeypatch, quick, look):
+def test_variables(monkeypatch, no_variables, quick, look):
     """The value of an unknown one is nobody's business."""
-    monkeypatch.delenv("DFLASH_MODE")
     monkeypatch.setenv("DFLASH_TEMP", "0.5")
     assert look()["variables"] == {
         "name": "variables", "status": "ok", "found": "DFLASH_TEMP=0.5", "hint": ""
@@ -291,10 +290,9 @@ def test_variables(monkeypatch, quick, look):
     assert "; `unset DFLASH_TEMP`; " in check["hint"]
 
 
-def test_secrets_are_shown_to_nobody(monkeypatch, quick, look, cli_app):
+def test_secrets_are_shown_to_nobody(monkeypatch, no_variables, quick, look, cli_app):
     """No key's value, also where it is wrong; every option that takes one counts as a secret."""
     environment = part("doctor.checks")
-    monkeypatch.delenv("DFLASH_MODE", raising=False)
     monkeypatch.setenv("DFLASH_API_KEY", "sekret")
     monkeypatch.setenv("DFLASH_REMOTE_KEY", "sekret")
     found = look()
@@ -542,6 +540,7 @@ def test_what_is_known_of_kernels(mac, quick, look, monkeypatch):
     from dflash_mlx.selfcheck.check import UNUSED, KernelResult
 
     monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: True)
+    monkeypatch.delenv("DFLASH_KERNELS")
     assert look()["kernels"]["found"].startswith("1")
     key = f"{results.machine_key()}-1"
     slow = KernelResult("a", True, 0.0, 2e-3, 1.4, "1.4x as slow as MLX's own")
@@ -695,7 +694,7 @@ def show_on_terminal(**env):
     termios = pytest.importorskip("termios")
     lead, follow = os.openpty()
     termios.tcsetwinsize(follow, (24, 80))
-    plain = {name: value for name, value in os.environ.items() if name != "DFLASH_MODE"}
+    plain = {k: value for k, value in os.environ.items() if not k.startswith("DFLASH_")}
     program = (
         "from importlib import import_module as get\n"
         "well = get('dflash_mlx.cli.doctor.report').ok(chr(964))\n"

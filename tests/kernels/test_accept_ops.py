@@ -176,6 +176,25 @@ def test_kernels_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         available()
 
 
+def test_the_cpu_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Mac, before and after MLX's thread has started; no kernel runs then."""
+    default = [mx.Device(mx.gpu)]
+    monkeypatch.setattr(mx, "default_device", lambda: default[-1])
+    monkeypatch.setattr(mx, "set_default_device", lambda device: default.append(mx.Device(device)))
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.delenv("DFLASH_KERNELS")
+    monkeypatch.delenv("DFLASH_DEVICE", raising=False)
+    dispatch.use_device()
+    assert (dispatch.wanted(), len(default)) == ("on", 1)
+    monkeypatch.setenv("DFLASH_DEVICE", "cpu")
+    assert (dispatch.wanted(), dispatch.on_cpu()) == ("stock", True)
+    dispatch.use_device()
+    assert default[-1] == mx.Device(mx.cpu)
+    monkeypatch.setenv("DFLASH_DEVICE", "tpu")
+    with pytest.raises(UsageError, match="'tpu'"):
+        dispatch.use_device()
+
+
 def test_one_look_at_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """An outcome is one array of a few integers, which the host reads as a whole."""
     looks = []

@@ -135,6 +135,7 @@ def emulated_mac(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     Few sizes are timed: the emulator would spend the time of a start on them.
     """
     monkeypatch.setattr(dispatch, "by_metal", lambda: True)
+    monkeypatch.delenv("DFLASH_KERNELS")
     monkeypatch.setattr(cases, "MAX_TIME_RATIO", float("inf"))
     monkeypatch.setattr(cases, "RUNS", 1)
     monkeypatch.setattr(cases, "CALLS", 1)

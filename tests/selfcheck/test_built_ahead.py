@@ -118,6 +118,7 @@ def test_fault_a_text_for_each_type_of_tokens(monkeypatch: pytest.MonkeyPatch) -
 def test_the_first_answer_compiles_nothing(builds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program that runs first proves kernels and measures costs; the next one has all that."""
     monkeypatch.setattr(dispatch, "by_metal", lambda: True)
+    monkeypatch.delenv("DFLASH_KERNELS")
     seen: list[tuple[int, int]] = []
 
     def started() -> tuple[Noting, dflash_mlx.Pair]:

@@ -4,9 +4,13 @@ import os
 
 import pytest
 
-# "cpu": tests without the mark `metal` compute on the CPU, even if there is a GPU. This does not
-# apply to programs that they start.
+# "cpu": tests without the mark `metal` compute on the CPU, even if there is a GPU.
 DEVICE = os.environ.get("DFLASH_TEST_DEVICE", "")
+# The variables of programs that tests start. Each has an empty cache folder, so with kernels it
+# would compile and check all of them.
+PROGRAM_VARIABLES = {"DFLASH_KERNELS": "stock"} | (
+    {"DFLASH_DEVICE": "cpu"} if DEVICE == "cpu" else {}
+)
 
 
 def use_device(test: pytest.Item) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from devices import PROGRAM_VARIABLES
 from screen import Screen
 
 SLOWED = Path(__file__).with_name("slowed.py")
@@ -262,6 +263,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "XDG_CACHE_HOME": str(folder / "cache"),
         "OPENBLAS_NUM_THREADS": "1",
         "DFLASH_MODE": "dflash",  # the default mode measures latencies, which vary
+        **PROGRAM_VARIABLES,
         "TERM": "xterm-256color",
         "LANG": "C.UTF-8",
         "SLOWED": str(folder / "slowed.json"),
