@@ -61,7 +61,9 @@ class MetalLauncher:
     arguments, dtypes and address spaces of the buffers: all of them are part of the name it gives.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, verbose: bool = False) -> None:
+        """`verbose`: MLX writes the whole generated text of every kernel to stdout."""
+        self._verbose = verbose
         self._built: dict[str, Any] = {}
         self._recorded: dict[Hashable, Callable[..., Any]] = {}
 
@@ -107,6 +109,7 @@ class MetalLauncher:
             output_shapes=output_shapes,
             output_dtypes=output_dtypes,
             init_value=init_value,
+            verbose=self._verbose,
         )
 
 

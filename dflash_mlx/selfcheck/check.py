@@ -5,6 +5,7 @@ of each operation. Results are kept in a file, so that each kernel is checked on
 """
 
 import hashlib
+import logging
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,8 @@ UNUSED = "this model does not use it"
 UNTIMED = "not timed yet: the time was spent"
 NARROW = "all matrices are too narrow for it"
 STARTED = "its last check did not end"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ def compare(
                 alone = outputs(trial.op.launch(launcher, *trial.alone(*case)))
             mx.eval(got, alone)
         except Exception as error:  # after any error the kernel cannot be used
+            log.info("the kernel of %s raised", trial.name, exc_info=True)  # the compiler's lines
             return KernelResult(trial.name, False, reason=f"raised {describe_error(error)}")
         want = outputs((trial.expected or trial.op.reference)(*case))
         if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:

@@ -66,7 +66,15 @@ CASES = {
 
 @pytest.mark.parametrize("shapes", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
-def test_a_kernel_gives_what_its_reference_gives(trial: Trial, shapes: Shapes) -> None:
-    """The cases of the proof that every user's machine does, at more shapes."""
-    (result,) = prove(MetalLauncher(), shapes, trials=(trial,), budget=0.0, everything=True)
+def test_a_kernel_gives_what_its_reference_gives(
+    trial: Trial, shapes: Shapes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The cases of the proof that every user's machine does, at more shapes.
+
+    pytest shows the output of a failed test: each source as MLX generates it, and the compiler's
+    lines.
+    """
+    caplog.set_level("INFO")
+    launcher = MetalLauncher(verbose=True)
+    (result,) = prove(launcher, shapes, trials=(trial,), budget=0.0, everything=True)
     assert result.right, result.reason

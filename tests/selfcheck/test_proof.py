@@ -107,6 +107,18 @@ def test_what_is_wrong_is_not(kernel: Callable[[mx.array], Any], reason: str) ->
     assert len(device.ran) == 1
 
 
+def test_the_compilers_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The reason has room for the first line only, which is the same for every such error."""
+    caplog.set_level("INFO")
+
+    def refused(_: mx.array) -> None:
+        raise RuntimeError("Unable to build metal library from source\nprogram_source:3:1: error")
+
+    result = Device({"double": refused}).prove("double")["double"]
+    assert result.reason == "raised RuntimeError: Unable to build metal library from source"
+    assert "program_source:3:1: error" in caplog.text
+
+
 def test_rounding_is_no_fault() -> None:
     """Sums in another order."""
     assert Device({"double": lambda x: 2.0001 * x}).prove("double")["double"].right
