@@ -39,8 +39,8 @@ format: .venv/.ready ## sort imports and format
 	.venv/bin/ruff check --select I --fix .
 	.venv/bin/ruff format .
 
-mac-report: .venv/.ready ## measure this Mac into mac-report.json and .md, in under ten minutes
-	@$(PYTHON) examples/measure/mac_report.py
+mac-report: .venv/.ready ## measure this Mac into mac-report.json and .md: ten minutes, a long run of ten
+	@$(PYTHON) examples/measure/mac_report.py $(REPORT)
 
 clean: ## remove the environments, builds and caches
 	rm -rf .venv .venv-uv build dist *.egg-info .pytest_cache .ruff_cache
