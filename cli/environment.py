@@ -13,8 +13,8 @@ KEY_VARIABLE = "DFLASH_REMOTE_KEY"
 OTHER_VARIABLES = (
     KEY_VARIABLE,  # the commands that connect to a server
     "DFLASH_BLAS",  # the CPU code: off leaves OpenBLAS alone
-    "DFLASH_DEVICE",  # MLX: cpu leaves the GPU alone
     "DFLASH_DEBUG",  # this program: 1 prints a traceback after an error
+    "DFLASH_DEVICE",  # MLX: cpu leaves the GPU alone
     "DFLASH_KERNELS",  # the Metal kernels: on, stock or off
     "DFLASH_LAUNCHED",  # a rank of a group, set by its launcher
     "DFLASH_LAUNCHER",  # a rank of a group, set by `dflash launch`

@@ -107,8 +107,8 @@ def read_bench(stdout: str, _: Path) -> Found:
     return {name: value for name, value in found.items() if name != "answers"}
 
 
-def read_tests(_: str, folder: Path) -> Found:
-    """How many tests ran, and the messages of those that failed."""
+def read_tests(stdout: str, folder: Path) -> Found:
+    """How many tests ran, the messages of those that failed, and whether the time was spent."""
     suite = ElementTree.parse(folder / TESTS).getroot().find("testsuite")
     assert suite is not None
     failed = {}
@@ -117,7 +117,7 @@ def read_tests(_: str, folder: Path) -> Found:
         if fault is not None:
             failed[case.get("name")] = (fault.get("message") or "")[:ERRORS]
     counts = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
-    return {**counts, "failed": failed}
+    return {**counts, "failed": failed, "stopped": "session-timeout" in stdout}
 
 
 def small_pair(memory: int) -> str | None:
@@ -284,7 +284,9 @@ def details(result: Found, machine: str) -> list[str]:
         return kernel_lines(result, machine)
     if "tests" in result:
         counts = ", ".join(f"{name} {result[name]}" for name in ("tests", "failures", "skipped"))
-        return [f"- {counts}", *(f"- {name}: {why}" for name, why in result["failed"].items())]
+        stopped = " · stopped: the time was spent" if result["stopped"] else ""
+        failed = [f"- {name}: {why}" for name, why in result["failed"].items()]
+        return [f"- {counts}{stopped}", *failed]
     if "phases" in result:
         phases = {**result["phases"], "total": result.get("total")}
         return table(machine, [f"{name}, s" for name in phases], [[*phases.values()]])
@@ -303,7 +305,7 @@ def kernel_lines(result: Found, machine: str) -> list[str]:
     sizes = [
         [kernel["name"], "×".join(map(str, size)), f"{1e3 * seconds:.3f}", f"{ratio:.2f}"]
         for kernel in result["kernels"]
-        for size, _, seconds, ratio in kernel["sizes"]
+        for size, _, seconds, ratio, *_ in kernel["sizes"]
     ]
     columns = ["kernel", "size", "ms", "of the time of MLX's own"]
     return [*lines, "", *table(machine, columns, sizes)] if sizes else lines

@@ -164,7 +164,11 @@ def test_failed_tests_are_told(report: Any, tmp_path: Path) -> None:
     )
     found = report.read_tests("", tmp_path)
     assert found["failed"] == {"b": "off by 0.3", "c": "no"}
-    assert report.details(found, "M4")[1:] == ["- b: off by 0.3", "- c: no"]
+    counts, *others = report.details(found, "M4")
+    assert counts == "- tests 3, failures 1, skipped 0"
+    assert others == ["- b: off by 0.3", "- c: no"]
+    stopped = report.read_tests("session-timeout: 165.0 sec exceeded", tmp_path)
+    assert report.details(stopped, "M4")[0] == f"{counts} · stopped: the time was spent"
 
 
 def test_verdicts_are_told(report: Any) -> None:
@@ -354,7 +358,7 @@ def test_what_a_hosted_mac_does() -> None:
     """
     hosted = jobs("ci.yml")
     assert "macos-15" in hosted["check"]["strategy"]["matrix"]["os"]
-    assert hosted["check"]["env"]["DFLASH_TEST_DEVICE"] == "cpu"
+    assert hosted["check"]["env"] == {"DFLASH_TEST_DEVICE": "cpu", "DFLASH_DEVICE": "cpu"}
     metal = hosted["metal"]
     assert metal["runs-on"] == "macos-15"
     strict = [step for step in metal["steps"] if not step.get("continue-on-error", False)]
