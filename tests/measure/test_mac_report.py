@@ -17,6 +17,8 @@ import pytest
 import yaml
 from terminal import environment
 
+from dflash_mlx.kernels import dispatch
+
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
 
@@ -231,9 +233,27 @@ def test_a_phase_inside_another_is_not_counted_twice(probe: Any) -> None:
     assert phases.seconds == {"load": 10.0, "build": 20.0}
 
 
-def test_the_functions_that_are_timed_exist(probe: Any) -> None:
-    for _, home, function in probe.TIMED:
-        assert callable(getattr(import_module(home), function))
+def test_the_phases_of_a_macs_first_start(
+    probe: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here on a machine that seems to compute by Metal, and whose compiler refuses each kernel."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    for _, home, function in probe.TIMED:  # puts them back at the end
+        monkeypatch.setattr(f"{home}.{function}", getattr(import_module(home), function))
+    monkeypatch.setattr(dispatch, "by_metal", lambda: True)
+    monkeypatch.setattr(dispatch, "MetalLauncher", lambda: refused)
+    monkeypatch.delenv("DFLASH_KERNELS")
+    probe.start(None)
+    loaded, told = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert loaded["phases"].items() <= told["phases"].items()
+    assert list(loaded["phases"]) == ["import", "load", "check: compile, compare", "build"]
+    assert told["phases"].keys() - loaded["phases"].keys() == {"first answer", "latencies"}
+    assert told["total"] == pytest.approx(sum(told["phases"].values()), abs=0.02)
+    assert told["on"] == []
+    assert set(told["off"].values()) == {"raised RuntimeError: no such kernel"}
 
 
 def test_the_speed_of_each_minute(probe: Any) -> None:
