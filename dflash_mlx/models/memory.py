@@ -16,6 +16,7 @@ from dflash_mlx.files.checkpoint import TORCH_FILE, load_config, tensor_headers,
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
+from dflash_mlx.kernels.dispatch import by_metal
 
 FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
 CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
@@ -85,7 +86,7 @@ def limit_mlx_cache() -> None:
     """Limit the freed buffers that MLX keeps, which would else fill the memory."""
     import mlx.core as mx
 
-    if mx.metal.is_available():
+    if by_metal():
         mx.set_cache_limit(int(MLX_CACHE_SHARE * working_set()))
 
 
@@ -102,7 +103,7 @@ class WiredMemory:
         """Wire `nbytes`, or more if more is wired already, as far as other programs have enough."""
         import mlx.core as mx
 
-        if not mx.metal.is_available():
+        if not by_metal():
             return
         physical = physical_memory()
         reserved = RESERVED_SHARE * physical

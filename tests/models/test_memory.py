@@ -414,7 +414,7 @@ def test_memory_is_wired_while_answers_run(
 ) -> None:
     """And given back when none does, so that an idle server holds nothing."""
     limits: list[float] = []
-    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.setattr(memory, "by_metal", lambda: True)
     monkeypatch.setattr(mx, "set_wired_limit", lambda nbytes: limits.append(nbytes / GB))
     monkeypatch.setattr(memory, "physical_memory", lambda: int(physical * GB))
     monkeypatch.setattr(memory, "working_set", lambda: int(working * GB))
