@@ -1,11 +1,18 @@
 """The references of the gated delta kernels are mlx-lm's own recurrence, and its tape is enough."""
 
+from dataclasses import replace
+from typing import Any
+
 import mlx.core as mx
 import pytest
 from metal.delta_rows import SHAPES, TREE, path_to, rows
 from mlx_lm.models.gated_delta import gated_delta_ops
 
 from dflash_mlx.kernels import gated_delta_replay, gated_delta_tape, gated_delta_tree
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.source import pad_small
+from dflash_mlx.models import gated_delta
+from dflash_mlx.models.gated_delta import Writes
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -63,6 +70,30 @@ def test_a_replay_gives_the_state_that_reading_the_rows_gives(count: int) -> Non
         assert mx.allclose(after[number], want, rtol=1e-6, atol=1e-6)
         kept = mx.concatenate([inputs[number, :width], inputs[number, width:][taken]])
         assert mx.array_equal(window[number], kept[-width:])
+
+
+def test_a_path_is_padded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once in each layer, where a copy costs two dispatches."""
+    paths = []
+
+    def launch(launcher: Any, *parts: mx.array) -> Any:
+        path = pad_small(parts[4])
+        paths.append(path)
+        return gated_delta_replay.OP.reference(*parts[:4], path, *parts[5:])
+
+    monkeypatch.setattr(gated_delta_replay, "OP", replace(gated_delta_replay.OP, launch=launch))
+    launcher: Any = object()
+    layers = []
+    for seed in range(2):
+        *fed, state = rows(5, *SHAPES[0], seed=seed)
+        delta = gated_delta_tape.OP.reference(*fed, state)[1]
+        inputs = mx.zeros((1, 8, 7))
+        layers.append(Writes(Kernels(launcher), inputs, state, fed[1], fed[3], delta))
+    found = gated_delta.replay(layers, range(3))
+    plain = gated_delta.replay([replace(layer, kernels=Kernels()) for layer in layers], range(3))
+    assert paths[0] is paths[1]
+    for (_, ours), (_, theirs) in zip(found, plain, strict=True):
+        assert mx.array_equal(ours, theirs)  # type: ignore[arg-type]
 
 
 def test_what_the_kernels_take() -> None:

@@ -242,18 +242,22 @@ class DraftCache:
         start = self.offset
         context = []
         masks = []
+        known: dict[tuple[bool, bool], mx.array | None] = {}  # by the kind of layer
         queries = mx.arange(start, start + width)[:, None]
         for number, rows in enumerate(self.rows):
             first = 0
             if config.window and config.sliding[number]:
                 first = max(0, start - config.window + 1)
             context.append(CachedRows(rows, first))
-            if not config.sliding[number] and not config.causal(number):
-                masks.append(None)
-                continue
-            before = context_mask(config, number, queries, mx.arange(first, start)[None], start)
-            inside = block_mask(config, number, queries, queries.T)
-            masks.append(mx.concatenate([before, inside], axis=1))
+            kind = config.sliding[number], config.causal(number)
+            if kind not in known:
+                known[kind] = None
+                if any(kind):
+                    places = mx.arange(first, start)[None]
+                    before = context_mask(config, number, queries, places, start)
+                    inside = block_mask(config, number, queries, queries.T)
+                    known[kind] = mx.concatenate([before, inside], axis=1)
+            masks.append(known[kind])
         return context, masks
 
 
