@@ -12,6 +12,7 @@ import pytest
 import tiny
 from mlx.utils import tree_flatten
 
+import dflash_mlx
 from dflash_mlx import api
 from dflash_mlx.bundled import __file__ as bundled
 from dflash_mlx.engine import engine as engine_module
@@ -32,6 +33,7 @@ from dflash_mlx.models.memory import (
     memory_fit,
     snapshot_bytes,
 )
+from dflash_mlx.session import Session
 from dflash_mlx.types import SNAPSHOT_LIMITS
 
 GB = 10**9
@@ -442,3 +444,19 @@ def test_memory_is_wired_while_answers_run(
 def test_prompts_are_read_in_pieces_whose_scores_fit(config: dict[str, Any], tokens: int) -> None:
     """Pieces are smaller where MLX writes the scores of attention to memory."""
     assert engine_module.prefill_step_size(config) == tokens
+
+
+@pytest.mark.parametrize("what", ["set_cache_limit", "set_wired_limit"])
+def test_what_a_limit_raises_reaches_the_caller(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of MLX does not die of it, which would leave its callers waiting for ever."""
+
+    def refuse(nbytes: int) -> None:
+        raise ValueError("[metal::set_wired_limit] Setting a wired limit larger than the maximum")
+
+    monkeypatch.setattr(memory, "by_metal", lambda: True)
+    for name in ("set_cache_limit", "set_wired_limit"):
+        monkeypatch.setattr(mx, name, refuse if name == what else lambda nbytes: None)
+    with pytest.raises(ValueError, match="wired limit"):
+        list(Session(dflash_mlx.load()).stream("What is 12 plus 7?", max_tokens=4))
+    monkeypatch.undo()
+    assert mlx_thread().call(lambda: 7) == 7
