@@ -279,6 +279,7 @@ def copy_to_clipboard(text: str) -> str:
             subprocess.run(
                 [program, *arguments],
                 input=text.encode("utf-8", "replace"),
+                env={**os.environ, "LC_CTYPE": "UTF-8"},  # by which pbcopy reads its input
                 check=True,
                 timeout=5,
                 stdout=subprocess.DEVNULL,  # xclip keeps running and would hold a pipe open

@@ -525,11 +525,12 @@ def test_copy(state: Any, use: Callable[[str], str], tmp_path: Path, monkeypatch
     with pytest.raises(DFlashError, match="no clipboard"):
         use("/copy")
     tool = tmp_path / "pbcopy"
-    clip = str(tmp_path / "clip")
-    tool.write_text(f"#!{sys.executable}\nimport sys\nopen({clip!r}, 'w').write(sys.stdin.read())")
+    monkeypatch.delenv("LC_CTYPE", raising=False)  # as launchd starts programs
+    tool.write_text(f'#!/bin/sh\ncd "{tmp_path}"\necho "$LC_CTYPE" > locale\n/bin/cat > clip\n')
     tool.chmod(0o755)
     assert use("/copy") == "  copied with pbcopy"
     assert (tmp_path / "clip").read_text() == state.dialogue.chat.turns[-1].answer
+    assert (tmp_path / "locale").read_text() == "UTF-8\n"  # pbcopy decodes by it
 
 
 def test_copy_code(state: Any, use: Callable[[str], str], monkeypatch: Any) -> None:
