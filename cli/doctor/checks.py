@@ -390,9 +390,9 @@ DISTRIBUTION = "dflash-chat"
 REQUIRED = {  # as in pyproject.toml
     "mlx": ">=0.32,<0.33",
     "mlx-lm": ">=0.32,<0.33",
-    "huggingface_hub": ">=1.0",
-    "prompt_toolkit": ">=3.0.50",
-    "rich": ">=14.0",
+    "huggingface_hub": ">=1.0,<3",
+    "prompt_toolkit": ">=3.0.50,<4",
+    "rich": ">=14.0,<16",
 }
 CONFLICTING = {  # distributions of other projects, and what they overwrite
     "dflash": warn("has the same command `dflash`", ""),

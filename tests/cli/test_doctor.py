@@ -172,7 +172,7 @@ def test_a_package_that_is_missing(monkeypatch, quick, look):
     check = look()["versions"]
     assert check["status"] == "fail"
     assert "rich is not installed" in check["found"]
-    assert check["hint"] == "`pip install 'rich>=14.0'`"
+    assert check["hint"] == "`pip install 'rich>=14.0,<16'`"
 
 
 def test_ranges_are_those_of_the_project():

@@ -24,6 +24,14 @@ def test_package_list_equals_tree():
     assert found == set(setuptools["packages"])
 
 
+def test_dependencies_have_upper_bounds():
+    """A fresh install takes the newest allowed version: transformers 5.13 broke mlx-lm that way."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    for dependency in [*project["dependencies"], *(line for lines in extras for line in lines)]:
+        assert re.search(r">=[\d.]+,<[\d.]+(;|$)", dependency), dependency
+
+
 def test_advice_installs_from_the_clone():
     """Nothing says to install this by a name or from an address that somebody else may own.
 
