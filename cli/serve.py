@@ -11,6 +11,7 @@ import typer
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions
 
+from .awake import awake
 from .backend.local import LocalBackend
 from .loading import bundled_note, choose_pair, load_pair, prepare_libraries
 from .options import (
@@ -166,6 +167,7 @@ def serve(
     from dflash_mlx.serve.app import AccessLog, Server, listen
 
     listening = listen(own.host, own.port)
+    ctx.with_resource(awake())
     resolved = resolve(values, out, choose=lambda values: choose_target(values, out))
     if note := bundled_note(resolved.model):
         out.note(note)

@@ -14,6 +14,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import replace_json
 from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings, parse_taps
 
+from .awake import awake
 from .options import BUNDLED, Flags, OptionValues, Origin, option_groups, origin_of
 from .terminal.output import Output
 from .terminal.signals import Interrupt
@@ -411,6 +412,7 @@ def train(
     check_files(job)
     out = Output(quiet=quiet, plain=plain)
     started = False
+    ctx.with_resource(awake())
     with Interrupt(terminate=True) as interrupt, View(out) as view:
         on_event = event_handler(view, interrupt, forecast_only=forecast)
         try:

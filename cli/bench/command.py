@@ -12,6 +12,7 @@ import typer
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions
 
+from ..awake import awake
 from ..backend.local import LocalBackend
 from ..loading import bundled_note, load_pair, prepare_libraries
 from ..options import (
@@ -214,6 +215,7 @@ def bench(
         questions = collect_questions(suites or [], own.prompts, own.limit)
     if not own.json and not out.quiet and (note := bundled_note(models)):
         out.info(note, "dim")
+    ctx.with_resource(awake())
     pair, _ = load_pair(models, out)
     schedule = with_thinking(schedule, values, LocalBackend(pair), out)
     if sources:
