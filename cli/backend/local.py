@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dflash_mlx import Pair, Session
     from dflash_mlx.chat.template import Template
     from dflash_mlx.kernels.dispatch import Kernels
+    from dflash_mlx.models.target import Target
     from dflash_mlx.tools.loop import CallSplitter
 
 MAX_TOKEN_LENGTH = 32  # characters; used to cut a result before it is encoded
@@ -261,8 +262,9 @@ class LocalBackend:
         return TOY_NOTE if self.pair.target_name == BUNDLED else ""
 
     def warnings(self) -> list[str]:
-        """Kernels that gave wrong results."""
-        return kernel_warnings(self.pair.target.kernels)
+        """Kernels that gave wrong results, and float32 products that MLX rounds."""
+        target = self.pair.target
+        return kernel_warnings(target.kernels) + float32_warnings(target)
 
     def model_json(self) -> dict[str, Any]:
         """The pair, and its kernels."""
@@ -382,6 +384,23 @@ def kernel_warnings(kernels: "Kernels") -> list[str]:
     if kernels.exact and (kernels.launcher is None or kernels.wrong):
         lines.append("exact without the Metal kernels: row by row, no faster than plain decoding")
     return lines
+
+
+def float32_warnings(target: "Target") -> list[str]:
+    """A line if the target computes in float32 and the user lets MLX round its products."""
+    import mlx.core as mx
+
+    from dflash_mlx.device import TF32, device_info, has_full_float32, has_matrix_units
+    from dflash_mlx.kernels.dispatch import by_metal
+
+    if has_full_float32() or target.head_type != mx.float32:
+        return []
+    if not by_metal() or not has_matrix_units(device_info()["architecture"]):
+        return []
+    return [
+        f"{TF32} is {os.environ[TF32]}: this GPU computes float32 products with about 10 bits, and "
+        f"answers can differ from plain decoding (unset {TF32})"
+    ]
 
 
 def kernels_line(kernels: "Kernels") -> str:

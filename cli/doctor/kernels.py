@@ -98,11 +98,10 @@ def check_environment(model: str, switch: str) -> dict[str, Any]:
     """The machine, the model and the versions that the results hold for."""
     import platform
 
-    import mlx.core as mx
-
+    from dflash_mlx.device import device_info
     from dflash_mlx.installation import versions
 
-    info = mx.device_info()
+    info = device_info()
     return {
         "device": info.get("device_name"),
         "architecture": info.get("architecture"),

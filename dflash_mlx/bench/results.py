@@ -23,6 +23,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from dflash_mlx.cpu.blas import use_openblas
+from dflash_mlx.device import device_info
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, first_line
@@ -326,7 +327,7 @@ def machine_facts() -> dict[str, Any]:
 
 def chip() -> str:
     """The processor's name in MLX, else the architecture."""
-    return str(mx.device_info().get("device_name", "")) or platform.machine()
+    return str(device_info().get("device_name", "")) or platform.machine()
 
 
 def weights_dtype(model: nn.Module) -> str:

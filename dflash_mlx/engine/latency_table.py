@@ -13,6 +13,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from dflash_mlx.cpu.blas import use_openblas
+from dflash_mlx.device import device_info
 from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.files import measurements
 from dflash_mlx.files.measurements import MeasurementStore
@@ -51,7 +52,7 @@ def fingerprint(target: Target, drafter: Drafter | None) -> str:
             json.dumps(target.config, sort_keys=True, default=str),
             weights(target.model),
             *([] if drafter is None else [repr(drafter.config), weights(drafter.model)]),
-            repr(sorted(mx.device_info().items())),
+            repr(sorted(device_info().items())),
             repr((mx.default_device(), use_openblas(), os.environ.get("OPENBLAS_NUM_THREADS"))),
             repr((kernels.exact, kernels.references, sorted(kernels.on or ()))),
             *map(version, ("mlx", "mlx-lm", "dflash-chat")),

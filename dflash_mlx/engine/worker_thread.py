@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 import mlx.core as mx
 
+from dflash_mlx.device import TF32
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import use_device
 from dflash_mlx.types import Block
@@ -136,6 +137,7 @@ class MLXThread:
             yield
 
     def _run(self) -> None:
+        os.environ.setdefault(TF32, "0")  # before the first product, which reads it
         while self._next():
             pass
         if hasattr(mx, "clear_streams"):  # otherwise MLX aborts when the thread ends

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import TORCH_FILE, load_config, tensor_headers, text_config
 from dflash_mlx.hub import registry
@@ -51,9 +52,7 @@ def working_set() -> int:
 
     75 % of physical memory where MLX has no Metal.
     """
-    import mlx.core as mx
-
-    limit = mx.device_info().get("max_recommended_working_set_size")
+    limit = device_info().get("max_recommended_working_set_size")
     if limit:
         return int(limit)
     return int(CPU_SHARE * physical_memory())

@@ -17,6 +17,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from dflash_mlx.device import device_info
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.measurements import MeasurementStore, fingerprint
@@ -361,7 +362,7 @@ def source_hash() -> str:
 
 def machine_key() -> str:
     """A hash of all that results depend on except the model: chip, system, versions, sources."""
-    info = mx.device_info()
+    info = device_info()
     chip = [str(info.get(name)) for name in ("device_name", "architecture")]
     parts = [*chip, platform.release(), *map(version, ("mlx", "mlx-lm")), source_hash()]
     return fingerprint(parts)

@@ -4,6 +4,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+import mlx.core as mx
 import pytest
 import tiny
 from golden_pair import PAIR
@@ -71,6 +72,31 @@ def test_a_chat_begins_with_it(dialogue: Any) -> None:
     assert "Metal kernels on" in " ".join(lines[0][0].split())
     warned = [" ".join(text.split()) for text, style in lines if style == "warning"]
     assert warned == [LINE]
+
+
+@pytest.mark.parametrize(
+    ("value", "architecture", "warned"),
+    [
+        ("1", "applegpu_g17s", True),
+        ("0", "applegpu_g17s", False),
+        ("1", "applegpu_g16s", False),
+        ("1", "applegpu_g17p", False),  # an A18 has no matrix units
+        ("1", "applegpu_g18p", True),
+    ],
+)
+def test_rounded_float32_is_told(
+    dialogue: Any, monkeypatch: pytest.MonkeyPatch, value: str, architecture: str, warned: bool
+) -> None:
+    """A user who lets MLX round float32 products hears that; a bfloat16 model has none."""
+    target = dialogue.backend.pair.target
+    monkeypatch.setattr(target, "kernels", Kernels())
+    monkeypatch.setenv("MLX_ENABLE_TF32", value)
+    monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: True)
+    monkeypatch.setattr("dflash_mlx.device.device_info", lambda: {"architecture": architecture})
+    told = dialogue.backend.warnings()
+    assert [line.partition(":")[0] for line in told] == ["MLX_ENABLE_TF32 is 1"] * warned
+    monkeypatch.setattr(type(target), "head_type", mx.bfloat16)
+    assert not dialogue.backend.warnings()
 
 
 def test_stats_have_it(dialogue: Any) -> None:

@@ -1,5 +1,6 @@
 """The thread that owns MLX: what Ctrl-C does to it, and how it ends."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -18,6 +19,17 @@ from dflash_mlx.session import Session
 def interrupt() -> None:
     """Ctrl-C."""
     os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(("chosen", "seen"), [(None, b"0"), ("1", b"1"), ("0", b"0")])
+def test_float32_is_whole(monkeypatch: pytest.MonkeyPatch, chosen: str | None, seen: bytes) -> None:
+    """MLX, a library in C++, finds its switch off when it computes, unless the user set it."""
+    monkeypatch.delenv("MLX_ENABLE_TF32")
+    if chosen is not None:
+        monkeypatch.setenv("MLX_ENABLE_TF32", chosen)
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    assert MLXThread().call(getenv, b"MLX_ENABLE_TF32") == seen
 
 
 def test_ctrl_c_reaches_the_call() -> None:

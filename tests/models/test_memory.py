@@ -287,14 +287,21 @@ def test_nothing_smaller_to_name():
     assert "bundled pair" in caught.value.hint
 
 
+def a_mac(monkeypatch, gpu):
+    """MLX with this GPU, where the CPU is the default device, as in tests on a Mac."""
+    chip = {"device_name": "Apple M4", "architecture": "arm64"}
+    infos = {mx.gpu: gpu, mx.cpu: chip}
+    monkeypatch.setattr(mx, "is_available", lambda _: True)
+    monkeypatch.setattr(mx, "device_info", lambda device=mx.cpu: infos[device])
+
+
 def test_working_set(monkeypatch):
     """Metal's own limit where there is one, else a share of the memory."""
     if not mx.metal.is_available():
         assert GB < memory.working_set() < 10**14
-    info = {"max_recommended_working_set_size": 12 * GB, "memory_size": 16 * GB}
-    monkeypatch.setattr(mx, "device_info", lambda: info)
+    a_mac(monkeypatch, {"max_recommended_working_set_size": 12 * GB, "memory_size": 16 * GB})
     assert memory.working_set() == 12 * GB
-    monkeypatch.setattr(mx, "device_info", dict)
+    a_mac(monkeypatch, {})
     sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}
     monkeypatch.setattr(memory, "os", SimpleNamespace(sysconf=sizes.get))
     assert memory.working_set() == 3_072_000

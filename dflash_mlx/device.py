@@ -1,0 +1,33 @@
+"""The device that MLX computes on: its facts, and the precision of float32 on it."""
+
+import os
+import re
+from typing import Any
+
+import mlx.core as mx
+
+# MLX reads it once, at the first product on a GPU (`enable_tf32` in mlx/utils.h). Unless it is 0,
+# GPUs with matrix units compute float32 products of several rows with about 10 bits.
+TF32 = "MLX_ENABLE_TF32"
+
+
+def device_info() -> dict[str, Any]:
+    """What MLX says of the GPU, or of the CPU if it has no GPU.
+
+    `mx.device_info()` is about the default device, which may be the CPU on a Mac, too.
+    """
+    return mx.device_info(mx.gpu if mx.is_available(mx.gpu) else mx.cpu)
+
+
+def has_matrix_units(architecture: str) -> bool:
+    """Whether an Apple GPU has matrix units: from M5 and A19 on. `architecture` as MLX names it.
+
+    As `is_nax_available` in mlx/backend/metal/device.cpp, which also needs macOS 26.2.
+    """
+    name = re.search(r"(\d\d)(\D)$", architecture)
+    return name is not None and int(name[1]) >= (18 if name[2] == "p" else 17)
+
+
+def has_full_float32() -> bool:
+    """Whether MLX_ENABLE_TF32 switches the 10 bits off. Read as MLX does, by C's atoi."""
+    return re.match(r"\s*[+-]?0*[1-9]", os.environ.get(TF32, "1")) is None
