@@ -16,15 +16,20 @@ def versions() -> dict[str, str]:
     return {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")}
 
 
-def install_command(package: str) -> str:
-    """A shell command that installs `package` where this program runs, in backquotes."""
+def install_command(package: str, *, again: bool = False) -> str:
+    """A shell command that installs `package` where this program runs, in backquotes.
+
+    `again`: also if it is installed already.
+    """
     prefix = Path(sys.prefix)
     if (prefix / "pipx_metadata.json").exists():
         words = ["pipx", "inject", "dflash-chat", package]
+        if again:
+            words = ["pipx", "runpip", "dflash-chat", "install", "--force-reinstall", package]
     elif find_spec("pip") is not None:
-        words = [sys.executable, "-m", "pip", "install", package]
+        words = [sys.executable, "-m", "pip", "install", *["--force-reinstall"] * again, package]
     else:
         bundled = prefix.parent / ".venv-uv/bin/uv"  # of a clone that installed its own uv
         uv = str(bundled) if which("uv") is None and bundled.exists() else "uv"
-        words = [uv, "pip", "install", "--python", sys.prefix, package]
+        words = [uv, "pip", "install", *["--reinstall"] * again, "--python", sys.prefix, package]
     return f"`{shlex.join(words)}`"

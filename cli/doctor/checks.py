@@ -11,10 +11,10 @@ import re
 import shlex
 import shutil
 import stat
-import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
 from importlib.resources import files
@@ -26,6 +26,7 @@ from urllib.request import url2pathname
 import typer
 
 import dflash_mlx
+from dflash_mlx.installation import install_command
 
 from ..chat.transcript import data_path
 from ..config_file import (
@@ -44,21 +45,12 @@ from ..environment import (
 from ..options import wanted_number
 from ..presets import OptionTables
 from ..terminal.output import format_bytes, is_utf8
+from . import macos
 from .report import CheckResult, combine, fail, ok, short_path, warn
 
 CPUINFO = Path("/proc/cpuinfo")
 PRODUCT_NAME = Path("/sys/class/dmi/id/product_name")
 MEMORY_MAPS = Path("/proc/self/maps")
-
-
-def on_mac() -> bool:
-    return sys.platform == "darwin"
-
-
-def sysctl(name: str) -> str:
-    """A value of macOS's sysctl; empty when the name is unknown."""
-    command = ["/usr/sbin/sysctl", "-in", name]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def mlx_core() -> Any:
@@ -73,8 +65,8 @@ def mlx_core() -> Any:
 
 def machine() -> CheckResult:
     """The machine's model name, if known, and its architecture."""
-    if on_mac():
-        model = sysctl("hw.model")
+    if macos.on_mac():
+        model = macos.sysctl("hw.model")
     else:
         model = PRODUCT_NAME.read_text("utf-8", "replace").strip() if PRODUCT_NAME.is_file() else ""
     return ok(" · ".join(part for part in (model, platform.machine()) if part))
@@ -82,28 +74,27 @@ def machine() -> CheckResult:
 
 def chip() -> CheckResult:
     """The processor's name and its cores."""
-    if on_mac():
-        name = sysctl("machdep.cpu.brand_string")
+    if macos.on_mac():
+        name = macos.sysctl("machdep.cpu.brand_string")
     else:
         lines = (line.partition(":") for line in CPUINFO.read_text("utf-8").splitlines())
         name = next((v.strip() for k, _, v in lines if k.strip() == "model name"), "")
     return ok(f"{name or 'not named by the system'} · {os.cpu_count()} cores")
 
 
-def memory() -> CheckResult:
-    """Total memory and, with Metal, the GPU's recommended working set."""
+def memory(device_info: Mapping[str, Any]) -> CheckResult:
+    """Total memory and, if MLX's `device_info` has it, the GPU's recommended working set."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     summary = format_bytes(total)
-    if on_mac() and mlx_core().metal.is_available():
-        limit = mlx_core().device_info()["max_recommended_working_set_size"]
+    if limit := device_info.get("max_recommended_working_set_size"):
         summary += f" · recommended working set {format_bytes(limit)}"
     return ok(summary)
 
 
 def system() -> CheckResult:
     """The version of macOS or of the Linux distribution."""
-    if on_mac():
-        return ok(f"macOS {platform.mac_ver()[0]}")
+    if macos.on_mac():
+        return ok(f"macOS {macos.version()}")
     try:
         name = platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):
@@ -114,9 +105,9 @@ def system() -> CheckResult:
 def python() -> CheckResult:
     """Python's version and path; on a Mac it must be an arm64 build."""
     summary = f"{platform.python_version()} · {platform.machine()} · {short_path(sys.executable)}"
-    if not on_mac() or platform.machine() == "arm64":
+    if not macos.on_mac() or platform.machine() == "arm64":
         return ok(summary)
-    if sysctl("sysctl.proc_translated") == "1":
+    if macos.sysctl("sysctl.proc_translated") == "1":
         return fail(
             f"{summary} · made for Intel, runs under Rosetta",
             "run `make setup` with an arm64 Python, for example one of python.org or "
@@ -129,7 +120,7 @@ def python() -> CheckResult:
 
 def blas() -> CheckResult:
     """The library that computes MLX's matrix products on the CPU."""
-    if on_mac():
+    if macos.on_mac():
         return ok("Accelerate, as MLX is built")
     mlx_core()
     library = product_library()
@@ -163,28 +154,14 @@ def product_library() -> Path:
     raise LookupError("cblas_sgemm is in no mapped file")
 
 
-def metal() -> CheckResult:
-    """Whether MLX can use the GPU."""
-    mx = mlx_core()
-    if mx.metal.is_available():
-        info = mx.device_info()
-        return ok(f"{info['device_name']} · {info['architecture']}")
-    if on_mac():
-        return fail(
-            "MLX finds no Metal device",
-            "use a Mac with Apple silicon and macOS 14 or later, and no virtual machine",
-        )
-    return ok("no Metal here: MLX computes on the " + mx.default_device().type.name.upper())
-
-
-def kernels() -> CheckResult:
-    """The Metal kernels in the package, and the results of their last self-check."""
+def kernels(*, gpu: bool) -> CheckResult:
+    """The Metal kernels in the package; with a GPU also the results of their last self-check."""
     sources = files("dflash_mlx.metal_kernels").iterdir()
     names = sorted(p.name.removesuffix(".metal") for p in sources if p.name.endswith(".metal"))
     if not names:
         return ok("none yet: MLX's own operations compute everything")
     summary = f"{len(names)} in the package: {', '.join(names)}"
-    if not mlx_core().metal.is_available():
+    if not gpu:
         return ok(summary)
     from dflash_mlx.kernels.dispatch import wanted
     from dflash_mlx.selfcheck.check import latest_results
@@ -417,7 +394,7 @@ def own_version() -> CheckResult:
 def package_version(name: str, required: str) -> CheckResult:
     """A package's version; it must be installed and in its range."""
     extra = "[cpu]" if name == "mlx" and sys.platform == "linux" else ""
-    hint = f"`pip install '{name}{extra}{required}'`"
+    hint = install_command(f"{name}{extra}{required}")
     package = installed(name)
     if package is None:
         return fail(f"{name} is not installed", hint)

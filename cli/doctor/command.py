@@ -8,7 +8,7 @@ import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -21,6 +21,9 @@ from ..terminal.output import Output
 from ..terminal.spinner import Spinner
 from .group import check_group
 from .report import CheckReport, CheckResult, ReportEntry, fail, ok, warn
+
+if TYPE_CHECKING:
+    from .mlx_checks import MLXFacts
 
 # The answer has 41 tokens, each by far the likeliest: 16-bit rounding cannot change them.
 SELF_TEST_PROMPT = "Tom has 12 apples and buys 7 more. How many apples does Tom have now?"
@@ -124,9 +127,13 @@ def check_machines(
 
 def check_installation(root: typer.Context, out: Output, *, json: bool) -> bool:
     """Run and report all checks of this machine; False when one fails."""
+    from .mlx_checks import ask_mlx
+
     report = CheckReport(out)
     entries = []
-    for name, check in all_checks(root, out).items():
+    with Spinner(out, "asking MLX"):
+        facts = ask_mlx()
+    for name, check in all_checks(root, facts, out).items():
         entries.append(run_check(name, check))
         if not json:
             report.show(entries[-1])
@@ -136,20 +143,30 @@ def check_installation(root: typer.Context, out: Output, *, json: bool) -> bool:
     return healthy
 
 
-def all_checks(root: typer.Context, out: Output) -> dict[str, Callable[[], CheckResult]]:
-    """Every check by its name, in the order of the report."""
-    from . import checks  # slow to import, and `--help` of all commands imports this module
+def all_checks(
+    root: typer.Context, facts: "MLXFacts", out: Output
+) -> dict[str, Callable[[], CheckResult]]:
+    """Every check by its name, in the order of the report. Some need MLX in this process."""
+    # Slow to import, and `--help` of all commands imports this module.
+    from . import checks, macos, mlx_checks
+
+    def with_mlx(check: Callable[[], CheckResult]) -> Callable[[], CheckResult]:
+        return mlx_checks.not_imported if facts.folder is None else check
 
     return {
         "machine": checks.machine,
         "chip": checks.chip,
-        "memory": checks.memory,
+        "memory": lambda: checks.memory(facts.info),
+        "power": macos.power,
         "system": checks.system,
         "python": checks.python,
         "versions": checks.versions,
-        "blas": checks.blas,
-        "metal": checks.metal,
-        "kernels": checks.kernels,
+        "mlx": lambda: mlx_checks.mlx(facts),
+        "metal": lambda: mlx_checks.metal(facts),
+        "blas": with_mlx(checks.blas),
+        "products": lambda: mlx_checks.products(facts),
+        "float32": lambda: mlx_checks.float32(facts),
+        "kernels": with_mlx(lambda: checks.kernels(gpu=facts.gpu)),
         "cache": checks.cache,
         "config": lambda: checks.config(root),
         "variables": lambda: checks.variables(root),
@@ -159,7 +176,7 @@ def all_checks(root: typer.Context, out: Output) -> dict[str, Callable[[], Check
         "packages": checks.packages,
         "command": checks.command,
         "module": checks.module,
-        "self-test": lambda: self_test(out),
+        "self-test": with_mlx(lambda: self_test(out)),
     }
 
 

@@ -15,11 +15,15 @@ def test_by_pipx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pipx_metadata.json").write_text("{}")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert install_command("matplotlib") == "`pipx inject dflash-chat matplotlib`"
+    command = "`pipx runpip dflash-chat install --force-reinstall mlx`"
+    assert install_command("mlx", again=True) == command
 
 
 def test_by_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "find_spec", lambda name: ModuleSpec(name, None))
     assert install_command("matplotlib") == f"`{sys.executable} -m pip install matplotlib`"
+    command = f"`{sys.executable} -m pip install --force-reinstall mlx`"
+    assert install_command("mlx", again=True) == command
 
 
 @pytest.mark.parametrize("in_path", [True, False], ids=["uv in PATH", "uv of the clone"])
@@ -39,8 +43,9 @@ def test_by_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_path: bool
     )
 
 
-def test_the_command_runs_here() -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_the_command_runs_here(*, again: bool) -> None:
     """With --dry-run, as the package is there: the shell reads it as it is meant."""
-    command = install_command("numpy").strip("`") + " --dry-run"
+    command = install_command("numpy", again=again).strip("`") + " --dry-run"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,185 @@
+"""The checks of MLX: that it can be imported, where it is from, and whether it multiplies right.
+
+They read what the process of `probe` says, so that they import MLX only where that went well.
+"""
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib.metadata import Distribution
+from pathlib import Path
+from typing import Any
+
+from dflash_mlx.installation import install_command
+
+from . import macos
+from .checks import REQUIRED, installed, version_numbers
+from .probe import ROWS
+from .report import CheckResult, fail, ok, short_path, warn
+
+PATIENCE = 60.0  # seconds for the probe
+# In parts of a product's largest number. bfloat16 rounds by 0.004; a wrong kernel is far beyond.
+TOLERANCE = 0.03
+UNITS_NEED = (26, 2)  # the macOS whose Metal has the matrix units
+
+
+@dataclass(frozen=True, slots=True)
+class MLXFacts:
+    """What the probe says. error: how it failed; empty if it did not.
+
+    folder: where MLX is; None if it could not be imported. gpu: whether MLX can use one. device:
+    the default one, "gpu" or "cpu". info: MLX's facts of the GPU, or of the CPU without one.
+    differences: as `probe.differences`; empty if the probe failed.
+    """
+
+    error: str = ""
+    folder: Path | None = None
+    gpu: bool = False
+    device: str = ""
+    info: dict[str, Any] = field(default_factory=dict)
+    differences: dict[str, float] = field(default_factory=dict)
+
+
+def ask_mlx() -> MLXFacts:
+    """Import MLX in another process, and let it multiply."""
+    line = [sys.executable, "-m", "dflash_mlx.cli.doctor.probe"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            printed, errors = process.communicate(timeout=PATIENCE)
+            error = ending(process.returncode, errors.decode("utf-8", "replace"))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            printed, _ = process.communicate()
+            error = f"no answer within {PATIENCE:.0f} seconds"
+    records = [json.loads(line) for line in printed.splitlines()]
+    if not records:
+        return MLXFacts(error)
+    facts = {**records[0], "folder": Path(records[0]["folder"])}
+    return MLXFacts(error, **facts, differences=records[1] if len(records) > 1 else {})
+
+
+def ending(code: int, errors: str) -> str:
+    """How a process failed: its last words and the signal that ended it; empty if it did not."""
+    if code == 0:
+        return ""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    last = lines[-1][:200] if lines else "it said nothing"
+    return last if code > 0 else f"{last} ({signal.Signals(-code).name})"
+
+
+def mlx(facts: MLXFacts) -> CheckResult:
+    """Where MLX is from, and whether it has the kernels that this Mac's GPU can use."""
+    if facts.folder is None:
+        return fail(f"cannot be imported: {facts.error}", import_hint())
+    on_mac = macos.on_mac()
+    package = installed("mlx-metal" if on_mac else "mlx-cpu")
+    summary = f"{short_path(facts.folder)} · wheel {wheel_tag(package)}"
+    if not on_mac:
+        return ok(summary)
+    summary += f" on macOS {macos.version()}"
+    kernels = facts.folder / "lib" / "mlx.metallib"
+    if package is None or package.read_text("direct_url.json") or not kernels.is_file():
+        return warn(
+            f"{short_path(facts.folder)} · not the wheel of PyPI: kernels for the matrix units of "
+            "M5 can be missing or wrong",
+            reinstall_hint(),
+        )
+    from dflash_mlx.device import has_matrix_units
+
+    if not has_matrix_units(facts.info.get("architecture", "")):
+        return ok(summary)
+    if version_numbers(macos.version()) < UNITS_NEED:
+        return warn(
+            f"{summary}, which cannot use this GPU's matrix units", "update to macOS 26.2 or later"
+        )
+    if not has_unit_kernels(kernels):
+        return warn(f"{summary} has no kernels for this GPU's matrix units", reinstall_hint())
+    return ok(f"{summary} · with kernels for the matrix units")
+
+
+def import_hint() -> str:
+    """What to do when MLX cannot be imported."""
+    if not macos.on_mac():
+        return reinstall_hint()
+    return (
+        "start it in a terminal on the Mac's own screen: in a sandbox, a virtual machine or over "
+        "ssh there may be no GPU; after a fault of the GPU, restart the Mac"
+    )
+
+
+def reinstall_hint() -> str:
+    """The command that installs MLX's wheel in the place of another one."""
+    name = "mlx" if macos.on_mac() else "mlx[cpu]"
+    return f"{install_command(name + REQUIRED['mlx'], again=True)} installs the right wheel"
+
+
+def wheel_tag(package: Distribution | None) -> str:
+    """The platform of a package's wheel, such as macosx_26_0_arm64; "unknown" without one."""
+    lines = ((package and package.read_text("WHEEL")) or "").splitlines()
+    tags = [line.rpartition("-")[2] for line in lines if line.startswith("Tag:")]
+    return tags[0] if tags else "unknown"
+
+
+def has_unit_kernels(metallib: Path) -> bool:
+    """Whether a library of Metal kernels has MLX's "nax" ones. They are in the macOS 26 wheel."""
+    with metallib.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data.find(b"_nax") >= 0
+
+
+def metal(facts: MLXFacts) -> CheckResult:
+    """Whether MLX can use the GPU."""
+    if facts.folder is None:
+        return not_imported()
+    if facts.gpu:
+        return ok(f"{facts.info['device_name']} · {facts.info['architecture']}")
+    if macos.on_mac():
+        return fail(
+            "MLX finds no Metal device",
+            "use a Mac with Apple silicon and macOS 14 or later, and no virtual machine",
+        )
+    return ok(f"no Metal here: MLX computes on the {facts.device.upper()}")
+
+
+def products(facts: MLXFacts) -> CheckResult:
+    """Whether a pass over several rows computes what a pass over each row does."""
+    if facts.folder is None:
+        return not_imported()
+    if not facts.differences:
+        return fail(f"MLX cannot multiply: {facts.error}", reinstall_hint())
+    wrong = [
+        f"{kind} by {difference:.2f}"
+        for kind, difference in facts.differences.items()
+        if not difference <= TOLERANCE  # NaN is wrong, too
+    ]
+    if wrong:
+        return fail(
+            f"{ROWS} rows at once differ from each row alone, in parts of the largest number: "
+            f"{', '.join(wrong)}",
+            reinstall_hint(),
+        )
+    return ok(f"{ROWS} rows at once equal each row alone: {', '.join(facts.differences)}")
+
+
+def float32(facts: MLXFacts) -> CheckResult:
+    """Whether MLX rounds float32 products. `engine.worker_thread` switches that off."""
+    if facts.folder is None:
+        return not_imported()
+    from dflash_mlx.device import TF32, has_full_float32, has_matrix_units
+
+    value = os.environ.get(TF32)
+    if value is None:
+        return ok(f"products are not rounded: dflash sets {TF32} to 0")
+    if has_full_float32():
+        return ok(f"products are not rounded: {TF32} is {value}")
+    if facts.gpu and has_matrix_units(facts.info["architecture"]):
+        return warn(f"products are rounded to about 10 bits: {TF32} is {value}", f"`unset {TF32}`")
+    return ok(f"products are not rounded: {TF32} is {value}, but has no effect here")
+
+
+def not_imported() -> CheckResult:
+    """The result of checks that need MLX."""
+    return warn("not checked: MLX cannot be imported", "repair first what `mlx` says")
