@@ -318,7 +318,10 @@ def report(
         out.warn(cut_note(run.answer, backend, options.token_limit))
     if run.answer.finish_reason == "stop" and not run.answer.text.strip() and not own.as_data:
         out.warn(empty_note(run.answer))
-    if not own.as_data and options.mode != "auto":  # auto drafts less by itself
+    drafter_warning = backend.drafter_warning()
+    out.warn(*drafter_warning)
+    # The mode auto drafts less by itself.
+    if not (drafter_warning or own.as_data or options.mode == "auto"):
         warn_low_acceptance(run.answer, out)
 
 

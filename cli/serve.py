@@ -177,9 +177,12 @@ def serve(
     if sampling := sampling_note(backend, options.sampling, "--sampling recommended"):
         out.note(sampling)
     out.warn(*backend.warnings())
-    log = AccessLog(
-        lambda line: write_line(line, out, data=own.log_json), own.log_json, own.log_prompts
-    )
+
+    def on_answered(line: str) -> None:
+        write_line(line, out, data=own.log_json)
+        out.warn(*backend.drafter_warning())
+
+    log = AccessLog(on_answered, own.log_json, own.log_prompts)
     server = Server(pair, settings_of(pair, options, own), log)
     if own.context is not None and own.context > server.runner.context:
         out.warn(f"--context {own.context:,}: this model holds {server.runner.context:,} tokens")

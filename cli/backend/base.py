@@ -150,6 +150,10 @@ class Backend(Answering, Protocol):
         """Sentences to show before the first answer."""
         ...
 
+    def drafter_warning(self) -> list[str]:
+        """Once, after an answer: a sentence if the target accepts nearly no draft."""
+        ...
+
     def model_json(self) -> dict[str, Any]:
         """The fields of `--json` that describe the model."""
         ...

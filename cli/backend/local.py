@@ -4,7 +4,7 @@ import os
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.engine.stats import Stats
@@ -18,6 +18,8 @@ from ..terminal.output import Output, format_bytes, format_count
 from ..terminal.spinner import Spinner
 
 if TYPE_CHECKING:
+    from mlx.nn import Module
+
     from dflash_mlx import Pair, Session
     from dflash_mlx.chat.template import Template
     from dflash_mlx.kernels.dispatch import Kernels
@@ -43,6 +45,7 @@ class LocalBackend:
 
         if pair is not self._pair:
             self.session = Session(pair, mode="baseline")  # each answer's options have its mode
+            self._warned_of_drafter = False
         self._pair = pair
         self.drafting = drafting and pair.drafts
 
@@ -266,6 +269,13 @@ class LocalBackend:
         target = self.pair.target
         return kernel_warnings(target.kernels) + float32_warnings(target)
 
+    def drafter_warning(self) -> list[str]:
+        """Once, after an answer: a sentence if the target accepts nearly no draft."""
+        if self._warned_of_drafter or not self.pair.engine.scheduler.draft_record.is_useless:
+            return []
+        self._warned_of_drafter = True
+        return [useless_drafter(self.pair)]
+
     def model_json(self) -> dict[str, Any]:
         """The pair, and its kernels."""
         from dflash_mlx.models.precision import bits_of
@@ -401,6 +411,32 @@ def float32_warnings(target: "Target") -> list[str]:
         f"{TF32} is {os.environ[TF32]}: this GPU computes float32 products with about 10 bits, and "
         f"answers can differ from plain decoding (unset {TF32})"
     ]
+
+
+def useless_drafter(pair: "Pair") -> str:
+    """That the target accepts nearly no draft, and why that can be."""
+    from dflash_mlx.models.precision import bits_of
+
+    assert pair.drafter is not None
+    record = pair.engine.scheduler.draft_record
+    causes = [f"the drafter {pair.draft_label} was made for another target or chat template"]
+    if bits := bits_of(pair.drafter.model):
+        causes.append(f"its {bits} bits are too few (--draft-bits none keeps all)")
+    if has_float16(pair.drafter.model):
+        causes.append("it computes in float16, which fails on M1 and M2")
+    return (
+        f"almost no draft was accepted: {record.accepted} of {record.passes} passes kept one. "
+        f"Likely causes: {'; '.join(causes)}. --no-draft answers without it"
+    )
+
+
+def has_float16(model: "Module") -> bool:
+    """Whether some weights are in float16."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    weights = cast("list[tuple[str, mx.array]]", tree_flatten(model.parameters()))
+    return any(weight.dtype == mx.float16 for _, weight in weights)
 
 
 def kernels_line(kernels: "Kernels") -> str:

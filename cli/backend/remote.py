@@ -211,6 +211,10 @@ class RemoteBackend:
         """Nothing: a server shows its warnings where it was started."""
         return []
 
+    def drafter_warning(self) -> list[str]:
+        """Nothing: this program does not know the server's drafter."""
+        return []
+
     def model_json(self) -> dict[str, Any]:
         """The model and the kind of its server."""
         server = self.server

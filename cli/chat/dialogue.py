@@ -293,6 +293,9 @@ class Dialogue:
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
         line = line.replace("τ", self.out.ascii_fallback("τ"))
         self.out.note(wrap_hanging(line, stderr_columns()))
+        for warning in self.backend.drafter_warning():
+            self._warn(f"  {warning}")
+            self.hints.low_shown = True  # it says more than the hint
         # The mode auto drafts less by itself where that is faster.
         auto = not self.backend.drafting or self.settings.mode == "auto"
         for hint in self.hints.after(answer.stats, self.totals, self.context_length, auto=auto):

@@ -16,6 +16,7 @@ from .latency_table import LatencyTable, latency_table
 from .request import Request
 from .round import ScheduledStep, StepKind
 from .sequence import Sequence
+from .stats import DraftRecord
 
 
 class Scheduler:
@@ -30,6 +31,7 @@ class Scheduler:
         with_model = [drafter for drafter in drafters if drafter.model is not None]
         self._measured = with_model[0] if with_model else None  # whose latencies are measured
         self.token_budget = TokenBudget()
+        self.draft_record = DraftRecord()  # of the drafter that is a model
         self._adaptive: dict[int, AdaptivePolicy] = {}  # by block size
         self._tables: dict[AdaptivePolicy, LatencyTable] = {}
         self._latencies: dict[AdaptivePolicy, Latencies] = {}
@@ -113,11 +115,21 @@ class Scheduler:
         """
         read = sum(step.num_tokens for step in batch if step.kind is StepKind.PREFILL)
         generating = [step for step in batch if step.kind is not StepKind.PREFILL]
+        for step in generating:
+            if step.error is None:
+                self._count_drafts(step)
         if generating:
             self.token_budget.update(read, seconds)
         for policy, group in by_policy(generating):
             results = [step.policy_result for step in group if step.error is None]
             policy.update(results, seconds if len(results) == len(batch) else None)
+
+    def _count_drafts(self, step: ScheduledStep) -> None:
+        """Count the drafts of the model. Hot samples do not count: no drafter can guess them."""
+        result = step.policy_result
+        cool = step.answer.request.sampling.temperature <= 1
+        if cool and result.drafter is not None and not result.free:
+            self.draft_record.count(result.own, result.kept)
 
     def block_size(self, request: Request) -> int:
         """Rows of a drafted block, the anchor's included; 1 without drafts.

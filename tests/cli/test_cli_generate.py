@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+import tiny
 from golden_pair import CHAT, EXPECTED, GOLDEN, PAIR, RAW, said
 from typer.testing import CliRunner
 
@@ -225,3 +226,15 @@ def test_an_empty_answer_is_reported(cli_app):
     done = CliRunner().invoke(cli_app, ["generate", *PAIR, "hi", "--grammar", 'start: ""'])
     assert (done.exit_code, done.stdout.strip()) == (0, "")
     assert "the answer is empty" in done.stderr
+
+
+@pytest.mark.parametrize(("flags", "told"), [([], True), (["--json"], True), (["-q"], False)])
+def test_a_drafter_of_no_use_is_told(cli_app, monkeypatch, flags, told):
+    """Also to scripts, on stderr."""
+    target = tiny.make_target("qwen3", vocab_size=272)
+    pair = tiny.make_pair(target, tiny.random_drafter(target), "tiny", "random")
+    monkeypatch.setattr("dflash_mlx.cli.backend.open.load_pair", lambda *_: (pair, 0.1))
+    result = CliRunner().invoke(cli_app, ["generate", *PAIR, "hello", "--max-tokens", "60", *flags])
+    assert result.exit_code == 0, result.output
+    assert ("almost no draft was accepted" in result.stderr) == told
+    assert "low acceptance" not in result.stderr

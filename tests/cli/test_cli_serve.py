@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from typer.testing import Result
@@ -54,3 +55,22 @@ def test_it_says_how_long_it_measures(
     found = run("serve", "--port", "0", *flags)
     line = "measuring this machine: can take a minute at a model's first start\n"
     assert found.stderr.count(line) == (not flags)
+
+
+def test_a_drafter_of_no_use_is_told_once(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the line of an answer, on stderr."""
+
+    def answer(server: Any, *_: object) -> None:
+        record = server.pair.engine.scheduler.draft_record
+        for number in range(30):
+            server.log.write(f"answer {number}")
+            record.count(own=15, kept=0)
+
+    monkeypatch.setattr("dflash_mlx.cli.serve.warm_up", lambda *_: None)
+    monkeypatch.setattr("dflash_mlx.cli.serve.run_until_stopped", answer)
+    lines = run("serve", "--port", "0").stderr.splitlines()
+    told = [number for number, line in enumerate(lines) if "almost no draft" in line]
+    assert len(told) == 1
+    assert lines[told[0] - 1] == "answer 12"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_mlx.engine.stats import Stats
+from dflash_mlx.engine.stats import DraftRecord, Stats
 from dflash_mlx.types import Block
 
 
@@ -47,3 +47,29 @@ def test_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stats.prefill_seconds == 2.0
     assert stats.decode_seconds == 1.0
     assert stats.tokens_per_second == 4.0
+
+
+@pytest.mark.parametrize(
+    ("passes", "accepted", "useless"),
+    [(11, 0, False), (12, 0, True), (45, 0, True), (45, 1, False), (100, 2, True), (100, 3, False)],
+)
+def test_a_drafter_that_is_of_no_use(passes: int, accepted: int, useless: bool) -> None:
+    """Nearly no draft was accepted; a few passes, or one accepted draft among them, prove nothing.
+
+    The number of drafts in a pass does not matter, and passes without any do not count.
+    """
+    record = DraftRecord()
+    for number in range(passes):
+        record.count(own=1 + number % 15, kept=number < accepted)
+        record.count(own=0, kept=0)
+    assert (record.passes, record.accepted) == (passes, accepted)
+    assert record.is_useless == useless
+
+
+def test_only_the_first_hundred_drafts_of_a_run_count() -> None:
+    """A drafter that once worked is not blamed for a text that it cannot guess."""
+    record = DraftRecord()
+    for number in range(1000):
+        record.count(own=15, kept=15 * (number < 40))
+    assert (record.passes, record.accepted) == (100, 40)
+    assert not record.is_useless

@@ -6,18 +6,22 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+import mlx.core as mx
 import pytest
 import tiny
+from mlx import nn
 from text import held_out
 
 import dflash_mlx
 from dflash_mlx.engine import engine as engine_module
+from dflash_mlx.engine.stats import DraftRecord
 from dflash_mlx.errors import UsageError
+from dflash_mlx.models import precision
 from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.pair import Pair
 
@@ -294,19 +298,68 @@ def test_an_answer_ends_at_the_end_of_the_context(
     assert said.stats.prompt_tokens + said.stats.generated == 50
 
 
-def test_low_acceptance_is_said_once() -> None:
-    """Guards silence about a drafter that costs more than it saves."""
+def untrained_pair() -> Pair:
+    """A pair whose drafter knows nothing."""
     target = tiny.make_target("qwen3", vocab_size=272)
-    talk = start(
-        tiny.make_pair(target, tiny.random_drafter(target), "tiny", "random"), max_tokens=100
-    )
+    return tiny.make_pair(target, tiny.random_drafter(target), "tiny", "random")
+
+
+def told_in(talk: Any, prompts: Sequence[str]) -> list[str]:
+    """What is said after the answers to these prompts, each text on one line."""
     told: list[str] = []
-    talk.out.note = lambda text, style="": told.append(text)
-    for _ in range(3):
-        talk.ask("hello")
+    talk.out.note = lambda text, style="": told.append(" ".join(text.split()))
+    for prompt in prompts:
+        talk.ask(prompt)
+    return told
+
+
+def test_low_acceptance_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards silence about a drafter that costs more than it saves."""
+    monkeypatch.setattr("dflash_mlx.engine.stats.FEWEST_PASSES", 1000)
+    told = told_in(start(untrained_pair(), max_tokens=100), ["hello"] * 3)
     low = [text for text in told if "low acceptance" in text]
     assert len(low) == 1
     assert "/draft off" in low[0]
+
+
+@pytest.mark.parametrize(("mode", "fewest"), [("dflash", 12), ("auto", 3)])
+def test_a_drafter_of_no_use_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, mode: Any, fewest: int
+) -> None:
+    """With likely causes, in the place of the hint above; also where auto stops drafting early."""
+    monkeypatch.setattr("dflash_mlx.engine.stats.FEWEST_PASSES", fewest)
+    pair = untrained_pair()
+    told = told_in(start(pair, max_tokens=100, mode=mode), ["hello"] * 3)
+    (alarm,) = [text for text in told if "almost no draft was accepted" in text]
+    assert "the drafter random was made for another target or chat template" in alarm
+    assert "bits" not in alarm
+    assert "float16" not in alarm
+    assert not any("low acceptance" in text for text in told)
+
+
+def test_causes_are_those_that_can_be() -> None:
+    """Its bits and float16, where it has them."""
+    pair = untrained_pair()
+    assert pair.drafter is not None
+    nn.quantize(pair.drafter.model, bits=8, class_predicate=precision.quantisable)
+    pair.drafter.model.set_dtype(mx.float16)
+    said = backends.useless_drafter(pair)
+    assert "its 8 bits are too few (--draft-bits none keeps all)" in said
+    assert "it computes in float16, which fails on M1 and M2" in said
+
+
+@pytest.mark.parametrize("mode", ["dflash", "auto"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 2.0])
+def test_a_drafter_that_fits_is_not_blamed(
+    bundled: Pair, monkeypatch: pytest.MonkeyPatch, mode: Any, temperature: float
+) -> None:
+    """Whatever is asked; samples that nobody can guess are not counted."""
+    record = DraftRecord()
+    monkeypatch.setattr(bundled.engine.scheduler, "draft_record", record)
+    talk = start(bundled, mode=mode, sampling=SamplingParams(temperature=temperature, seed=1))
+    prompts = ["What is 25 plus 17?", "Tell me about birds.", "xq zzv", "Why?", "1 2 3 4"]
+    assert not any("almost no draft" in text for text in told_in(talk, prompts))
+    assert record.passes == 0 if temperature > 1 else record.passes >= 12
 
 
 def test_draws_are_not_the_same_with_a_seed_changed(bundled: Pair) -> None:
