@@ -223,12 +223,12 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
             model_options.model, model_options.draft, no_draft=model_options.no_draft
         )
         checkpoint = resolve.open_checkpoint(
-            names.target, names.target_label, download_progress(spinner, label)
+            names.target, names.target_label, download_progress(spinner, label, out)
         )
         target_config(checkpoint)
         draft = None
         if names.draft is not None:
-            draft = resolve.fetch(names.draft, download_progress(spinner, label))
+            draft = resolve.fetch(names.draft, download_progress(spinner, label, out))
     return names.target_label, checkpoint.path, draft
 
 
@@ -287,7 +287,7 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
         names = names_with(pair, model_options.draft, no_draft=model_options.no_draft)
         folder = None
         if names.draft is not None:
-            folder = resolve.fetch(names.draft, download_progress(spinner, label))
+            folder = resolve.fetch(names.draft, download_progress(spinner, label, out))
     check_memory(pair.target.path, folder, names.target_label, model_options, out)
     with Spinner(out, label) as spinner:
         return with_drafter(
@@ -297,7 +297,7 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
             no_draft=model_options.no_draft,
             lookup=model_options.lookup,
             trust_remote_code=model_options.trust_remote_code,
-            on_download=download_progress(spinner, label),
+            on_download=download_progress(spinner, label, out),
             on_kernels=kernel_progress(spinner),
         )
 
@@ -322,14 +322,33 @@ def kernel_progress(spinner: Spinner) -> Callable[[int, int], None]:
     return update
 
 
-def download_progress(spinner: Spinner, label: str) -> Callable[[int, int], None]:
-    """A callback that shows a download's progress in place of `label`."""
+def download_progress(spinner: Spinner, label: str, out: Output) -> Callable[[int, int], None]:
+    """A callback that shows a download's progress in place of `label`, and warns of a stall."""
 
     def update(done: int, total: int) -> None:
         spinner.relabel("download" if done < total else label, "bytes" if done < total else "")
         spinner.update(done, total)
 
-    return update
+    return with_stalls(update, out)
+
+
+def with_stalls(update: Callable[[int, int], None], out: Output) -> Callable[[int, int], None]:
+    """A callback for downloads that calls `update`, and warns once of a stall.
+
+    `download` calls it with the same counts again when no byte has come for a minute.
+    """
+    last = -1
+    warned = False
+
+    def update_or_warn(done: int, total: int) -> None:
+        nonlocal last, warned
+        if done == last < total and not warned:
+            warned = True
+            out.warn("no data for a minute: trying again in small pieces")
+        last = done
+        update(done, total)
+
+    return update_or_warn
 
 
 def bundled_note(model_options: ModelOptions) -> str:

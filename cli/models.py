@@ -9,7 +9,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .confirm import check_can_ask, confirm
-from .loading import best_downloaded, known_target
+from .loading import best_downloaded, known_target, with_stalls
 from .options import BUNDLED, DisplayOptions, ModelOptions, option_groups
 from .terminal.output import Output, format_bytes
 from .terminal.spinner import Spinner
@@ -286,7 +286,7 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
         confirm(question, "nothing was downloaded", out, yes=yes, default=True)
     for pending in plans:
         with Spinner(out, pending.repo, unit="bytes") as spinner:
-            folder = fetch(pending.repo, spinner.update)
+            folder = fetch(pending.repo, with_stalls(spinner.update, out))
         out.note(f"{pending.repo} is in {folder}")
 
 

@@ -161,6 +161,8 @@ def disk_error(error: OSError, repo: str) -> DFlashError:
 THREADS = 4
 READ_TIMEOUT = 20.0  # seconds without a byte
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds; a request that received bytes resets the count
+STALL_SECONDS = 60.0  # without a byte, then a file is requested in pieces
+PIECE_BYTES = 8 << 20  # a proxy that holds a response back until it is whole passes small ones on
 LOCK_TIMEOUT = 2.0  # seconds; an interrupted download in this process releases its lock in less
 
 
@@ -184,7 +186,10 @@ class Cancelled(Exception):
 
 
 class Transfer:
-    """One download into `folder`. count: gets the bytes of each chunk."""
+    """One download into `folder`, by plain HTTP; hf-xet, which has stalled for many, is not used.
+
+    count: gets the bytes of each chunk, and 0 when nothing has come for a minute.
+    """
 
     def __init__(self, folder: Path, headers: Mapping[str, str], count: Callable[[int], None]):
         self._folder = folder
@@ -261,22 +266,34 @@ class Transfer:
                 self._sleep(0.1)
 
     def _receive(self, out: BinaryIO, file: File) -> None:
-        """Append the missing bytes; retry after transient errors."""
+        """Append the missing bytes; retry after transient errors, after a stall in pieces."""
         attempts = 0
+        in_pieces = False
+        progress_at = time.monotonic()
         while (start := out.tell()) < file.size:
+            end = min(start + PIECE_BYTES, file.size) if in_pieces else file.size
             try:
-                self._request(out, file, start)
+                self._request(out, file, start, end)
             except Exception as error:
-                attempts = 1 if out.tell() > start else attempts + 1
+                if out.tell() > start:
+                    attempts = 0
+                    progress_at = time.monotonic()
+                attempts += 1
                 if not is_transient(error) or attempts > len(RETRY_DELAYS):
                     raise
+                if not in_pieces and time.monotonic() - progress_at >= STALL_SECONDS:
+                    in_pieces = True
+                    self._add(0)
                 self._sleep(RETRY_DELAYS[attempts - 1])
 
-    def _request(self, out: BinaryIO, file: File, start: int) -> None:
+    def _request(self, out: BinaryIO, file: File, start: int, end: int) -> None:
+        """Append the bytes from `start` up to `end`, which are a range unless they are the file."""
         from huggingface_hub import get_session
         from huggingface_hub.utils import hf_raise_for_status
 
-        headers = self._headers | ({"Range": f"bytes={start}-"} if start else {})
+        headers = self._headers
+        if start or end < file.size:
+            headers = {**headers, "Range": f"bytes={start}-{end - 1}"}
         with get_session().stream(
             "GET", file.url, headers=headers, timeout=READ_TIMEOUT
         ) as response:
@@ -426,8 +443,9 @@ def bytes_in_cache(folder: Path, commit: str, name: str, blob: str, size: int) -
 def download(repo: str, on_download: Progress | None = None) -> Path:
     """Download the missing files of a model's latest revision. Returns its folder in the cache.
 
-    `on_download(done, total)` is called with counts of bytes, from any thread. Raises DFlashError
-    if the download fails; the bytes received so far stay in the cache.
+    `on_download(done, total)` is called with counts of bytes, from any thread; with the same counts
+    again if no byte has come for a minute and the rest is now requested in pieces. Raises
+    DFlashError if the download fails; the bytes received so far stay in the cache.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import build_hf_headers

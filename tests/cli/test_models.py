@@ -223,6 +223,18 @@ def test_pull_goes_on(run, server, pull, monkeypatch):
     assert server.starts("model.safetensors") == [0, 9000]
 
 
+def test_pull_tells_a_stall(run, server, monkeypatch):
+    """A whole minute without a byte: what is done about it is said once, whatever the files."""
+
+    def fetch(repo, on_download):
+        for done in (0, 5, 5, 5, 7, 7, 10, 10):
+            on_download(done, 10)
+
+    monkeypatch.setattr("dflash_mlx.hub.download.download", fetch)
+    result = run("pull", "--yes", REPO, "--no-draft")
+    assert result.stderr.count("no data for a minute: trying again in small pieces\n") == 1
+
+
 def test_room_is_looked_at_for_both(run, server, monkeypatch):
     """A disk that holds either of the two but not both."""
     from types import SimpleNamespace

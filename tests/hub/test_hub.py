@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -295,6 +296,22 @@ def test_a_hub_that_does_not_answer(server, monkeypatch):
     monkeypatch.setattr(download, "READ_TIMEOUT", 0.1)
     server.piece, server.delay = 10_000, 0.4
     refused("does not answer while")
+
+
+def test_a_stall_is_told_and_the_rest_comes_in_pieces(server, monkeypatch):
+    """A proxy keeps long responses back. Each request waits 20 s in vain, by a simulated clock."""
+    server.repos[REPO] = tiny_repo(250_000)
+    server.held_above = 100_000
+    clock = SimpleNamespace(monotonic=lambda: 20.0 * len(server.starts(WEIGHTS)))
+    monkeypatch.setattr(download, "time", clock)
+    monkeypatch.setattr(download, "READ_TIMEOUT", 0.3)
+    monkeypatch.setattr(download, "RETRY_DELAYS", (0.01,) * 4)
+    monkeypatch.setattr(download, "PIECE_BYTES", 100_000)
+    counts = []
+    found = fetch(REPO, lambda *count: counts.append(count))
+    assert content(found) == wanted(server)
+    assert server.starts(WEIGHTS) == [0, 0, 0, 0, 100_000, 200_000]
+    assert sum(a == b for a, b in pairwise(counts) if a[0] < a[1]) == 1
 
 
 def test_nobody_answers(cache, monkeypatch):

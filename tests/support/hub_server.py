@@ -50,6 +50,7 @@ class Hub:
     cuts: list = field(default_factory=list)  # (file, bytes): end its next response early
     piece: int = 1 << 16
     delay: float = 0.0  # seconds before each piece
+    held_above: int | None = None  # bytes of a response, above which none of them are sent
     ranges: bool = True  # whether Range requests are supported
     damage: set = field(default_factory=set)  # files that are served with wrong bytes
     asked: list = field(default_factory=list)
@@ -125,13 +126,15 @@ class Handler(BaseHTTPRequestHandler):
             return self.fail(404, "EntryNotFound")
         data = self.hub.repos[repo][name]
         asked = self.headers.get("Range") if self.hub.ranges else None
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
+        first, _, last = (asked or "bytes=0-").removeprefix("bytes=").partition("-")
+        start = int(first)
+        end = int(last) + 1 if last else len(data)
         headers = {
             "X-Repo-Commit": self.hub.commit(repo),
             "ETag": f'"{blob_of(name, data)}"',
             "X-Linked-Size": str(len(data)),
             "Accept-Ranges": "bytes",
-            "Content-Length": str(len(data) - start),
+            "Content-Length": str(end - start),
         }
         if not with_body:
             return self.head(200, headers)
@@ -141,11 +144,12 @@ class Handler(BaseHTTPRequestHandler):
             status, more = self.hub.statuses.pop(0)
             return self.fail(status, "", more)
         if asked:
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
         self.head(206 if asked else 200, headers)
         if name in self.hub.damage:
             data = bytes(byte ^ 1 for byte in data)
-        self.send(name, data[start:])
+        if self.hub.held_above is None or end - start <= self.hub.held_above:
+            self.send(name, data[start:end])
 
     def send(self, name, data):
         """Send data in pieces, up to the end or the next cut."""
