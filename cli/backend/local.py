@@ -426,7 +426,7 @@ def useless_drafter(pair: "Pair") -> str:
         causes.append("it computes in float16, which fails on M1 and M2")
     return (
         f"almost no draft was accepted: {record.accepted} of {record.passes} passes kept one. "
-        f"Likely causes: {'; '.join(causes)}. --no-draft answers without it"
+        f"Likely causes: {'; '.join(causes)}. --no-draft (in a chat: /draft off) answers without it"
     )
 
 

@@ -1,7 +1,7 @@
 """`dflash doctor`: checks the machine, the installation and the settings, and gives hints.
 
-`checks` has the checks of this machine, `group` those of several machines, `kernels` the self-check
-of the Metal kernels.
+`checks`, `macos` and `mlx_checks` have the checks of this machine, `group` those of several
+machines, `kernels` the self-check of the Metal kernels.
 """
 
 import os

@@ -54,6 +54,8 @@ def power_mode() -> CheckResult:
 
 def power_source() -> CheckResult:
     drawing = output("/usr/bin/pmset", "-g", "batt")
+    if not drawing:
+        return ok("power source not told")
     return ok("on battery" if "'Battery Power'" in drawing else "on mains power")
 
 

@@ -46,7 +46,8 @@ class MLXFacts:
 
 def ask_mlx() -> MLXFacts:
     """Import MLX in another process, and let it multiply."""
-    line = [sys.executable, "-m", "dflash_mlx.cli.doctor.probe"]
+    # -P: what lies in the current folder is not imported, as in this process.
+    line = [sys.executable, "-P", "-m", "dflash_mlx.cli.doctor.probe"]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             printed, errors = process.communicate(timeout=PATIENCE)
@@ -55,7 +56,7 @@ def ask_mlx() -> MLXFacts:
             process.kill()
             printed, _ = process.communicate()
             error = f"no answer within {PATIENCE:.0f} seconds"
-    records = [json.loads(line) for line in printed.splitlines()]
+    records = [json.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
     if not records:
         return MLXFacts(error)
     facts = {**records[0], "folder": Path(records[0]["folder"])}

@@ -58,7 +58,9 @@ def quick(monkeypatch):
         part("doctor.command"), "self_test", lambda _: part("doctor.report").ok("well")
     )
     known = part("doctor.mlx_checks")
-    facts = known.MLXFacts("", Path("/x/mlx"), False, "cpu", {"device_name": "x"}, EQUAL)
+    on_mac = sys.platform == "darwin"
+    chip = {"device_name": "Apple M4", "architecture": "applegpu_g16g"}
+    facts = known.MLXFacts("", Path("/x/mlx"), on_mac, "cpu", chip, EQUAL)
     monkeypatch.setattr(known, "ask_mlx", lambda: facts)
 
 
@@ -562,7 +564,7 @@ def test_a_mac_that_tells_little(mac, look):
     """A program that is missing, or prints something else, is no fault."""
     mac.pmset = mac.battery = mac.heat = ""
     found = look()["power"]["found"]
-    assert found == "power mode not told · on mains power · thermal pressure not told"
+    assert found == "power mode not told · power source not told · thermal pressure not told"
 
 
 MLX_NEEDED = ("metal", "blas", "products", "float32", "kernels", "self-test")
