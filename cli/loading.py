@@ -269,6 +269,8 @@ def prepare_libraries(*, offline: bool) -> None:
     """Set the variables that other packages read once at import."""
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
+    # hf-xet has stalled for many; bench's suites would use it.
+    os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
     # By default transformers warns about long prompts.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

@@ -314,6 +314,23 @@ def test_a_stall_is_told_and_the_rest_comes_in_pieces(server, monkeypatch):
     assert sum(a == b for a, b in pairwise(counts) if a[0] < a[1]) == 1
 
 
+XET = """
+from importlib import import_module
+import_module("dflash_mlx.cli.loading").prepare_libraries(offline=False)
+from huggingface_hub import constants
+print(not constants.HF_HUB_DISABLE_XET)
+"""
+
+
+@pytest.mark.parametrize(("chosen", "used"), [(None, "False"), ("0", "True")])
+def test_nothing_is_downloaded_by_xet(chosen, used):
+    """It has stalled for many, also where `datasets` downloads; whoever wants it, gets it."""
+    env = {key: value for key, value in os.environ.items() if key != "HF_HUB_DISABLE_XET"}
+    process = start(XET, env=env if chosen is None else {**env, "HF_HUB_DISABLE_XET": chosen})
+    out, err = process.communicate(timeout=60)
+    assert out.strip() == used, err
+
+
 def test_nobody_answers(cache, monkeypatch):
     """The port is closed."""
     with serve() as gone:
