@@ -560,6 +560,20 @@ def test_mlx_may_end_its_process(tmp_path, monkeypatch, script, error, imported)
     )  # fmt: skip
 
 
+def test_an_import_that_aborts(tmp_path):
+    """The whole program, with an MLX that ends the process: doctor goes on without it."""
+    (tmp_path / "mlx").mkdir()
+    (tmp_path / "mlx" / "core.py").write_text("import os\nos.write(2, b'no GPU')\nos.abort()\n")
+    line = [sys.executable, "-m", "dflash_mlx.cli", "doctor", "--json"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(line, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 1, done.stderr
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["mlx"]["found"] == "cannot be imported: no GPU (SIGABRT)"
+    assert checks["self-test"]["status"] == "warn"
+    assert checks["config"]["status"] == "ok"
+
+
 def test_a_mac_that_tells_little(mac, look):
     """A program that is missing, or prints something else, is no fault."""
     mac.pmset = mac.battery = mac.heat = ""
