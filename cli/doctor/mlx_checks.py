@@ -128,7 +128,7 @@ def wheel_tag(package: Distribution | None) -> str:
 def has_unit_kernels(metallib: Path) -> bool:
     """Whether a library of Metal kernels has MLX's "nax" ones. They are in the macOS 26 wheel."""
     with metallib.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return data.find(b"_nax") >= 0
+        return data.find(b"_nax_") >= 0
 
 
 def metal(facts: MLXFacts) -> CheckResult:
@@ -176,7 +176,7 @@ def float32(facts: MLXFacts) -> CheckResult:
         return ok(f"products are not rounded: dflash sets {TF32} to 0")
     if has_full_float32():
         return ok(f"products are not rounded: {TF32} is {value}")
-    if facts.gpu and has_matrix_units(facts.info["architecture"]):
+    if facts.device == "gpu" and has_matrix_units(facts.info["architecture"]):
         return warn(f"products are rounded to about 10 bits: {TF32} is {value}", f"`unset {TF32}`")
     return ok(f"products are not rounded: {TF32} is {value}, but has no effect here")
 

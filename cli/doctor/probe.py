@@ -20,7 +20,9 @@ def main() -> None:
     import mlx.core as mx
 
     from dflash_mlx.device import TF32, device_info
+    from dflash_mlx.kernels.dispatch import use_device
 
+    use_device()
     os.environ.setdefault(TF32, "0")  # as for answers
     facts = {
         "folder": str(Path(mx.__file__).parent),

@@ -14,7 +14,6 @@ has told what it knew. Without --model the pair is the bundled one.
 
 import argparse
 import json
-import mmap
 import os
 import platform
 import re
@@ -68,6 +67,11 @@ def said_by(*command: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def thermal_pressure() -> str | None:
+    """From 0, nominal, to 4, behind the name. `pmset -g therm` tells nothing on Apple silicon."""
+    return said_by("notifyutil", "-g", "com.apple.system.thermalpressurelevel")
+
+
 def power_modes(settings: str | None) -> dict[str, str]:
     """The power modes among the lines of `pmset -g`; 1 is low power, 2 high power."""
     return dict(re.findall(r"^\s*(lowpowermode|powermode)\s+(\d+)", settings or "", re.M))
@@ -92,12 +96,10 @@ def wheel_tag(package: str) -> str | None:
 def has_matrix_kernels(library: Path) -> bool | None:
     """Whether MLX's Metal library has the kernels for the matrix units of M5; None without one.
 
-    The wheels for macOS 14 and 15 have none. Their names have "_nax_" in the middle.
+    The wheels for macOS 14 and 15 have none.
     """
-    if not library.is_file():
-        return None
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return data.find(b"_nax_") >= 0
+    has_unit_kernels = import_module("dflash_mlx.cli.doctor.mlx_checks").has_unit_kernels
+    return has_unit_kernels(library) if library.is_file() else None
 
 
 def machine() -> str | None:
@@ -109,7 +111,7 @@ def machine() -> str | None:
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         power=power_modes(said_by("pmset", "-g")),
         supply=said_by("pmset", "-g", "batt"),
-        thermal=said_by("pmset", "-g", "therm"),
+        thermal=thermal_pressure(),
         MLX_ENABLE_TF32=os.environ.get("MLX_ENABLE_TF32"),
         wheels={name: wheel_tag(name) for name in ("mlx", "mlx-metal")},
     )
@@ -253,7 +255,7 @@ def sustained(model: str | None, seconds: float) -> None:
     window = min(WINDOW, seconds / 2)
     for rates in windows(tokens, seconds, window, time.monotonic):
         tell(window=window, tok_s=rates)
-    tell(thermal_after=said_by("pmset", "-g", "therm"))
+    tell(thermal_after=thermal_pressure())
 
 
 def windows(
