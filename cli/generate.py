@@ -192,6 +192,8 @@ def generate(
     cache = resolved.cache if resolved.cache.cache_disk else NO_CACHE
     backend, load_seconds = open_backend(resolved.values, cache, remote, out)
     out.warn(*backend.warnings())
+    if (note := backend.kv_note()) and not own.as_data:
+        out.note(note)
     if chat is not None:
         chat = replace(chat, system=system or chat.system)
         messages = chat_messages(chat, text, calls=not backend.no_tools_reason())

@@ -50,7 +50,9 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
 
     use_openblas()  # must run before MLX is imported
     if entry := find(target):
-        needed = memory.estimate_memory(entry, draft_bits=model_options.draft_bits)
+        needed = memory.estimate_memory(
+            entry, draft_bits=model_options.draft_bits, kv_bits=model_options.kv_bits
+        )
         memory.check_fits(needed, memory.working_set(), target, force=model_options.force)
     return replace(model_options, model=target)
 
@@ -180,6 +182,7 @@ def load_downloaded(
             model_options.model,
             model_options.draft,
             draft_bits=model_options.draft_bits,
+            kv_bits=model_options.kv_bits,
             no_draft=model_options.no_draft,
             lookup=model_options.lookup,
             trust_remote_code=model_options.trust_remote_code,
@@ -214,7 +217,7 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
         from dflash_mlx.hub import resolve
 
         use_openblas()  # must run before MLX is imported
-        from dflash_mlx.models.target import target_config
+        from dflash_mlx.models.target import check_kv_bits, target_config
 
         if model_options.model is not None and not resolve.is_hub_id(model_options.model):
             # Reports a wrong target before a missing drafter.
@@ -226,6 +229,8 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
             names.target, names.target_label, download_progress(spinner, label, out)
         )
         target_config(checkpoint)
+        if model_options.kv_bits:
+            check_kv_bits(checkpoint)
         draft = None
         if names.draft is not None:
             draft = resolve.fetch(names.draft, download_progress(spinner, label, out))
@@ -248,6 +253,7 @@ def check_memory(
         target,
         draft,
         draft_bits=model_options.draft_bits,
+        kv_bits=model_options.kv_bits,
         item_bytes=4 if on_cpu() else 2,
         ranks=1 if group is None else group.size,
     )

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.families import FAMILIES
 
 from .confirm import check_can_ask, confirm
 from .loading import best_downloaded, known_target, with_stalls
-from .options import BUNDLED, DisplayOptions, ModelOptions, option_groups
+from .options import BUNDLED, DisplayOptions, ModelOptions, option, option_groups, parse_bits
 from .terminal.output import Output, format_bytes
 from .terminal.spinner import Spinner
 
@@ -69,16 +70,21 @@ def gigabytes(count: int) -> str:
     return f"{count / 1e9:.1f} GB"
 
 
-def known_rows() -> list[Row]:
-    """The pairs of the registry; those that this version can run come first."""
+def known_rows(kv_bits: int | None = None) -> list[Row]:
+    """The pairs of the registry; those that this version can run come first.
+
+    The memory is that of 4,096 tokens, with a KV cache of `kv_bits` where it can be quantised.
+    """
     from dflash_mlx.hub.cache import cached_state
     from dflash_mlx.hub.registry import entries
-    from dflash_mlx.models.memory import memory_fit, working_set
+    from dflash_mlx.models.memory import estimate_memory, memory_fit, working_set
 
     limit = working_set()
     rows = []
     for entry in sorted(entries(), key=lambda entry: bool(entry.lacks)):
         memory = entry.memory_bytes
+        if memory is not None:
+            memory = estimate_memory(entry, kv_bits=kv_bits).total
         rows.append(
             Row(
                 target=entry.target,
@@ -199,6 +205,15 @@ def show(
     every: Annotated[
         bool, typer.Option("--all", "-a", help="List all known pairs, in all versions.")
     ] = False,
+    kv_bits: Annotated[
+        int | None,
+        option(
+            "--kv-bits",
+            metavar="8|4|none",
+            parser=parse_bits,
+            help="Count the memory with a quantised KV cache, as with `dflash chat --kv-bits`.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
     display: DisplayOptions,
 ) -> None:
@@ -208,7 +223,7 @@ def show(
     4,096 tokens of context, where a quantised target's drafter is held in 8 bits (--draft-bits).
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    rows = [*known_rows(), *cached_rows()]
+    rows = [*known_rows(kv_bits), *cached_rows()]
     if json:
         out.write_json([row.data() for row in rows])
         return
@@ -216,6 +231,9 @@ def show(
     show_rows(listed, out)
     if hidden := len(rows) - len(listed):
         out.note(f"{hidden} more, and other versions of these: dflash models list --all")
+    if kv_bits:
+        unchanged = sorted({name for name, family in FAMILIES.items() if not family.quantises_kv})
+        out.note(f"memory with a KV cache of {kv_bits} bits, except {', '.join(unchanged)}")
     chosen = best_downloaded(ModelOptions())
     out.note(f"`dflash chat` uses {'the bundled pair' if chosen is None else chosen.target}")
     out.note("-m also takes short names: qwen3:4b, or what follows the /")

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub.bits import CHOICES
 from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
 
 from .config_file import config_path, flag_key
@@ -43,12 +44,11 @@ def option(*names: str, help: str, panel: str = "", **details: Any) -> Any:
 
 
 def parse_bits(value: str | int) -> int:
-    """Bits of a drafter, 0 for "none"; ValueError, which Typer reports, if it is no number."""
-    if value == "none":
-        return 0
-    if not str(value).isdecimal():
+    """Bits of quantisation, 0 for "none"; ValueError, which Typer reports, for other values."""
+    bits = {"none": 0, **{str(choice): choice for choice in CHOICES}}
+    if str(value) not in bits:
         raise ValueError(f"'{value}' is not 4, 8 or none")
-    return int(value)
+    return bits[str(value)]
 
 
 def parse_size(value: str | int) -> int:
@@ -103,6 +103,16 @@ class ModelOptions:
             parser=parse_bits,
             help="Quantise the drafter in memory. [8 beside a quantised target, else none]",
             panel="Advanced",
+        ),
+    ] = None
+    kv_bits: Annotated[
+        int | None,
+        option(
+            "--kv-bits",
+            metavar="8|4|none",
+            parser=parse_bits,
+            help="Quantise the KV cache: more context fits, answers may change. [none]",
+            panel="Context and cache",
         ),
     ] = None
     exact: Annotated[

@@ -28,6 +28,7 @@ LOCAL_NAMES = {
     "no_draft",
     "lookup",
     "draft_bits",
+    "kv_bits",
     "exact",
     "force",
     "trust_remote_code",

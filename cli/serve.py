@@ -177,6 +177,8 @@ def serve(
     if sampling := sampling_note(backend, options.sampling, "--sampling recommended"):
         out.note(sampling)
     out.warn(*backend.warnings())
+    if note := backend.kv_note():
+        out.note(note)
 
     def on_answered(line: str) -> None:
         write_line(line, out, data=own.log_json)

@@ -11,7 +11,8 @@ class Family:
     `body` has the layers and the token table, `outer` the head and the arguments. `embed_scale` is
     the body's attribute that token embeddings are multiplied by. `project`: whether Gated DeltaNet
     layers project their input by joined or by separate matrices; empty where there are none.
-    `sinks`: whether attention has sink logits. `shares_kv_heads`: whether mlx-lm's shard() lets
+    `sinks`: whether attention has sink logits. `latent`: whether it is MLA, whose cache holds
+    latents instead of keys and values. `shares_kv_heads`: whether mlx-lm's shard() lets
     several ranks have the same head of keys and values.
     """
 
@@ -20,21 +21,27 @@ class Family:
     embed_scale: str = ""
     project: Literal["", "joined", "separate"] = ""
     sinks: bool = False
+    latent: bool = False
     shares_kv_heads: bool = False
+
+    @property
+    def quantises_kv(self) -> bool:
+        """Whether mlx-lm can quantise KV caches: not with sinks, and not with latents."""
+        return not (self.sinks or self.latent)
 
 
 INNER = "language_model.model"
 OUTER = "language_model"
 FAMILIES: dict[str, Family] = {
-    "deepseek_v3": Family(),
+    "deepseek_v3": Family(latent=True),
     "gemma4": Family(INNER, OUTER, embed_scale="embed_scale"),
     "gemma4_text": Family(embed_scale="embed_scale"),
     "gemma4_unified": Family(INNER, OUTER, embed_scale="embed_scale"),
     "glm4_moe": Family(),
-    "glm_moe_dsa": Family(),
+    "glm_moe_dsa": Family(latent=True),
     "gpt_oss": Family(sinks=True),
-    "kimi_k2": Family(),
-    "kimi_k25": Family(INNER, OUTER),
+    "kimi_k2": Family(latent=True),
+    "kimi_k25": Family(INNER, OUTER, latent=True),
     "llama": Family(),
     "minimax": Family(),
     "minimax_m2": Family(),

@@ -29,7 +29,7 @@ from .hub import resolve
 from .hub.bits import check_bits, chosen_bits
 from .models.memory import limit_mlx_cache, memory_for_caches
 from .models.precision import is_quantised
-from .models.target import Target, target_config
+from .models.target import Target, check_kv_bits, target_config
 from .selfcheck.check import build, check_exact, proven
 from .selfcheck.shapes import Shapes
 from .types import Progress, silent
@@ -148,6 +148,7 @@ def load(
     draft: str | Path | None = None,
     *,
     draft_bits: int | None = None,
+    kv_bits: int | None = None,
     no_draft: bool = False,
     lookup: bool = False,
     trust_remote_code: bool = False,
@@ -164,7 +165,9 @@ def load(
     the target's known drafter. If none is known, or with "lookup", drafts are copied from earlier
     text. lookup: copy drafts beside a drafter too, where the mode auto expects more of the copies.
     no_draft: load the target alone, for plain decoding. draft_bits: 4 or 8 quantises the drafter in
-    memory, 0 leaves it as published; None is 8 for a quantised target and 0 for others.
+    memory, 0 leaves it as published; None is 8 for a quantised target and 0 for others. kv_bits: 8
+    or 4 quantises the target's KV cache where mlx-lm can; not the drafter's, which is small. Tokens
+    are then those of plain decoding with the same cache. None and 0 leave it as it is.
     trust_remote_code: run the Python files that a target may have for its tokenizer (Kimi's does).
     exact: greedy answers have the bits of plain decoding in every mode, also at 16 bits or
     quantised. cache_ram: bytes for the prefix cache; None is a quarter of the memory that the
@@ -176,12 +179,16 @@ def load(
     not fit together.
     """
     check_bits(draft_bits)
-    check_world(world, exact=exact, cache_disk=cache_disk)
+    check_bits(kv_bits, "kv_bits")
+    check_world(world, exact=exact, cache_disk=cache_disk, kv_bits=kv_bits)
+    check_exact_cache(exact=exact, kv_bits=kv_bits)
     check_cache_sizes(cache_ram, cache_disk)
     check_lookup(lookup=lookup, no_draft=no_draft)
     names = resolve.pair_names(target, draft, no_draft=no_draft)
     checkpoint = resolve.open_checkpoint(names.target, names.target_label, on_download)
     target_config(checkpoint)
+    if kv_bits:
+        check_kv_bits(checkpoint)
     draft_checkpoint = open_drafter(names, on_download)
     check_bits_of(names, draft_bits)
     if draft_checkpoint is not None:
@@ -191,7 +198,7 @@ def load(
         limit_mlx_cache()
         if world is None:
             loaded, tokenizer = load_target(
-                checkpoint, trust_remote_code=trust_remote_code, exact=exact
+                checkpoint, trust_remote_code=trust_remote_code, exact=exact, kv_bits=kv_bits
             )
         else:
             name = names.target_label if target is None else elsewhere(names.target)
@@ -230,12 +237,17 @@ def load(
 
 
 def load_target(
-    checkpoint: Checkpoint, *, trust_remote_code: bool = False, exact: bool = False
+    checkpoint: Checkpoint,
+    *,
+    trust_remote_code: bool = False,
+    exact: bool = False,
+    kv_bits: int | None = None,
 ) -> tuple[Target, TokenizerWrapper]:
     """A model and its tokenizer; arguments and errors as `load`. Call it in MLX's thread."""
     target_config(checkpoint)
     tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
-    return Target.load(checkpoint, eos_ids_of(tokenizer), exact=exact), tokenizer
+    target = Target.load(checkpoint, eos_ids_of(tokenizer), exact=exact, kv_bits=kv_bits)
+    return target, tokenizer
 
 
 def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoint | None:
@@ -245,16 +257,35 @@ def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoi
     return resolve.open_checkpoint(names.draft, names.draft_label or "", on_download)
 
 
-def check_world(world: World | None, *, exact: bool, cache_disk: int) -> None:
+def check_world(world: World | None, *, exact: bool, cache_disk: int, kv_bits: int | None) -> None:
     """Raise UsageError for options that a sharded target does not support."""
     if world is None:
         return
-    for given, what in ((exact, "exact mode"), (cache_disk, "a prefix cache on disk")):
+    options = (
+        (exact, "exact mode"),
+        (cache_disk, "prefix cache on disk"),
+        (kv_bits, "quantised KV cache"),
+    )
+    for given, what in options:
         if given:
             raise UsageError(
                 f"a target on several machines has no {what}.",
                 hint="leave it out, or run on one machine",
             )
+
+
+def check_exact_cache(*, exact: bool, kv_bits: int | None) -> None:
+    """Raise UsageError for exact mode with a quantised KV cache.
+
+    On a GPU MLX multiplies by quantised keys and values with one kernel for a few rows and another
+    one for more (`vector_limit` in mlx/backend/metal/quantized.cpp). These sum in other orders.
+    """
+    if exact and kv_bits:
+        raise UsageError(
+            "a quantised KV cache cannot be exact: MLX gives several rows of a pass other bits "
+            "than single ones.",
+            hint="leave --exact or --kv-bits out",
+        )
 
 
 def check_cache_sizes(cache_ram: int | None, cache_disk: int) -> None:

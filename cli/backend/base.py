@@ -142,6 +142,10 @@ class Backend(Answering, Protocol):
         """
         ...
 
+    def kv_note(self) -> str:
+        """The bits of a quantised KV cache, its layers and what it saves; empty without one."""
+        ...
+
     def model_note(self) -> str:
         """What users should know of the model; empty if there is nothing."""
         ...

@@ -178,9 +178,9 @@ class LocalBackend:
         """Target, drafter and mode on one line."""
         pair = self.pair
         drafting = self.drafting_summary(options)
-        if not drafting:
-            return f"{pair.target_name} · draft off"
-        return f"{pair.target_name} · drafter {pair.draft_label}{in_bits(pair)} · {drafting}"
+        drafter = f"drafter {pair.draft_label}{in_bits(pair)} · {drafting}"
+        parts = [pair.target_name, drafter if drafting else "draft off", self.kv_note()]
+        return " · ".join(filter(None, parts))
 
     def headline(self, options: GenerationOptions) -> str:
         """Target, drafter, mode, device and kernels."""
@@ -205,7 +205,7 @@ class LocalBackend:
             parts.append("Metal kernels on")
         if pair.target.kernels.exact:
             parts.append("exact")
-        return " · ".join(parts)
+        return " · ".join(filter(None, [*parts, self.kv_note()]))
 
     def start_summary(self, seconds: float) -> str:
         """Seconds to load, memory in use, and context."""
@@ -233,6 +233,8 @@ class LocalBackend:
         rows = [("conversation", f"{conversation} · {memory}")]
         if self.context_length < self.pair.target.context_length:
             rows.append(("context", describe_context(self.pair)))
+        if note := self.kv_note():
+            rows.append(("cache", note))
         if self.drafting and options.mode == "auto":
             rows += self._policy_rows()
         if line := kernels_line(self.pair.target.kernels):
@@ -260,6 +262,19 @@ class LocalBackend:
         limit = f"at most {SNAPSHOT_LIMITS.count}, or {format_bytes(SNAPSHOT_LIMITS.nbytes)}"
         return [("snapshots", f"{places} · {format_bytes(cache.snapshot_bytes)} · {limit}")]
 
+    def kv_note(self) -> str:
+        """The bits of a quantised KV cache, its layers and what it saves; empty without one."""
+        from dflash_mlx.kernels.dispatch import on_cpu
+        from dflash_mlx.models.memory import cache_bytes
+
+        target = self.pair.target
+        if not target.kv_bits:
+            return ""
+        item_bytes = 4 if on_cpu() else 2
+        saved = cache_bytes(target.config, 1, item_bytes)
+        saved -= cache_bytes(target.config, 1, item_bytes, target.kv_bits)
+        return f"{target.kv_summary}, saves {format_bytes(saved)} per token"
+
     def model_note(self) -> str:
         """That the bundled pair is a toy; empty for others."""
         return TOY_NOTE if self.pair.target_name == BUNDLED else ""
@@ -286,6 +301,7 @@ class LocalBackend:
             "draft": pair.draft_name,
             "lookup": pair.lookup,
             "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
+            "kv_bits": pair.target.kv_bits,
             "exact": pair.target.kernels.exact,
             "kernels": kernels_json(pair.target.kernels),
         }

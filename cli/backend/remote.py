@@ -203,6 +203,10 @@ class RemoteBackend:
         """The conversation and the server."""
         return [("conversation", conversation), ("server", self.describe(options))]
 
+    def kv_note(self) -> str:
+        """Empty: the server decides how it keeps its caches."""
+        return ""
+
     def model_note(self) -> str:
         """Empty: this program does not know the server's model."""
         return ""

@@ -234,11 +234,12 @@ def header_lines(
         thinking = f"effort {schedule.effort}"
     accept = "" if schedule.accept == "match" else f" · accept {schedule.accept}"
     exact = " · exact" if pair["exact"] else ""
+    cache = f" · {pair['kv_cache']}" if "kv_cache" in pair else ""
     return [
         f"machine  {machine['chip']} · {machine['cores']} cores · "
         f"{format_bytes(machine['memory'])} · {machine['device']}{blas} · "
         f"mlx {versions['mlx']} · dflash {versions['dflash']}",
-        f"pair     {pair['target']} {pair['dtype']} · {drafter}{exact}",
+        f"pair     {pair['target']} {pair['dtype']} · {drafter}{exact}{cache}",
         f"run      {len(questions):,} prompts of {suites} · "
         f"at most {schedule.max_tokens:,} tokens · warm-up, "
         f"then {schedule.repeats} a mode in turn · medians · seed {schedule.seed} · "

@@ -58,10 +58,13 @@ FUSED_HEAD_SIZES = (64, 72, 80, 96, 128)
 UNFUSED_STEP_SIZE = 512  # tokens per pass for others: scores of 2,048 take 3 GB at 16k tokens
 
 
-def prefill_step_size(config: dict[str, Any]) -> int:
-    """Tokens of a prompt per pass of a target, by its config."""
+def prefill_step_size(config: dict[str, Any], kv_bits: int = 0) -> int:
+    """Tokens of a prompt per pass of a target, by its config and the bits of its KV cache.
+
+    mlx-lm's attention to a quantised cache writes the scores, too.
+    """
     size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    fused = size in FUSED_HEAD_SIZES and not config.get("kv_lora_rank")
+    fused = size in FUSED_HEAD_SIZES and not config.get("kv_lora_rank") and not kv_bits
     return PREFILL_STEP_SIZE if fused else min(PREFILL_STEP_SIZE, UNFUSED_STEP_SIZE)
 
 
@@ -83,7 +86,7 @@ class Engine:
         self.compiler = compiler
         self.scheduler = Scheduler(target, self.drafters)
         self.prefix_cache = PrefixCache()
-        self.prefill_step_size = prefill_step_size(target.config)
+        self.prefill_step_size = prefill_step_size(target.config, target.kv_bits)
         self.passes = 0
         self.rows = 0
         self.faults = 0
@@ -284,8 +287,9 @@ class Engine:
         """The bytes of a sequence's caches and snapshots after `tokens` tokens."""
         item_bytes = 4 if on_cpu() else 2
         config = self.target.config
+        caches = cache_bytes(config, tokens, item_bytes, self.target.kv_bits)
+        caches += free_bytes(config, item_bytes)
         rows = sum(drafter.row_bytes(item_bytes) for drafter in self.drafters)
-        caches = cache_bytes(config, tokens, item_bytes) + free_bytes(config, item_bytes)
         return caches + snapshot_bytes(config, item_bytes) + tokens * rows
 
     @property

@@ -211,7 +211,11 @@ def depth_that_fits(target: Target, drafter: Drafter | None, depth: int, free: i
     """Halve `depth` until two scratch sequences fit into SHARE of `free` bytes."""
     item = target.embed(mx.array([0])).dtype.size
     row = 0 if drafter is None else drafter.row_bytes(item)
-    while depth > 1 and 2 * (cache_bytes(target.config, depth, item) + depth * row) > SHARE * free:
+
+    def scratch_bytes(depth: int) -> int:
+        return 2 * (cache_bytes(target.config, depth, item, target.kv_bits) + depth * row)
+
+    while depth > 1 and scratch_bytes(depth) > SHARE * free:
         depth //= 2
     return depth
 

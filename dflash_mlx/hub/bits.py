@@ -1,4 +1,4 @@
-"""The bits of a drafter's linear weights in memory. Does not import MLX.
+"""The bits of a drafter's linear weights in memory, and of KV caches. Does not import MLX.
 
 Every draft reads all of these weights. Beside a 4-bit target, a 16-bit drafter is a large share of
 the bytes that a step reads. At 8 bits its drafts are accepted nearly as often (the bundled pair's
@@ -8,17 +8,15 @@ beside others.
 
 from dflash_mlx.errors import UsageError
 
-CHOICES = (0, 4, 8)  # 0: as published
+CHOICES = (0, 4, 8)  # 0: not quantised
 BESIDE_QUANTISED = 8
 SCALE_BITS = 0.5  # bits for each weight that the scales and biases of quantisation add
 
 
-def check_bits(bits: int | None) -> None:
-    """Raise UsageError for unsupported bits; None leaves the choice to `chosen_bits`."""
+def check_bits(bits: int | None, name: str = "draft_bits") -> None:
+    """Raise UsageError for bits that the argument `name` cannot have; None is its default."""
     if bits is not None and bits not in CHOICES:
-        raise UsageError(
-            f"draft_bits cannot be {bits}.", hint="give 4 or 8, or 0 for what was published"
-        )
+        raise UsageError(f"{name} cannot be {bits}.", hint="give 4 or 8, or 0 not to quantise")
 
 
 def chosen_bits(bits: int | None, *, target_quantised: bool) -> int:

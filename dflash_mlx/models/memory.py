@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import TORCH_FILE, load_config, tensor_headers, text_config
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
@@ -20,6 +21,7 @@ from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snaps
 from dflash_mlx.kernels.dispatch import by_metal
 
 FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
+KV_GROUPS = (64, 32)  # numbers with one scale: mlx-lm's default, then MLX's next smaller size
 CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
 CACHES_SHARE = 0.9  # of the memory beside the models, for caches; activations take the rest
 # What macOS and other programs keep while answers run. Wiring more froze Macs of 16 GB
@@ -128,6 +130,7 @@ def estimate_memory(
     context_tokens: int = CONTEXT,
     *,
     draft_bits: int | None = None,
+    kv_bits: int | None = None,
     item_bytes: int = 2,
     ranks: int = 1,
 ) -> MemoryEstimate:
@@ -135,22 +138,26 @@ def estimate_memory(
 
     `target` and `draft` are model folders; or `target` is a registry entry, with the drafter of
     that entry, and unknown sizes count 0. `draft_bits` is as in `load`: None quantises the drafter
-    of a quantised target. `item_bytes` is the size of a number that is not quantised: 2, or 4 where
-    MLX computes on the CPU. With several `ranks` the result is for rank 0: its part of the target,
-    and the drafter. Raises DFlashError if a config.json cannot be read.
+    of a quantised target. `kv_bits` quantises the target's KV cache, None does not. `item_bytes` is
+    the size of a number that is not quantised: 2, or 4 where MLX computes on the CPU. With several
+    `ranks` the result is for rank 0: its part of the target, and the drafter. Raises DFlashError if
+    a config.json cannot be read.
     """
     widening = item_bytes / 2
     if isinstance(target, Entry):
         weights = target.target_bytes or 0
         draft_weights = target.draft_bytes or 0
         caches = target.kv_bytes * context_tokens * widening
+        family = FAMILIES.get(target.family)
+        if kv_bits and family is not None and family.quantises_kv:
+            caches *= kv_number_bytes(kv_bits, KV_GROUPS[0], item_bytes) / item_bytes
         caches += target.state_bytes + max_snapshot_bytes(target.state_bytes)
         quantised = target.quantised
     else:
         config = load_config(target)
         weights = weight_bytes(target, "model*.safetensors")
         quantised = "quantization" in config
-        caches = cache_bytes(config, context_tokens, item_bytes)
+        caches = cache_bytes(config, context_tokens, item_bytes, kv_bits)
         draft_weights = 0
         caches += snapshot_bytes(config, item_bytes) + free_bytes(config, item_bytes)
         if ranks > 1:
@@ -182,22 +189,50 @@ def whole_bytes(target: Path) -> int:
     )
 
 
-def cache_bytes(config: dict[str, Any], tokens: int, item_bytes: int = 2) -> int:
+def cache_bytes(
+    config: dict[str, Any], tokens: int, item_bytes: int = 2, kv_bits: int | None = None
+) -> int:
     """The bytes of all layer caches of a model after `tokens` tokens, from its config.json.
 
     A sliding layer holds at most its window, a recurrent layer a state of constant size. Free rows
-    behind a window are `free_bytes`.
+    behind a window are `free_bytes`. With `kv_bits` the layers of `kv_groups` are quantised.
     """
     config = text_config(config)
     window = config.get("sliding_window") or tokens
+    kinds = layer_types(config)
+    groups = kv_groups(config) if kv_bits else (0,) * len(kinds)
     total = 0
-    for kind in layer_types(config):
+    for kind, group in zip(kinds, groups, strict=True):
         if kind == "linear_attention":
             total += state_bytes(config, item_bytes)
-        else:
-            rows = min(window, tokens) if kind == "sliding_attention" else tokens
-            total += rows * kv_width(config, kind) * item_bytes
+            continue
+        rows = min(window, tokens) if kind == "sliding_attention" else tokens
+        number = kv_number_bytes(kv_bits, group, item_bytes) if kv_bits and group else item_bytes
+        total += round(rows * kv_width(config, kind) * number)
     return total
+
+
+def kv_groups(config: dict[str, Any]) -> tuple[int, ...]:
+    """The group size in which each layer's KV cache can be quantised; 0 where it stays as it is.
+
+    The layers with a cache, in the order of `layer_types`. Like mlx-lm, only full attention is
+    quantised. A layer whose rows later layers read as well stays as it is: these do not know how
+    to read quantised ones.
+    """
+    config = text_config(config)
+    kinds = layer_types(config)
+    groups = [0] * len(kinds)
+    if FAMILIES[config["model_type"]].quantises_kv:
+        group = next((g for g in KV_GROUPS if head_dim(config, "full_attention") % g == 0), 0)
+        groups = [group if kind == "full_attention" else 0 for kind in kinds]
+        if config.get("num_kv_shared_layers") and "full_attention" in kinds:
+            groups[max(at for at, kind in enumerate(kinds) if kind == "full_attention")] = 0
+    return tuple(groups)
+
+
+def kv_number_bytes(bits: int, group: int, item_bytes: int) -> float:
+    """Bytes of a number of a quantised KV cache, with its share of the group's scale and bias."""
+    return bits / 8 + 2 * item_bytes / group
 
 
 def free_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
@@ -247,12 +282,17 @@ def kv_width(config: dict[str, Any], kind: str) -> int:
         return rank + config["qk_rope_head_dim"] + 2 * (config.get("index_head_dim") or 0)
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    if kind == "full_attention":  # Gemma 4: other heads in full layers
-        head_dim = config.get("global_head_dim") or head_dim
-        if config.get("attention_k_eq_v"):
-            kv_heads = config.get("num_global_key_value_heads") or kv_heads
-    return 2 * kv_heads * head_dim
+    if kind == "full_attention" and config.get("attention_k_eq_v"):  # Gemma 4
+        kv_heads = config.get("num_global_key_value_heads") or kv_heads
+    return 2 * kv_heads * head_dim(config, kind)
+
+
+def head_dim(config: dict[str, Any], kind: str) -> int:
+    """How many numbers a head of one layer of this type has."""
+    dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    if kind == "full_attention":  # Gemma 4: larger heads in full layers
+        dim = config.get("global_head_dim") or dim
+    return dim
 
 
 def state_bytes(config: dict[str, Any], item_bytes: int) -> int:

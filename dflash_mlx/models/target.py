@@ -32,10 +32,12 @@ from dflash_mlx.kernels.dispatch import Kernels, available
 from dflash_mlx.options import SamplingParams, declared
 
 from . import attention, linear
+from .cache.rows import quantised_caches
 from .cache.sliding import sliding_caches
 from .cache.target_cache import TargetCache
 from .cache.tree_pass import TreePass
 from .gated_delta import PROJECTIONS
+from .memory import KV_GROUPS, head_dim, kv_groups
 from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows, wrap_ropes
 from .precision import float_type
 from .recurrent import recurrent_caches, tape_layers
@@ -86,7 +88,8 @@ class Target:
     `checkpoint` has mlx-lm's version of config.json; `config` is the same with the language model's
     entries at the top level. `eos_ids` are the tokens that end an answer. `stock_attention` names
     the attention classes that no kernel supports. `shared_by` describes the ranks that share the
-    target (empty: none); measured latencies are stored under it.
+    target (empty: none); measured latencies are stored under it. `kv_bits`: the bits of the
+    KV caches in the layers with a group size in `kv_groups`; 0 if no layer is quantised.
     """
 
     shared_by = ""
@@ -97,13 +100,20 @@ class Target:
         checkpoint: Checkpoint,
         eos_ids: frozenset[int],
         kernels: Kernels | None = None,
+        *,
+        kv_bits: int | None = None,
     ):
+        """Raise DFlashError as `check_kv_bits`."""
         config = text_config(checkpoint.config)
         family = FAMILIES[config["model_type"]]
         self.model = model
         self.checkpoint = checkpoint
         self.config = config
         self.eos_ids = eos_ids
+        if kv_bits:
+            check_kv_bits(checkpoint)
+        self.kv_bits = kv_bits or 0
+        self.kv_groups = kv_groups(config) if kv_bits else ()
         self.path = checkpoint.path
         self._body: Any = reduce(getattr, family.body.split("."), model)
         self._outer: Any = reduce(getattr, filter(None, family.outer.split(".")), model)
@@ -154,6 +164,7 @@ class Target:
         eos_ids: frozenset[int],
         *,
         exact: bool = False,
+        kv_bits: int | None = None,
         read_model: Callable[[Path], tuple[nn.Module, dict[str, Any]]] = load_model,
     ) -> Self:
         """Load a model; in float32 where MLX computes on the CPU, which is slow at 16 bits.
@@ -177,7 +188,8 @@ class Target:
             ) from error
         use_cpu_modules(model)
         mx.eval(model.parameters())
-        return cls(model, replace(checkpoint, config=config), eos_ids, available(exact=exact))
+        checkpoint = replace(checkpoint, config=config)
+        return cls(model, checkpoint, eos_ids, available(exact=exact), kv_bits=kv_bits)
 
     def tap(self, layer_ids: tuple[int, ...]) -> None:
         """Choose the decoder layers whose outputs are read; they are joined in this order."""
@@ -219,10 +231,20 @@ class Target:
         own = self._outer.get("lm_head")
         return float_type(self._body.embed_tokens if own is None else own)
 
+    @property
+    def kv_summary(self) -> str:
+        """The bits of a quantised KV cache and the number of its layers; empty if there is none."""
+        if not self.kv_bits:
+            return ""
+        quantised = sum(map(bool, self.kv_groups))
+        return f"KV cache {self.kv_bits} bits in {quantised} of {self.layers} layers"
+
     def make_cache(self) -> TargetCache:
         """Empty caches of one sequence, as mlx-lm makes them for this model."""
-        layers = use_cpu_caches(make_prompt_cache(self.model))
-        return TargetCache(recurrent_caches(sliding_caches(layers)))
+        layers = make_prompt_cache(self.model)
+        if self.kv_bits:
+            layers = quantised_caches(layers, self.kv_groups, self.kv_bits)
+        return TargetCache(recurrent_caches(sliding_caches(use_cpu_caches(layers))))
 
     def read(self, parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
         """One pass over the rows of these sequences, each after the tokens in its own cache.
@@ -355,6 +377,26 @@ def target_config(checkpoint: Checkpoint) -> dict[str, Any]:
                 f"the config of '{path.name}' has no '{key}'.", hint="download the model again"
             )
     return config
+
+
+def check_kv_bits(checkpoint: Checkpoint) -> None:
+    """Raise DFlashError for a target without a layer whose KV cache can be quantised."""
+    config = checkpoint.text_config
+    if any(kv_groups(config)):
+        return
+    family = FAMILIES[config["model_type"]]
+    dim = head_dim(config, "full_attention")
+    reason = "only full attention can be quantised, and no layer has it to itself"
+    if family.latent:
+        reason = "it caches latents (MLA) instead of keys and values"
+    elif family.sinks:
+        reason = "its attention has sinks"
+    elif dim % KV_GROUPS[-1]:
+        reason = f"its heads have {dim} numbers, which is no multiple of {KV_GROUPS[-1]}"
+    raise DFlashError(
+        f"the KV cache of '{checkpoint.path.name}' cannot be quantised: {reason}.",
+        hint="leave --kv-bits out",
+    )
 
 
 # The sampling options that a model's authors recommend

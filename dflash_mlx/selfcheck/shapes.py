@@ -1,6 +1,7 @@
 """The shapes at which a loaded pair runs kernels, from its configs and modules."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ import mlx.core as mx
 from mlx import nn
 
 from dflash_mlx.families import FAMILIES
-from dflash_mlx.models.memory import kv_width, layer_types
+from dflash_mlx.models.memory import head_dim, kv_width, layer_types
 
 if TYPE_CHECKING:
     from dflash_mlx.drafters.base import Drafter
@@ -104,7 +105,7 @@ class Shapes:
             vocab=target.vocab_size,
             rows=rows,
             dtype=dtype_name(target.embed(mx.array([0])).dtype),
-            attention=attention_shapes(target.config),
+            attention=attention_shapes(target.config, target.kv_groups),
             delta=gated_delta_shape(target.config),
             selector=selector,
             linears=linear_shapes(target.model),
@@ -131,18 +132,24 @@ GENERIC = Shapes(
 )
 
 
-def attention_shapes(config: dict[str, Any]) -> tuple[AttentionShape, ...]:
-    """The attention layers of a config, one entry for each layer type; empty for MLA."""
+def attention_shapes(
+    config: dict[str, Any], kv_groups: Sequence[int] = ()
+) -> tuple[AttentionShape, ...]:
+    """The attention layers of a config, one entry for each layer type; empty for MLA.
+
+    Layers with a group size in `kv_groups` are left out: no kernel reads quantised keys and values.
+    """
     if config.get("kv_lora_rank"):
         return ()
     heads = config["num_attention_heads"]
     shapes = []
-    for kind in dict.fromkeys(layer_types(config)):
+    kinds = layer_types(config)
+    if kv_groups:
+        kinds = [kind for kind, group in zip(kinds, kv_groups, strict=True) if not group]
+    for kind in dict.fromkeys(kinds):
         if kind == "linear_attention":
             continue
-        dim = config.get("head_dim") or config["hidden_size"] // heads
-        if kind == "full_attention":
-            dim = config.get("global_head_dim") or dim
+        dim = head_dim(config, kind)
         kv_heads = kv_width(config, kind) // (2 * dim)
         window = (config.get("sliding_window") or 0) if kind == "sliding_attention" else 0
         sinks = FAMILIES[config["model_type"]].sinks

@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
-from lossless import LENGTH, LONG, NUMBERS, SHORT, drafter_of, stock, target_of
+from lossless import EVERY, LENGTH, LONG, NUMBERS, SHORT, drafter_of, stock, target_of
 
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.kernels import outcome
@@ -19,7 +19,7 @@ from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.options import SamplingParams
 
 KINDS = ("random", "random2", "right", "wrong")
-every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
+every_family = pytest.mark.parametrize("family", EVERY)
 
 
 def check(family: str, kind: str, prompt: list[int], block_size: int, **options: Any) -> list[int]:
@@ -80,7 +80,9 @@ def test_rotating_window(kind: str, prompt: list[int]) -> None:
         assert tiny.joined(blocks) == wanted
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "gpt_oss", "gemma4_unified", "glm_moe_dsa"])
+@pytest.mark.parametrize(
+    "family", ["qwen3_5", "gpt_oss", "gemma4_unified", "glm_moe_dsa", *tiny.QUANTISED]
+)
 def test_long_answers(family: str) -> None:
     """Answers longer than every window and than the indexer's reach, some drafts right."""
     length = 45

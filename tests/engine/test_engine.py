@@ -33,7 +33,7 @@ def check_all(family: str, seeds: range) -> None:
         check(family, 6, seed)
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", [*tiny.FAMILIES, *tiny.QUANTISED])
 def test_answers_do_not_depend_on_company(family: str) -> None:
     """Chains, trees, plain steps and pieces of prompts share passes; sequences join and leave."""
     check(family, 6)

@@ -100,6 +100,7 @@ def apart(engine: Engine) -> list[list[tuple[int, ...]]]:
         ("qwen3", "small"),
         ("qwen3_5", "dflash"),
         ("gpt_oss", "ngram"),
+        *((family, "dflash") for family in tiny.QUANTISED),
     ],
 )
 def test_each_goes_on_as_if_alone(family: str, kind: str) -> None:

@@ -37,8 +37,8 @@ MODES: tuple[dict[str, Any], ...] = (
     {"mode": "baseline"},
 )
 # One family for each kind of cache.
-KINDS = ["qwen3", "llama_sliding", "qwen3_5", "gemma4", "gpt_oss", "glm_moe_dsa"]
-every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
+KINDS = ["qwen3", "llama_sliding", "qwen3_5", "gemma4", "gpt_oss", "glm_moe_dsa", *tiny.QUANTISED]
+every_family = pytest.mark.parametrize("family", [*tiny.QUANTISED, *tiny.FAMILIES])
 every_kind = pytest.mark.parametrize("family", KINDS)
 
 

@@ -75,7 +75,7 @@ def answer(engine: Engine, prompt: list[int], **options: Any) -> tuple[list[int]
     return said, cached
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", [*tiny.FAMILIES, *tiny.QUANTISED])
 def test_a_restart_reads_only_the_rest(family: str, tmp_path: Path) -> None:
     """Each mode after one another; the answers are those that reading it all gives."""
     anew, begun = engine_of(family), tiny.prompt_of(70, 3)
@@ -346,14 +346,15 @@ def test_two_engines_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_loaded_pairs_keep_apart(tmp_path: Path) -> None:
-    """A changed model file, a drafter, its bits, exactness: each has entries of its own."""
-    target, draft = tiny.save_pair(tmp_path, tiny.draft_settings)
+    """A changed model file, a drafter, its bits, exactness, bits of the cache: all keep apart."""
+    target, draft = tiny.save_pair(tmp_path, tiny.draft_settings, head_dim=32)
     prompt = tiny.prompt_of(50, 1)
 
     def cached(**options: Any) -> int:
         pair = dflash_mlx.load(target, draft, **{"cache_disk": GB, **options})
         found = dflash_mlx.generate(pair, prompt, max_tokens=4)
-        fresh = dflash_mlx.load(target, draft, cache_ram=0, exact=options.get("exact", False))
+        same = {name: value for name, value in options.items() if name in ("exact", "kv_bits")}
+        fresh = dflash_mlx.load(target, draft, cache_ram=0, **same)
         assert found.tokens == dflash_mlx.generate(fresh, prompt, max_tokens=4).tokens
         if pair.engine.prefix_cache.disk is not None:
             pair.engine.prefix_cache.disk.wait()
@@ -363,6 +364,7 @@ def test_loaded_pairs_keep_apart(tmp_path: Path) -> None:
     assert cached(cache_disk=0) == 0
     assert cached(draft_bits=8) == 0
     assert cached(exact=True) == 0
+    assert [cached(kv_bits=8), cached(kv_bits=4), cached(kv_bits=8)] == [0, 0, 49]
     file = target / "model.safetensors"
     times, data = file.stat(), bytearray(file.read_bytes())
     data[-2] ^= 64  # a weight, and the same size and time

@@ -95,7 +95,7 @@ def test_free_rows_behind_windows_are_counted():
     assert int(found[1]) == memory.FREE_ROWS
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", [*tiny.FAMILIES, *tiny.QUANTISED])
 def test_caches_are_as_big_as_the_engine_makes_them(family, monkeypatch):
     """Against the arrays of a real cache, and of a snapshot, for every family; nested configs too.
 
@@ -111,7 +111,7 @@ def test_caches_are_as_big_as_the_engine_makes_them(family, monkeypatch):
     cache.snapshot()
     real = sum(layer.nbytes for layer in cache.layers)
     config = tiny.config_of(family)
-    assert cache_bytes(config, tokens, item_bytes=4) == real
+    assert cache_bytes(config, tokens, item_bytes=4, kv_bits=target.kv_bits) == real
     one = cache.snapshot_bytes
     assert (one == 0) is (snapshot_bytes(config, 4) == 0)
     assert one <= snapshot_bytes(config, 4) / SNAPSHOT_LIMITS.count <= 1.1 * one
@@ -154,6 +154,11 @@ def test_need_of_folders(folders):
     assert estimate_memory(target, draft, 100) == MemoryEstimate(1000, 2 * grown, 320)
     assert estimate_memory(target, draft, 100, draft_bits=4).draft == 90
     assert estimate_memory(target, draft, 100, draft_bits=8).draft == 170
+    config = {**CONFIG, "model_type": "qwen3", "head_dim": 64}
+    (target / "config.json").write_text(json.dumps(config))
+    quantised = estimate_memory(target, draft, 100, kv_bits=8).caches
+    assert quantised == grown + cache_bytes(config, 100, kv_bits=8)  # the drafter's is not
+    (target / "config.json").write_text(json.dumps(CONFIG))
     assert estimate_memory(target, draft, 100).total == 1000 + 2 * grown + 320
 
 

@@ -70,7 +70,7 @@ def grow(kind: str, count: int, seed: int = 5) -> None:
         if number % 3 == 0:
             fresh = TargetCache(caches.layers_of(kind))
             wanted = caches.read(target, fresh, tokens)
-            if kind != "quantised":
+            if kind not in caches.STEPPED:
                 size = float(np.abs(np.array(wanted)).max())
                 assert tiny.apart(logits[row], wanted) < caches.EXACT * max(1.0, size)
             caches.assert_same(target, kind, cache, tokens)

@@ -4,6 +4,7 @@ Each test says where we use it: when one fails after an upgrade, look there.
 """
 
 import inspect
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
+from mlx.utils import tree_map
 from mlx_lm import generate, sample_utils
 from mlx_lm.generate import generate_step
 from mlx_lm.models.base import scaled_dot_product_attention
@@ -96,6 +98,36 @@ def test_trim_is_a_change_of_offset() -> None:
     assert KVCache().empty()
     assert RotatingKVCache(4).empty()
     assert QuantizedKVCache().empty()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantised_caches(bits: int) -> None:
+    """cache.rows, attention: what `--kv-bits` needs of mlx-lm's quantised cache and attention.
+
+    Keys and values are three arrays each, with rows along the second last axis. A row is quantised
+    by itself: whichever pass it came in, it has the same bits. The attention is chosen by the
+    cache's `bits`, takes a mask of booleans, and knows no sinks.
+    """
+    keys = mx.random.normal((1, 2, 9, 128), key=mx.random.key(1))
+    at_once, in_turn = (QuantizedKVCache(group_size=64, bits=bits) for _ in range(2))
+    at_once.update_and_fetch(keys, -keys)
+    for first, last in ((0, 4), (4, 5), (5, 9)):
+        found = in_turn.update_and_fetch(keys[:, :, first:last], -keys[:, :, first:last])
+    held: Any = at_once.keys_and_values()
+    for ours, theirs in zip((*held[0], *held[1]), (*found[0], *found[1]), strict=True):
+        assert ours.shape[:3] == (1, 2, 9)
+        assert mx.array_equal(ours, theirs)
+    queries = mx.random.normal((1, 4, 3, 128), key=mx.random.key(2))
+    mask = mx.arange(9) <= mx.arange(6, 9)[:, None]
+    attend = partial(scaled_dot_product_attention, cache=in_turn, scale=0.1)
+    together = attend(queries * 1, *held, mask=mask)
+    assert mx.allclose(together, attend(queries * 1, *held, mask="causal"), atol=1e-6)
+    for row in range(3):
+        rows = tree_map(lambda part, end=7 + row: part[:, :, :end], held)
+        alone = attend(queries[:, :, row : row + 1] * 1, *rows, mask=None)
+        assert mx.allclose(together[:, :, row : row + 1], alone, atol=1e-5)
+    with pytest.raises(ValueError, match="sinks"):
+        attend(queries, *held, mask=None, sinks=mx.zeros(4))
 
 
 def test_llama_makes_rotating_caches() -> None:

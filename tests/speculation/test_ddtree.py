@@ -28,7 +28,7 @@ from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.types import Plan
 
 BUDGETS = (1, 4, 15, 16, 64)
-every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
+every_family = pytest.mark.parametrize("family", lossless.EVERY)
 
 
 def width_of(pair: Pair) -> int:

@@ -15,7 +15,8 @@ from dflash_mlx.pair import Pair
 SHORT = tiny.prompt_of(5, 0)
 LONG = tiny.prompt_of(40, 0)
 LENGTH = 16
-NUMBERS = {family: number for number, family in enumerate(tiny.FAMILIES)}
+EVERY = (*tiny.FAMILIES, *tiny.QUANTISED)
+NUMBERS = {family: number for number, family in enumerate(EVERY)}
 
 
 @cache

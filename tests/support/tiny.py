@@ -15,6 +15,7 @@ import pytest
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from mlx_lm.utils import _get_classes, load_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -29,6 +30,7 @@ from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.models.cache.rows import quantised_caches
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
@@ -192,6 +194,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 # The families in `make test`: full, sliding, latent and recurrent layers, dense and MoE, tied and
 # separate heads, scaled embeddings.
 QUICK_FAMILIES = ("qwen3", "qwen3_next", "gemma4", "deepseek_v3")
+# Families with a quantised KV cache: in all layers, beside windows, beside recurrent layers.
+QUANTISED = ("qwen3 kv8", "llama_sliding kv4", "qwen3_5 kv8")
 # Seeds without ties between the two best tokens in the answers that tests compare.
 SEEDS = {
     "qwen3_5": 5,
@@ -313,8 +317,13 @@ def sobered(model: nn.Module) -> Callable[[str, mx.array], mx.array]:
 
 
 def config_of(family: str, **changes: Any) -> dict[str, Any]:
-    """A tiny config.json, with a `text_config` if real ones of the family have it."""
-    own = FAMILIES[family]
+    """A tiny config.json, with a `text_config` if real ones of the family have it.
+
+    A family of QUANTISED gets heads as large as the smallest group of a quantised cache by default.
+    """
+    name, _, bits = family.partition(" kv")
+    own = FAMILIES[name]
+    changes = {"head_dim": 64, **changes} if bits else changes
     if "text_config" not in own:
         return {**BASE, **own, **changes}
     inner = {**BASE, **own["text_config"], **changes}
@@ -330,13 +339,14 @@ def make_target(
     **changes: Any,
 ) -> Target:
     """A random target in memory; always a new one, because taps change it."""
+    name, _, bits = family.partition(" kv")
     config = config_of(family, **changes)
     model_class, args_class = _get_classes(config)
     model = model_class(args_class.from_dict(deepcopy(config)))
-    randomise(model, seed or SEEDS.get(family, 1), scale, sober)
+    randomise(model, seed or SEEDS.get(name, 1), scale, sober)
     model.eval()
     checkpoint = Checkpoint(Path(f"tiny-{family}"), config)
-    return Target(model, checkpoint, eos_ids_of(tokenizer()))
+    return Target(model, checkpoint, eos_ids_of(tokenizer()), kv_bits=int(bits or 0))
 
 
 def with_ends(target: Target, own: TokenizerWrapper) -> Target:
@@ -421,9 +431,11 @@ def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
 
 
-def save_pair(folder: Path, settings_of: Callable[[Target], dict[str, Any]]) -> tuple[Path, Path]:
+def save_pair(
+    folder: Path, settings_of: Callable[[Target], dict[str, Any]], **changes: Any
+) -> tuple[Path, Path]:
     """Save a random target with the golden tokenizer, and a random drafter; returns the folders."""
-    target = make_target("qwen3")
+    target = make_target("qwen3", **changes)
     save_model(folder / "target", target.model, target.config)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         data = (GOLDEN / "qwen3_full" / "target" / name).read_bytes()
@@ -542,7 +554,13 @@ def plain(
     not depend on rounding.
     """
     tokens: list[int] = []
-    for token, logprobs in generate_step(mx.array(prompt), target.model, max_tokens=max_tokens):
+    layers = make_prompt_cache(target.model)
+    if target.kv_bits:
+        layers = quantised_caches(layers, target.kv_groups, target.kv_bits)
+    steps = generate_step(
+        mx.array(prompt), target.model, max_tokens=max_tokens, prompt_cache=layers
+    )
+    for token, logprobs in steps:
         tokens.append(int(token))
         best = mx.sort(logprobs)[-2:]
         assert apart(best[1], best[0]) > margin, "choose another seed: two tokens are level"

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
+from mlx_lm.models.cache import QuantizedKVCache
 
 from .tree_pass import TreePass, tree_mask
 
@@ -67,6 +68,12 @@ class RowsAdapter:
     def end_tree(self, cache: Any) -> None:
         """Restore the class's `make_mask`."""
         vars(cache).pop("make_mask", None)
+
+
+def quantised_caches(layers: list[Any], groups: Sequence[int], bits: int) -> list[Any]:
+    """mlx-lm's empty caches of one model, quantised where the layer has a group size."""
+    pairs = zip(layers, groups, strict=True)
+    return [QuantizedKVCache(group, bits) if group else layer for layer, group in pairs]
 
 
 def zero_rows(cache: Any, count: int) -> tuple[Any, Any]:

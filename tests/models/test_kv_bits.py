@@ -1,0 +1,297 @@
+"""A quantised KV cache: each mode has the tokens of plain decoding with the same cache.
+
+Packed passes, forks, and the prefix cache with it: its families are among those of test_engine.py,
+test_fork.py, test_prefix_cache.py and test_prefix_disk.py (`tiny.QUANTISED`).
+"""
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import tiny
+from lossless import Hinted
+from mlx_lm.models.cache import KVCache, QuantizedKVCache
+from typer.testing import CliRunner
+
+from dflash_mlx import bench
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.latency_table import fingerprint
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.hub.registry import CONTEXT, find
+from dflash_mlx.kernels import verify_attention
+from dflash_mlx.kernels.dispatch import Kernels, Op
+from dflash_mlx.models.cache.rows import RowsAdapter
+from dflash_mlx.models.memory import cache_bytes, kv_groups
+from dflash_mlx.options import GenerationOptions, SamplingParams
+from dflash_mlx.pair import load
+from dflash_mlx.policy.latency import Latencies
+from dflash_mlx.selfcheck.shapes import Shapes
+
+MODES: tuple[dict[str, Any], ...] = (
+    {"mode": "baseline"},
+    {"mode": "dflash", "block_size": 5},
+    {"mode": "ddtree", "tree_budget": 9},
+    {"mode": "auto"},
+)
+SAMPLINGS = (SamplingParams(), SamplingParams(temperature=0.9, top_p=0.9, seed=3))
+PROMPT = tiny.prompt_of(23, 4)
+OTHER = [*PROMPT[:11], *tiny.prompt_of(14, 5)]  # begins as PROMPT does
+LENGTH = 16
+LATENCIES = Latencies(1.0, 0.01, ((1, 1.0), (4, 1.1)))  # drafts pay
+every_quantised = pytest.mark.parametrize("family", tiny.QUANTISED)
+
+
+def answers(
+    engine: Engine, prompts: list[list[int]], sampling: SamplingParams, **options: Any
+) -> list[list[int]]:
+    """One sequence's answers; to read a prompt it goes back to where the text before parts."""
+    sequence = Sequence(engine.target, *engine.drafters)
+    found = []
+    for prompt in prompts:
+        request = Request(tuple(prompt), sampling=sampling, max_tokens=LENGTH, **options)
+        engine.begin(sequence, request, len(prompt) - 1)
+        found.append(tiny.joined(list(tiny.rounds(engine, sequence))))
+    return found
+
+
+def check_modes(family: str, sampling: SamplingParams) -> None:
+    """Every mode against plain decoding that reads each prompt anew.
+
+    Greedy plain decoding is mlx-lm's, with mlx-lm's quantised caches. The drafter knows the first
+    answer, and ranks wrong tokens above many of its right ones.
+    """
+    target = tiny.make_target(family)
+    plain = Engine(target)
+    wanted = [answers(plain, [prompt], sampling, mode="baseline")[0] for prompt in (PROMPT, OTHER)]
+    if sampling.greedy:
+        assert wanted == [tiny.plain(target, prompt, LENGTH) for prompt in (PROMPT, OTHER)]
+    text = [*PROMPT, *wanted[0]]
+    drafter = tiny.stand_in(lambda: Hinted(text, wrong=False, vocab=tiny.VOCAB, strict=False))
+    for options in MODES:
+        found = answers(Engine(target, drafter), [PROMPT, OTHER, PROMPT], sampling, **options)
+        assert found == [*wanted, wanted[0]], options
+
+
+@pytest.fixture(autouse=True)
+def costs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode auto measures nothing, and drafts."""
+    table = SimpleNamespace(at=lambda depth: LATENCIES, estimate=lambda depth: LATENCIES)
+    monkeypatch.setattr("dflash_mlx.engine.scheduler.latency_table", lambda *arguments: table)
+
+
+@every_quantised
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "seeded"])
+def test_every_mode_has_the_tokens_of_plain_decoding(family: str, sampling: SamplingParams) -> None:
+    """Greedy and seeded, with prompts that make the cache go back."""
+    check_modes(family, sampling)
+
+
+def rewind_to_the_row_after(patch: pytest.MonkeyPatch) -> None:
+    """A fault: a quantised cache keeps the row behind those that it should keep."""
+
+    def rewind(self: RowsAdapter, caches: Any, length: int) -> None:
+        for cache in caches:
+            surplus = isinstance(cache, QuantizedKVCache) and cache.offset > length
+            cache.trim(cache.offset - length - surplus)
+
+    patch.setattr(RowsAdapter, "rewind", rewind)
+
+
+def keep_the_first_rows_of_a_tree(patch: pytest.MonkeyPatch) -> None:
+    """A fault: of a tree's rows a cache keeps the first ones instead of the path."""
+    honest = RowsAdapter.keep_path
+
+    def keep_path(self: RowsAdapter, caches: Any, rows: tuple[int, ...], count: int) -> None:
+        honest(self, caches, tuple(range(len(rows))), count)
+
+    patch.setattr(RowsAdapter, "keep_path", keep_path)
+
+
+@pytest.mark.parametrize("fault", [rewind_to_the_row_after, keep_the_first_rows_of_a_tree])
+@pytest.mark.parametrize("family", tiny.QUANTISED[:2])  # in the last one a row decides no token
+def test_faults_are_noticed(
+    family: str, fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above can fail."""
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_modes(family, SAMPLINGS[0])
+
+
+# Bytes
+
+
+@pytest.mark.parametrize(("bits", "most"), [(8, 0.55), (4, 0.30)])
+def test_bytes_of_a_token(bits: int, most: float) -> None:
+    """The arrays of real caches of a bfloat16 model; the estimate says the same."""
+    target = tiny.make_target(f"llama_sliding kv{bits}")
+    target.model.set_dtype(mx.bfloat16)
+    quantised, plain = target.make_cache(), tiny.make_target("llama_sliding").make_cache()
+    tokens = 256  # caches grow by that much
+    for cache in (quantised, plain):
+        logits, _ = target.forward(mx.array([[1] * tokens]), cache)
+        mx.eval(logits, cache.state)
+    assert [type(layer) is QuantizedKVCache for layer in quantised.layers] == [False, True, False]
+    ours, theirs = quantised.layers[1].nbytes, plain.layers[1].nbytes
+    assert ours <= most * theirs
+    saved = cache_bytes(target.config, tokens) - cache_bytes(target.config, tokens, kv_bits=bits)
+    assert saved == theirs - ours
+
+
+@pytest.mark.every_family
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_layers_that_can_be_quantised(family: str) -> None:
+    """Those with a `KVCache`, unless their attention has sinks or is MLA, or lends its rows."""
+    target = tiny.make_target(family, head_dim=64)
+    plain = [isinstance(layer, KVCache) for layer in target.make_cache().layers]
+    refused = family in ("gpt_oss", "deepseek_v3", "kimi_k25", "glm_moe_dsa", "gemma4_unified")
+    groups = kv_groups(target.config)
+    assert [bool(group) for group in groups] == [not refused and each for each in plain]
+
+
+def test_a_layer_whose_rows_others_read_stays_as_it_is() -> None:
+    """Gemma's last full layer with rows of its own."""
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 3
+    config = tiny.config_of("gemma4_unified", num_hidden_layers=9, layer_types=kinds)
+    assert kv_groups(config) == (0, 0, 32, 0, 0, 0)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "reason"),
+    [
+        ("gpt_oss", {}, "its attention has sinks"),
+        ("kimi_k25", {}, "it caches latents"),
+        ("gemma4_unified", {}, "only full attention can be quantised"),
+        ("qwen3", {"head_dim": 48}, "its heads have 48 numbers"),
+    ],
+)
+def test_a_model_without_such_layers_is_refused(
+    family: str, changes: dict[str, Any], reason: str
+) -> None:
+    """In words, before any answer."""
+    with pytest.raises(DFlashError, match=f"cannot be quantised: {reason}") as caught:
+        tiny.make_target(f"{family} kv8", **changes)
+    assert "--kv-bits" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kv_bits": 5}, "kv_bits cannot be 5"),
+        ({"kv_bits": 8, "exact": True}, "cannot be exact"),
+        ({"kv_bits": 4, "world": object()}, "several machines"),
+    ],
+)
+def test_what_load_refuses(options: dict[str, Any], message: str) -> None:
+    """Other bits, exact mode, and a group of machines."""
+    with pytest.raises(UsageError, match=message) as caught:
+        load(**options)
+    assert caught.value.hint
+
+
+def test_no_kernel_reads_quantised_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verify attention runs in sliding layers only, and only its shape there is checked."""
+    target = tiny.make_target("llama_sliding kv8")
+    target.kernels = Kernels(references=True)
+    assert [shape.window for shape in Shapes.of(target, None).attention] == [tiny.WINDOW]
+    windows = []
+    honest = Kernels.attempt
+
+    def counted(self: Kernels, op: Op, *args: Any) -> Any:
+        if op is verify_attention.OP:
+            windows.append(args[-1].window)
+        return honest(self, op, *args)
+
+    monkeypatch.setattr(Kernels, "attempt", counted)
+    target.forward(mx.array([PROMPT[:4]]), target.make_cache())
+    assert windows == [tiny.WINDOW] * 2
+
+
+def test_costs_are_measured_for_each_cache() -> None:
+    """A pass over a quantised cache takes another time."""
+    targets = [tiny.make_target(f"qwen3{bits}", head_dim=64) for bits in ("", " kv8", " kv4")]
+    assert len({fingerprint(target, None) for target in targets}) == 3
+
+
+# Where users meet it
+
+BUNDLED = "KV cache 8 bits in 12 of 12 layers, saves "
+
+
+@pytest.fixture
+def generate(cli_app: Any) -> Callable[..., dict[str, Any]]:
+    """Run `dflash generate --json` with the bundled pair; checks the exit code."""
+
+    def run(*flags: str, code: int = 0) -> dict[str, Any]:
+        command = ["generate", *flags, "--json", "--raw", "--max-tokens", "4", "the"]
+        result = CliRunner().invoke(cli_app, command)
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout)
+
+    return run
+
+
+def test_the_command_line(
+    generate: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flag, a variable and the config file; off by default, and with "none"."""
+    assert generate()["kv_bits"] == 0
+    assert generate("--kv-bits", "4")["kv_bits"] == 4
+    file = tmp_path / "home" / ".config" / "dflash" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("kv-bits = 8\n")
+    assert generate()["kv_bits"] == 8
+    monkeypatch.setenv("DFLASH_KV_BITS", "4")
+    assert generate()["kv_bits"] == 4
+    assert generate("--kv-bits", "none")["kv_bits"] == 0
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "serve", "bench"])
+def test_bad_bits(command: str, cli_app: Any) -> None:
+    """Every command that loads a pair says what is allowed."""
+    result = CliRunner().invoke(cli_app, [command, "--kv-bits", "5"])
+    assert result.exit_code == 2
+    assert "'5' is not 4, 8 or none" in result.output
+
+
+def test_what_is_shown() -> None:
+    """The header of a chat, `/model`, `/stats` and a benchmark say how many layers have it."""
+    pair = load(kv_bits=8)
+    backend = import_module("dflash_mlx.cli.backend.local").LocalBackend(pair)
+    settings = GenerationOptions(mode="dflash")
+    for text in (backend.headline(settings), backend.describe(settings)):
+        assert BUNDLED in text
+    rows = dict(backend.usage_rows("", settings))
+    assert rows["cache"] == backend.kv_note()
+    assert rows["cache"].endswith(" per token")
+    schedule = bench.Schedule(modes=bench.parse_modes("dflash"), temperatures=(0.0,))
+    facts = bench.facts_of(pair, schedule)
+    assert facts["pair"]["kv_cache"] in BUNDLED
+    assert "kv_cache" not in bench.facts_of(load(), schedule)["pair"]
+
+
+def test_the_list_of_models(cli_app: Any) -> None:
+    """`models list --kv-bits` counts the memory with it, except where no cache can be quantised."""
+
+    def memory(*flags: str) -> dict[str, int]:
+        result = CliRunner().invoke(cli_app, ["models", "list", "--json", *flags])
+        assert result.exit_code == 0, result.output
+        return {row["target"]: row["memory_bytes"] for row in json.loads(result.stdout)}
+
+    plain, quantised = memory(), memory("--kv-bits", "8")
+    entry = find("Qwen/Qwen3-8B")
+    assert entry is not None
+    saved = plain[entry.target] - quantised[entry.target]
+    assert saved == pytest.approx((1 - 0.53125) * CONTEXT * entry.kv_bytes)
+    for unchanged in ("openai/gpt-oss-20b", "moonshotai/Kimi-K2.5"):
+        assert plain[unchanged] == quantised[unchanged]
