@@ -178,9 +178,10 @@ class LocalBackend:
         """Target, drafter and mode on one line."""
         pair = self.pair
         drafting = self.drafting_summary(options)
-        drafter = f"drafter {pair.draft_label}{in_bits(pair)} · {drafting}"
-        parts = [pair.target_name, drafter if drafting else "draft off", self.kv_note()]
-        return " · ".join(filter(None, parts))
+        drafter = "draft off"
+        if drafting:
+            drafter = f"drafter {pair.draft_label}{in_bits(pair)} · {drafting}"
+        return " · ".join(filter(None, [pair.target_name, drafter, self.kv_note()]))
 
     def headline(self, options: GenerationOptions) -> str:
         """Target, drafter, mode, device and kernels."""

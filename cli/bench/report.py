@@ -234,7 +234,7 @@ def header_lines(
         thinking = f"effort {schedule.effort}"
     accept = "" if schedule.accept == "match" else f" · accept {schedule.accept}"
     exact = " · exact" if pair["exact"] else ""
-    cache = f" · {pair['kv_cache']}" if "kv_cache" in pair else ""
+    cache = f" · {pair['kv_cache']}" if pair["kv_cache"] else ""
     return [
         f"machine  {machine['chip']} · {machine['cores']} cores · "
         f"{format_bytes(machine['memory'])} · {machine['device']}{blas} · "

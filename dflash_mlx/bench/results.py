@@ -295,7 +295,7 @@ def facts_of(pair: Pair, schedule: Schedule) -> dict[str, Any]:
             "type": str(pair.target.config.get("model_type")),
             "dtype": weights_dtype(pair.target.model),
             "block_size": pair.block_size if pair.drafts else None,
-            **({"kv_cache": pair.target.kv_summary} if pair.target.kv_bits else {}),
+            "kv_cache": pair.target.kv_summary or None,
             "exact": kernels.exact,
             "kernels": None if kernels.launcher is None else sorted(kernels.on or ()),
         },

@@ -103,15 +103,12 @@ class Target:
         *,
         kv_bits: int | None = None,
     ):
-        """Raise DFlashError as `check_kv_bits`."""
         config = text_config(checkpoint.config)
         family = FAMILIES[config["model_type"]]
         self.model = model
         self.checkpoint = checkpoint
         self.config = config
         self.eos_ids = eos_ids
-        if kv_bits:
-            check_kv_bits(checkpoint)
         self.kv_bits = kv_bits or 0
         self.kv_groups = kv_groups(config) if kv_bits else ()
         self.path = checkpoint.path
@@ -386,7 +383,7 @@ def check_kv_bits(checkpoint: Checkpoint) -> None:
         return
     family = FAMILIES[config["model_type"]]
     dim = head_dim(config, "full_attention")
-    reason = "only full attention can be quantised, and no layer has it to itself"
+    reason = "no layer of full attention has a cache to itself"
     if family.latent:
         reason = "it caches latents (MLA) instead of keys and values"
     elif family.sinks:

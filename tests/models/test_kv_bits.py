@@ -24,11 +24,13 @@ from dflash_mlx.engine.latency_table import fingerprint
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.registry import CONTEXT, find
 from dflash_mlx.kernels import verify_attention
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.models.cache.rows import RowsAdapter
 from dflash_mlx.models.memory import cache_bytes, kv_groups
+from dflash_mlx.models.target import check_kv_bits
 from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.pair import load
 from dflash_mlx.policy.latency import Latencies
@@ -171,16 +173,17 @@ def test_a_layer_whose_rows_others_read_stays_as_it_is() -> None:
     [
         ("gpt_oss", {}, "its attention has sinks"),
         ("kimi_k25", {}, "it caches latents"),
-        ("gemma4_unified", {}, "only full attention can be quantised"),
+        ("gemma4_unified", {}, "no layer of full attention"),
         ("qwen3", {"head_dim": 48}, "its heads have 48 numbers"),
     ],
 )
 def test_a_model_without_such_layers_is_refused(
     family: str, changes: dict[str, Any], reason: str
 ) -> None:
-    """In words, before any answer."""
+    """In words; nothing of the model but its config is needed."""
+    checkpoint = Checkpoint(Path(family), tiny.config_of(family, **changes))
     with pytest.raises(DFlashError, match=f"cannot be quantised: {reason}") as caught:
-        tiny.make_target(f"{family} kv8", **changes)
+        check_kv_bits(checkpoint)
     assert "--kv-bits" in str(caught.value.hint)
 
 
@@ -277,7 +280,7 @@ def test_what_is_shown() -> None:
     schedule = bench.Schedule(modes=bench.parse_modes("dflash"), temperatures=(0.0,))
     facts = bench.facts_of(pair, schedule)
     assert facts["pair"]["kv_cache"] in BUNDLED
-    assert "kv_cache" not in bench.facts_of(load(), schedule)["pair"]
+    assert bench.facts_of(load(), schedule)["pair"]["kv_cache"] is None  # as in older files
 
 
 def test_the_list_of_models(cli_app: Any) -> None:

@@ -111,6 +111,7 @@ def test_quantised_caches(bits: int) -> None:
     keys = mx.random.normal((1, 2, 9, 128), key=mx.random.key(1))
     at_once, in_turn = (QuantizedKVCache(group_size=64, bits=bits) for _ in range(2))
     at_once.update_and_fetch(keys, -keys)
+    found: Any = None
     for first, last in ((0, 4), (4, 5), (5, 9)):
         found = in_turn.update_and_fetch(keys[:, :, first:last], -keys[:, :, first:last])
     held: Any = at_once.keys_and_values()
@@ -119,7 +120,7 @@ def test_quantised_caches(bits: int) -> None:
         assert mx.array_equal(ours, theirs)
     queries = mx.random.normal((1, 4, 3, 128), key=mx.random.key(2))
     mask = mx.arange(9) <= mx.arange(6, 9)[:, None]
-    attend = partial(scaled_dot_product_attention, cache=in_turn, scale=0.1)
+    attend: Any = partial(scaled_dot_product_attention, cache=in_turn, scale=0.1)
     together = attend(queries * 1, *held, mask=mask)
     assert mx.allclose(together, attend(queries * 1, *held, mask="causal"), atol=1e-6)
     for row in range(3):

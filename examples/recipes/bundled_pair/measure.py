@@ -5,6 +5,7 @@
     python examples/recipes/bundled_pair/measure.py overhead  round time less the bare passes
     python examples/recipes/bundled_pair/measure.py rules     acceptance rules at temperature 1
     python examples/recipes/bundled_pair/measure.py bits      τ of a quantised drafter
+    python examples/recipes/bundled_pair/measure.py kv        answers with a quantised KV cache
     python examples/recipes/bundled_pair/measure.py trees     τ of draft trees against chains
 
 Speeds are medians over prompts measured in one process, in turn; they hold for this machine only.
@@ -225,6 +226,26 @@ def bits(pair: Pair, count: int) -> None:
         )
 
 
+def kv(pair: Pair, count: int) -> None:
+    """Count right and unchanged greedy answers with the target's KV cache quantised."""
+    from dflash_mlx.hub.resolve import BUNDLED
+
+    target = None if pair.target_name == BUNDLED else pair.target_name
+    draft = None if pair.draft_name == BUNDLED else pair.draft_name
+    samples, wanted = held_out(count), []
+    print("| `kv_bits` | right answers | greedy text unchanged | τ at 0 |")
+    print("|---|---|---|---|")
+    for width in (0, 8, 4):
+        pair = dflash_mlx.load(target, draft, kv_bits=width, cache_ram=0)
+        results = answers(pair, samples, 0.0)
+        said = [result.tokens for result in results]
+        wanted = wanted or said
+        same = sum(a == b for a, b in zip(said, wanted, strict=True))
+        right = sum(r.text.strip() == s.answer for r, s in zip(results, samples, strict=True))
+        tau = mean(taus_of(results))
+        print(f"| {width or 'none'} | {right} of {count} | {same} of {count} | {tau:.2f} |")
+
+
 def trees(pair: Pair, count: int) -> None:
     """Compare τ of a tree of 32 nodes with the chain's; tokens per pass are over all prompts."""
     samples = held_out(count)
@@ -249,6 +270,7 @@ def main() -> None:
         "overhead": (overhead, 40),
         "rules": (rules, 100),
         "bits": (bits, 40),
+        "kv": (kv, 160),
         "trees": (trees, 400),
     }
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
