@@ -147,6 +147,17 @@ def test_bytes_of_a_token(bits: int, most: float) -> None:
     assert saved == theirs - ours
 
 
+def test_more_context_fits() -> None:
+    """In the same memory; prompts are read in pieces whose scores fit."""
+    families = ("qwen3", "qwen3 kv8", "qwen3 kv4")
+    engines = [Engine(tiny.make_target(family, head_dim=64)) for family in families]
+    for engine in engines:
+        engine.fit_context(1_600_000)
+    plain, eight, four = (engine.context_length for engine in engines)
+    assert plain < eight < four
+    assert [engine.prefill_step_size for engine in engines] == [2048, 512, 512]
+
+
 @pytest.mark.every_family
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_layers_that_can_be_quantised(family: str) -> None:
