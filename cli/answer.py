@@ -353,16 +353,17 @@ def answer_prompt(
     view: PlainView,
     interrupt: Interrupt,
     *,
+    on_start: Callable[[Answer], None] = lambda answer: None,
     on_end: Callable[[Answer], None] = lambda answer: None,
     tool_parser: "CallSplitter | RemoteSession | None" = None,
 ) -> Answer:
     """Stream an answer into a view and return it.
 
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
-    prefill, between chunks. `on_end` is called with the answer at the end, even if a signal ends
-    the program or the terminal or another machine is gone. After a second Ctrl-C the caller must
-    leave; the interrupt is deferred while `on_end` runs. `tool_parser` takes tool calls out of the
-    text.
+    prefill, between chunks. `on_start` gets the answer before its first block. `on_end` is called
+    with the answer at the end, even if a signal ends the program or the terminal or another machine
+    is gone. After a second Ctrl-C the caller must leave; the interrupt is deferred while `on_end`
+    runs. `tool_parser` takes tool calls out of the text.
     """
 
     def on_prefill(done: int, total: int) -> None:
@@ -375,6 +376,7 @@ def answer_prompt(
     with Spinner(view.out, "reading the prompt; at first also measuring this machine"):
         blocks = backend.stream(prompt, options, on_prefill=on_prefill)
     answer = Answer(backend.stats)
+    on_start(answer)
     try:
         with view:
             try:

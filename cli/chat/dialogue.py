@@ -5,7 +5,8 @@ the tokens that its caches do not hold.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from dflash_mlx.errors import DFlashError, PromptTooLong, UsageError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.tools.call import MAX_ROUNDS, Step, Steps, run_rounds
 
-from ..answer import Answer, answer_prompt, chat_stats_line
+from ..answer import INTERRUPTED, Answer, answer_prompt, chat_stats_line
 from ..backend.base import Backend
 from ..report import RunLog
 from ..terminal.output import Output, format_count, stderr_columns
@@ -23,6 +24,7 @@ from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
 from .messages import ChatFile, chat_messages, step_of, turn_of
 from .tools import ToolBox
 from .transcript import Chat, Turn
+from .unfinished import AnswerKeeper, AnswerMark, set_mark
 from .view import make_chat_view
 
 if TYPE_CHECKING:
@@ -140,7 +142,7 @@ class Dialogue:
         display: DisplaySettings,
         autosaves: bool,
     ):
-        """`autosaves`: save the chat after every answer."""
+        """`autosaves`: save the chat before every answer, while it streams, and after it."""
         self.backend = backend
         self.settings = settings
         self.totals = Totals()
@@ -215,40 +217,91 @@ class Dialogue:
         except PromptTooLong as error:
             return error.tokens
 
-    def ask(self, prompt: str) -> Answer:
+    def ask(self, prompt: str, *, again: bool = False) -> Answer:
         """Answer a prompt, run the tools that the model calls, and record the turn.
 
-        Returns the last answer. LeaveChat after a second Ctrl-C.
+        `again`: in place of the last turn, which stays, also on disk, until the new answer has
+        tokens. Returns the last answer. LeaveChat after a second Ctrl-C.
         """
         self.tools.offer_to(self.backend)
+        before = self.chat
+        if again:
+            _, self.chat = self.split_last_turn()
         earlier_turns = self.chat.turns
         answers: list[Answer] = []
 
+        def with_steps(steps: Steps) -> Chat:
+            return replace(self.chat, turns=(*earlier_turns, turn_of(prompt, steps)))
+
         def record(steps: Steps) -> None:
-            self.replace_chat(replace(self.chat, turns=(*earlier_turns, turn_of(prompt, steps))))
+            self.replace_chat(with_steps(steps))
 
         def next_step(steps: Steps) -> Step:
             self.drop_oldest_turns(prompt, steps, earlier_turns)
             earlier = replace(self.chat, turns=earlier_turns)
 
+            def write(answer: Answer) -> int | None:
+                return self.file.update(self._named(with_steps((*steps, step_of(answer)))))
+
+            keeper = AnswerKeeper(write)
+
+            def on_start(answer: Answer) -> None:
+                if self.autosaves:
+                    keeper.start(answer)
+
             def on_end(answer: Answer) -> None:
+                keeper.stop()
                 self.log.answered(answer, self.backend, self.options(), prompt)
                 if steps or not answer.is_empty:
                     self.last_answer = answer
                     self.totals.add(answer)
                     record((*steps, step_of(answer)))
 
-            answers.append(self._stream(self.messages(earlier, prompt, steps), on_end))
+            messages = self.messages(earlier, prompt, steps)
+            answers.append(self._stream(messages, on_start, on_end))
             return step_of(answers[-1])
 
-        steps = run_rounds(next_step, self.tools.run, MAX_ROUNDS, record)
+        with self._on_disk(prompt, before):
+            steps = run_rounds(next_step, self.tools.run, MAX_ROUNDS, record)
+            if steps[-1].calls:
+                record(steps)
         if steps[-1].calls:
-            record(steps)
             self._show_missing_answer(steps)
         self._show_stats(answers[-1], sum(len(step.calls) for step in steps))
         return answers[-1]
 
-    def _stream(self, messages: Messages, on_end: Callable[[Answer], None]) -> Answer:
+    @contextmanager
+    def _on_disk(self, prompt: str, before: Chat) -> Iterator[None]:
+        """Inside, the chat `before` and the prompt are on disk, marked as being answered.
+
+        Without a recorded answer the chat is `before` again. If the program ends, what is on disk
+        and the mark stay, and the next start offers to continue.
+        """
+        turns = len(self.chat.turns)
+        is_new = self.file.name is None
+        mark = self._save_prompt(prompt, before) if self.autosaves else None
+
+        def finish() -> None:
+            if len(self.chat.turns) == turns:
+                left_out = max(before.left_out, self.chat.left_out)
+                self.chat = replace(before, left_out=left_out)
+                self._withdraw_prompt(is_new=is_new)
+            if mark is not None:
+                mark.remove()
+
+        try:
+            yield
+        except (DFlashError, LeaveChat, KeyboardInterrupt):
+            finish()
+            raise
+        finish()
+
+    def _stream(
+        self,
+        messages: Messages,
+        on_start: Callable[[Answer], None],
+        on_end: Callable[[Answer], None],
+    ) -> Answer:
         """Stream the answer to messages; LeaveChat after a second Ctrl-C."""
         view = make_chat_view(
             self.out,
@@ -269,6 +322,7 @@ class Dialogue:
                 options,
                 view,
                 interrupt,
+                on_start=on_start,
                 on_end=on_end,
                 tool_parser=tool_parser,
             )
@@ -306,14 +360,8 @@ class Dialogue:
 
         The old turn stays, also on disk, until the new answer has tokens.
         """
-        previous = self.chat
-        turn, self.chat = self.split_last_turn()
-        earlier = self.chat
-        try:
-            return turn, self.ask(turn.prompt if prompt is None else prompt)
-        finally:
-            if len(self.chat.turns) == len(earlier.turns):
-                self.chat = previous
+        turn, _ = self.split_last_turn()
+        return turn, self.ask(turn.prompt if prompt is None else prompt, again=True)
 
     # Context limits -------------------------------------------------------------------------------
 
@@ -359,14 +407,40 @@ class Dialogue:
 
     def save(self, name: str | None = None) -> str:
         """Save under a new or the present name; returns the path. UsageError for a taken name."""
-        names = {"model": self.backend.target_name, "draft": self.backend.draft_name}
-        path, old_name = self.file.save(replace(self.chat, **names), name)
+        return self._save(self.chat, name)
+
+    def _save(self, chat: Chat, name: str | None = None) -> str:
+        """Save this chat as the conversation."""
+        path, old_name = self.file.save(self._named(chat), name)
         if old_name is not None:
             text = (
                 f"  '{old_name}' was changed by another dflash: this chat is now '{self.file.name}'"
             )
             self.out.info(wrap_hanging(text, stderr_columns()), "warning")
         return str(path)
+
+    def _named(self, chat: Chat) -> Chat:
+        """The chat with the names of its models."""
+        return replace(chat, model=self.backend.target_name, draft=self.backend.draft_name)
+
+    def _save_prompt(self, prompt: str, before: Chat) -> AnswerMark | None:
+        """Save the chat with a prompt that has no answer yet, and mark it.
+
+        None if that fails: the save after the answer tries again, and reports the error.
+        """
+        turn = Turn(prompt, "", finish_reason=INTERRUPTED)
+        with suppress(DFlashError):
+            self._save(replace(before, turns=(*before.turns, turn)))
+            assert self.file.name is not None
+            return set_mark(self.file.name)
+        return None
+
+    def _withdraw_prompt(self, *, is_new: bool) -> None:
+        """Save the chat without the prompt that got no answer; a new chat has no file then."""
+        if is_new and not self.chat.turns:
+            self.file.discard()
+        elif not self.file.has_turns_of(self.chat):
+            self.autosave()
 
     def autosave(self) -> None:
         """Save after a change, if `autosaves`; prints an error instead of raising it."""

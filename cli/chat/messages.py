@@ -16,6 +16,7 @@ from ..prompt import split_attached
 from ..terminal.output import Output
 from . import transcript
 from .transcript import Chat, Turn, call_text, latest_chat_name
+from .unfinished import forget_mark
 
 
 def chat_messages(
@@ -89,8 +90,9 @@ class ChatFile:
         return self.saved is not None and self.saved.turns == chat.turns
 
     def load(self, name: str) -> Chat:
-        """Read a chat, and save under its name from now on."""
+        """Read a chat, and save under its name from now on; it is not offered any more."""
         chat = transcript.load(name)
+        forget_mark(name)
         self.name = name
         self.saved = chat
         return chat
@@ -118,6 +120,25 @@ class ChatFile:
         path = transcript.save(self.name, chat)
         self.saved = chat
         return path, old_name
+
+    def update(self, chat: Chat) -> int | None:
+        """Save again under the present name, from any thread; returns the bytes of the file.
+
+        None, and nothing is written, without a name or if another process has saved there.
+        """
+        if self.name is None or self._changed_elsewhere(self.name):
+            return None
+        if chat != self.saved:
+            transcript.save(self.name, chat)
+            self.saved = chat
+        return transcript.chat_path(self.name).stat().st_size
+
+    def discard(self) -> None:
+        """Remove the file, unless another process has saved there; the next save makes a name."""
+        if self.name is not None and not self._changed_elsewhere(self.name):
+            transcript.remove(self.name)
+        self.name = None
+        self.saved = None
 
     def unused_name(self, chat: Chat) -> str:
         """A name for this conversation that no saved chat has."""

@@ -1,5 +1,6 @@
 """Reads what a chat begins with: its options, the saved chat, the first prompt."""
 
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..terminal.output import Output
 from ..terminal.signals import terminal_as_stdin
 from . import transcript
 from .transcript import Chat
+from .unfinished import forget_mark, unfinished_chat
 
 EMPTY_HINT = "give it as an argument or on standard input, or start the chat in a terminal"
 
@@ -105,6 +107,29 @@ def read_beginning(words: list[str], *, resume: bool, latest: bool, piped: bool)
     return Beginning(name, prompt.strip(), piped)
 
 
+def offer_unfinished(out: Output, *, can_ask: bool) -> str | None:
+    """Offer to continue the chat whose program ended in the middle of an answer.
+
+    Returns its name after a yes. After a no it is not offered again. Without `can_ask` a line says
+    how to continue it, and the next start offers it.
+    """
+    name = unfinished_chat()
+    if name is None:
+        return None
+    command = f"dflash chat --resume {shlex.quote(name)}"
+    ended = f"Your last chat, '{name}', ended in the middle of an answer."
+    if not can_ask:
+        out.warn(f"{ended} `{command}` continues it.")
+        return None
+    out.info(ended)
+    question = "Continue it? (/retry then answers the last prompt again)"
+    if typer.confirm(question, default=True, err=True):
+        return name
+    forget_mark(name)
+    out.info(f"It is saved: {command}", "dim", wraps=False)
+    return None
+
+
 def choose_target(
     values: OptionValues, saved: Chat | None, out: Output, *, demo: bool, interactive: bool
 ) -> OptionValues:
@@ -171,6 +196,9 @@ def begin(values: OptionValues, words: list[str], own: ChatOptions, out: Output)
     no_history = own.no_history
     if interactive and not no_history:
         no_history = not can_keep_history(out)
+    if beginning.name is None and not no_history:
+        can_ask = not piped and sys.stderr.isatty() and not beginning.prompt
+        beginning = replace(beginning, name=offer_unfinished(out, can_ask=can_ask))
     saved = None if beginning.name is None else transcript.load(beginning.name)
     resolved = resolve(
         values,

@@ -211,11 +211,16 @@ def write_atomically(path: Path, text: str) -> None:
         with suppress(FileNotFoundError):
             os.unlink(name)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put new names of files on disk; otherwise a power cut may lose them."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)  # otherwise a power cut may lose the new name
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
 
 
 def remove_leftovers(path: Path) -> None:

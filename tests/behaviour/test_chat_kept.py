@@ -1,8 +1,13 @@
-"""What is kept of a chat when saving fails, two terminals share it, or the terminal goes."""
+"""What is kept of a chat when saving or an answer fails, or the terminal or the program goes."""
 
 import json
+import os
+import random
+import re
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -10,8 +15,10 @@ from typing import Any
 
 import pytest
 import tiny
-from terminal import SLOWED, ChatTerminal, Terminal, environment
+from terminal import PATIENCE, SLOWED, ChatTerminal, Terminal, environment
 
+import dflash_mlx
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.options import GenerationOptions
 
 backends = import_module("dflash_mlx.cli.backend.local")
@@ -21,6 +28,7 @@ options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
+unfinished = import_module("dflash_mlx.cli.chat.unfinished")
 
 
 @pytest.fixture
@@ -175,3 +183,232 @@ def test_no_place_for_chats(start: Callable[..., ChatTerminal]) -> None:
     chat.send("\x04")
     chat.leaves(0)
     assert "saved:" not in chat.raw
+
+
+# While an answer streams --------------------------------------------------------------------------
+
+
+def at_block(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], Any]) -> None:
+    """Call a function when the given block of the next answer is counted, and never again."""
+    blocks = []
+    record = Stats.record
+
+    def counting(self: Stats, block: Any) -> None:
+        record(self, block)
+        blocks.append(block)
+        if len(blocks) == number:
+            do()
+
+    monkeypatch.setattr(Stats, "record", counting)
+
+
+def fresh_answer(state: Any, prompt: str) -> str:
+    """What a new session says to the messages of the chat and this prompt."""
+    talk = state.dialogue
+    sent = talk.messages(talk.chat, prompt)
+    return dflash_mlx.generate(talk.pair, sent, max_tokens=12).text.strip("\n")
+
+
+def saved_turns() -> list[Any]:
+    """The turns of the only saved chat."""
+    (name,) = transcript.chat_names()
+    return [*transcript.load(name).turns]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_the_prompt_is_on_disk_before_its_answer(
+    state: Any, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    """Whole, beside the turns before; nothing at all is written without a history."""
+    state.dialogue.autosaves = saved
+    state.dialogue.chat = transcript.Chat((transcript.Turn("zero", "0"),), system="Count.")
+    found: list[Any] = []
+    at_block(monkeypatch, 1, lambda: found.extend(map(transcript.load, transcript.chat_names())))
+    state.dialogue.ask("one\n@a.txt")
+    if saved:
+        unanswered = transcript.Turn("one\n@a.txt", "", finish_reason="interrupted")
+        (chat,) = found
+        assert chat.turns == (transcript.Turn("zero", "0"), unanswered)
+        assert chat.system == "Count."
+    else:
+        assert not found
+        assert not transcript.data_path().exists()
+
+
+def test_the_text_is_on_disk_while_it_streams(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chat that is read in the middle of an answer goes on as any other."""
+    monkeypatch.setattr(unfinished, "KEEP_SECONDS", 0.01)
+    found: list[Any] = []
+
+    def read() -> None:
+        end = time.monotonic() + PATIENCE
+        while not saved_turns()[-1].answer and time.monotonic() < end:
+            time.sleep(0.01)
+        found.extend(saved_turns())
+
+    at_block(monkeypatch, 4, read)
+    answer = state.dialogue.ask("one")
+    (turn,) = found
+    assert (turn.prompt, turn.finish_reason) == ("one", "interrupted")
+    assert turn.answer
+    assert answer.text.startswith(turn.answer)
+    state.dialogue.chat = transcript.Chat((turn,))
+    expected = fresh_answer(state, "two")
+    assert state.dialogue.ask("two").text.strip("\n") == expected
+
+
+def test_an_answer_without_text_leaves_nothing(
+    state: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C while the prompt is read, a prompt that is too long: the file is as it was."""
+
+    def stop_at_once(text: str) -> None:
+        with monkeypatch.context() as patch:
+            step = state.dialogue.pair.engine.step
+
+            def stopped(sequences: Any) -> Any:
+                os.kill(os.getpid(), signal.SIGINT)
+                return step(sequences)
+
+            patch.setattr(state.dialogue.pair.engine, "step", stopped)
+            patch.setattr(state.dialogue.pair.engine, "prefill_step_size", 4)
+            loop.handle_input(state, text)
+
+    stop_at_once("zero")
+    loop.handle_input(state, "word " * 2000)
+    assert "the context holds" in capsys.readouterr().err
+    assert transcript.chat_names() == []
+    state.dialogue.ask("one")
+    turns = saved_turns()
+    for text in ("two", "/retry"):
+        stop_at_once(text)
+        assert saved_turns() == turns == [*state.dialogue.chat.turns]
+    assert not [*(transcript.data_path() / "answering").iterdir()]
+
+
+def test_a_retry_keeps_the_old_answer_until_there_is_text(
+    state: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that ends while the prompt is read again loses nothing."""
+    state.dialogue.ask("one")
+    (old,) = saved_turns()
+    found: list[Any] = []
+    at_block(monkeypatch, 1, lambda: found.extend(saved_turns()))
+    state.dialogue.answer_again("other")
+    assert found == [old, transcript.Turn("other", "", finish_reason="interrupted")]
+    assert [turn.prompt for turn in saved_turns()] == ["other"]
+
+
+# A program that ends in the middle of an answer ------------------------------------------------
+
+WORDS = "".join(f"word{number} " for number in range(4000))
+OFFER = r"Your last chat, '%s', ended in the middle of an\s+answer\."
+
+
+def kept_answer(folder: Path) -> str:
+    """The last answer in the only saved chat; empty without a chat."""
+    files = [*(folder / "data/dflash/chats").glob("*.json")]
+    return json.loads(files[0].read_text())["turns"][-1]["answer"] if files else ""
+
+
+def left_marks(folder: Path) -> list[str]:
+    """The names of the chats that are being answered, or were when their program ended."""
+    return [path.name for path in (folder / "data/dflash/answering").glob("*")]
+
+
+def kill_while_answering(chat: ChatTerminal, folder: Path, how: str) -> None:
+    """End the program as soon as ten words are on disk."""
+    crash = folder / "crash"
+    crash.unlink(missing_ok=True)
+    chat.answers(says=WORDS, piece=10, sleep=0.02, keep=0.05, abort=str(crash))
+    chat.send("say\x1b\rwords\r")
+    chat.wait_until(lambda: "word9 " in kept_answer(folder), "kept")
+    if how == "SIGKILL":
+        chat.process.kill()
+    else:
+        crash.touch()
+    assert chat.ends() == -signal.Signals[how]
+
+
+@pytest.mark.quick_every(2)
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGABRT"])
+def test_the_next_start_offers_to_continue(
+    start: Callable[..., ChatTerminal], tmp_path: Path, how: str
+) -> None:
+    """Killed, or ended by MLX: the prompt and the text are there, and the chat goes on."""
+    first = start()
+    first.prompted()
+    kill_while_answering(first, tmp_path, how)
+    kept = kept_answer(tmp_path)
+    assert WORDS.startswith(kept)
+
+    second = start()
+    second.wait_for(OFFER % "say-words" + r"\s+Continue it\?[^?]* \[Y/n\]: ")
+    second.send("\r")
+    second.wait_for(r"› say\s+words\s[\s\S]*word9\s[\s\S]*\(stopped\)")
+    second.prompted()
+    second.answers(says="Fine.\n")
+    second.ask("more")
+    second.send("\x04")
+    second.leaves(0)
+    assert left_marks(tmp_path) == []
+    (file,) = (tmp_path / "data/dflash/chats").glob("*.json")
+    turns = json.loads(file.read_text())["turns"]
+    assert [turn["prompt"] for turn in turns] == ["say\nwords", "more"]
+    assert [turn["answer"] for turn in turns] == [kept, "Fine."]
+    assert [turn["finish_reason"] for turn in turns] == ["interrupted", "stop"]
+
+
+def test_who_is_offered_what(start: Callable[..., ChatTerminal], tmp_path: Path) -> None:
+    """Not a chat that still runs; after a kill one line without a terminal, and one question."""
+    first = start()
+    first.prompted()
+    first.answers(says=WORDS, piece=10, sleep=0.02, keep=0.05)
+    first.send("one\r")
+    first.wait_until(lambda: "word9 " in kept_answer(tmp_path), "kept")
+    beside = start()
+    beside.prompted()
+    assert "in the middle" not in beside.raw
+    first.process.kill()
+    first.ends()
+
+    first.answers(says="Fine.\n")
+    command = [sys.executable, "-P", str(SLOWED), "chat", "--demo"]
+    piped = subprocess.run(
+        command, input="hi", env=environment(tmp_path), capture_output=True, text=True, check=True
+    )
+    assert piped.stdout == "Fine.\n"
+    assert re.search(OFFER % "one" + r" `dflash chat --resume one` continues it\.", piped.stderr)
+
+    declined = start()
+    declined.wait_for(r"\[Y/n\]: ")
+    declined.send("n\r")
+    declined.wait_for("It is saved: dflash chat --resume one")
+    declined.prompted()
+    assert left_marks(tmp_path) == []
+    assert "word9 " in kept_answer(tmp_path)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(start: Callable[..., ChatTerminal], tmp_path: Path) -> None:
+    """Eight times, each time in the chat that was killed before: every prompt and text is there."""
+    dice = random.Random(5)
+    turns: list[Any] = []
+    for number in range(8):
+        chat = start()
+        if number:
+            chat.wait_for(r"\[Y/n\]: ")
+            chat.send("\r")
+        chat.prompted()
+        chat.answers(says=WORDS, piece=10, sleep=0.02, keep=0.05)
+        chat.send(f"prompt {number}\r")
+        chat.wait_until(lambda: left_marks(tmp_path), "marked")
+        time.sleep(dice.random() / 2)
+        chat.process.kill()
+        chat.ends()
+        (file,) = (tmp_path / "data/dflash/chats").glob("*.json")
+        turns = json.loads(file.read_text())["turns"]
+        assert [turn["prompt"] for turn in turns] == [f"prompt {n}" for n in range(number + 1)]
+        assert all(WORDS.startswith(turn["answer"]) for turn in turns)
+        assert all(turn["finish_reason"] == "interrupted" for turn in turns)
+    assert any(turn["answer"] for turn in turns)

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -17,11 +18,12 @@ import pytest
 import typer
 from golden_pair import PAIR
 from paths import SUPPORT
-from terminal import Terminal, environment
+from terminal import PATIENCE, Terminal, environment
 from tool_chat import HERE, SERVER, ToolChat, tool_chats
 from tool_talk import says, talking_pair
 from typer.testing import CliRunner
 
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.tools import Call, ServerConfig, Step
 
@@ -32,6 +34,7 @@ messages = import_module("dflash_mlx.cli.chat.messages")
 permissions = import_module("dflash_mlx.cli.chat.tools")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
+unfinished = import_module("dflash_mlx.cli.chat.unfinished")
 
 QUESTION = "  run it? y once, s in this session, a always, n no › "
 
@@ -322,6 +325,42 @@ def test_a_saved_chat_goes_on(chat: Callable[..., ToolChat]) -> None:
     markdown = transcript.to_markdown(saved)
     assert '*Called weather(city: "Brno"): done*' in markdown
     assert "Brno 23:00 rain" in markdown
+
+
+def test_an_answer_that_a_kill_cut_off(
+    chat: Callable[..., ToolChat], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on disk while the answer after a call streams is a chat that goes on."""
+    monkeypatch.setattr(unfinished, "KEEP_SECONDS", 0.01)
+    record, blocks, found = Stats.record, [], []
+
+    def counting(self: Stats, block: Any) -> None:
+        record(self, block)
+        turn = transcript.load("weather-brno").turns[-1]
+        if not turn.steps:
+            return
+        blocks.append(block)
+        end = time.monotonic() + PATIENCE
+        while len(blocks) == 2 and not turn.answer and time.monotonic() < end:
+            time.sleep(0.01)
+            turn = transcript.load("weather-brno").turns[-1]
+        found.append(turn)
+
+    monkeypatch.setattr(Stats, "record", counting)
+    first = chat(HERE, answers=["y"])
+    first.type("weather Brno")
+    turn = found[1]
+    (step,) = turn.steps
+    assert [call.state for call in step.calls] == ["done"]
+    assert "It says: Brno 0:00 rain".startswith(turn.answer or "nothing")
+    assert turn.finish_reason == "interrupted"
+    transcript.save("cut", transcript.Chat((turn,)))
+    resumed = chat(pair=talking_pair(says))
+    resumed.type("/load cut")
+    assert resumed.type("hello").endswith("Fine.\n\n")
+    sent = resumed.prompts[-1][0]
+    assert [m["role"] for m in sent] == ["user", "assistant", "tool", "assistant", "user"]
+    assert sent[3]["content"] == turn.answer
 
 
 def test_a_call_that_a_kill_cut_off() -> None:

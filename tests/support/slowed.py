@@ -4,6 +4,8 @@
     chunk        tokens per prefill pass, which takes `read` seconds
     says         the answer; each block shows `piece` characters of it
     endless      the target does not end an answer
+    keep         seconds between two writes of the answer to disk
+    abort        as soon as this file exists, a pass of the model ends the process
 
 The file is read at the start of each answer. Everything else is the unchanged program.
 """
@@ -24,8 +26,10 @@ from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
 from dflash_mlx.session import Session
 
+unfinished: Any = import_module("dflash_mlx.cli.chat.unfinished")
 wanted: dict[str, Any] = {}
 record, read, stream = Stats.record, Target.read, Session.stream
+KEEP_SECONDS = unfinished.KEEP_SECONDS
 
 
 class Scripted(IncrementalDetokenizer):
@@ -56,6 +60,8 @@ def slow_read(self: Target, parts: Sequence[SequenceRows], **options: Any) -> An
     """Sleep before a prefill pass, but not before a verify pass."""
     if any(part.last for part in parts):
         time.sleep(wanted.get("read", 0))
+    elif wanted.get("abort") and Path(wanted["abort"]).exists():
+        os.abort()
     return read(self, parts, **options)
 
 
@@ -63,6 +69,7 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     """Read the settings, then answer."""
     wanted.clear()
     wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
+    unfinished.KEEP_SECONDS = wanted.get("keep", KEEP_SECONDS)
     self.pair.engine.prefill_step_size = wanted.get("chunk", PREFILL_STEP_SIZE)
     detokenizer = Scripted if "says" in wanted else IncrementalDetokenizer
     session.IncrementalDetokenizer = detokenizer  # type: ignore[misc]
