@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dflash_mlx.errors import RankLost, ServerLost
 from dflash_mlx.options import GenerationOptions
 
 from .backend.base import Answering, Backend
@@ -360,10 +359,10 @@ def answer_prompt(
     """Stream an answer into a view and return it.
 
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
-    prefill, between chunks. `on_start` gets the answer before its first block. `on_end` is called
-    with the answer at the end, even if a signal ends the program or the terminal or another machine
-    is gone. After a second Ctrl-C the caller must leave; the interrupt is deferred while `on_end`
-    runs. `tool_parser` takes tool calls out of the text.
+    prefill, between chunks. `on_start` gets the answer before its first block, and it grows from
+    then on. `on_end` gets it at the end, also after any exception. After a second Ctrl-C the caller
+    must leave; the interrupt is deferred while `on_end` runs. `tool_parser` takes tool calls out of
+    the text.
     """
 
     def on_prefill(done: int, total: int) -> None:
@@ -400,8 +399,6 @@ def answer_prompt(
             finally:
                 interrupt.defer()
                 blocks.close()
-    except (SystemExit, OSError, RankLost, ServerLost):
+    finally:
         on_end(answer)
-        raise
-    on_end(answer)
     return answer

@@ -19,6 +19,7 @@ from terminal import PATIENCE, SLOWED, ChatTerminal, Terminal, environment
 
 import dflash_mlx
 from dflash_mlx.engine.stats import Stats
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 
 backends = import_module("dflash_mlx.cli.backend.local")
@@ -187,6 +188,18 @@ def test_no_place_for_chats(start: Callable[..., ChatTerminal]) -> None:
 
 # While an answer streams --------------------------------------------------------------------------
 
+FAULTS = {
+    "gpu": RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory."),
+    "malloc": RuntimeError("[malloc] Unable to allocate 8 bytes."),
+    "memory": MemoryError("std::bad_alloc"),
+    "engine": DFlashError("the GPU failed.", hint="use a smaller model"),
+}
+BUGS = {
+    "assertion": AssertionError("rows"),
+    "type": TypeError("no rows"),
+    "runtime": RuntimeError("rows"),
+}
+
 
 def at_block(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], Any]) -> None:
     """Call a function when the given block of the next answer is counted, and never again."""
@@ -202,6 +215,20 @@ def at_block(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], Any]
     monkeypatch.setattr(Stats, "record", counting)
 
 
+def fail_at_pass(monkeypatch: pytest.MonkeyPatch, pair: Any, number: int, error: Exception) -> None:
+    """Make the passes of the target fail with this error, from the given one on."""
+    passes = []
+    read = pair.target.read
+
+    def failing(*parts: Any, **options: Any) -> Any:
+        passes.append(parts)
+        if len(passes) >= number:
+            raise error
+        return read(*parts, **options)
+
+    monkeypatch.setattr(pair.target, "read", failing)
+
+
 def fresh_answer(state: Any, prompt: str) -> str:
     """What a new session says to the messages of the chat and this prompt."""
     talk = state.dialogue
@@ -213,6 +240,56 @@ def saved_turns() -> list[Any]:
     """The turns of the only saved chat."""
     (name,) = transcript.chat_names()
     return [*transcript.load(name).turns]
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_failed_answer(
+    state: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    """One sentence and a hint; the text so far is kept and saved, and the chat goes on."""
+    with monkeypatch.context() as patch:
+        fail_at_pass(patch, state.dialogue.pair, 4, FAULTS[kind])
+        loop.handle_input(state, "one")
+    told = capsys.readouterr().err
+    assert len(re.findall(r"^(?:Error|Hint): ", told, re.MULTILINE)) == 2
+    assert str(FAULTS[kind]).strip(".") in " ".join(told.split())
+    (turn,) = saved_turns()
+    assert (turn.prompt, turn.finish_reason) == ("one", "interrupted")
+    assert turn.answer
+    assert unfinished.unfinished_chat() is None
+    expected = fresh_answer(state, "two")
+    loop.handle_input(state, "two")
+    assert [turn.prompt for turn in saved_turns()] == ["one", "two"]
+    assert saved_turns()[-1].answer == expected
+
+
+def test_a_fault_before_the_answer(
+    state: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MLX raises a fault of one answer at its next operation, which may begin another answer."""
+
+    def fail(*_: Any) -> None:
+        raise FAULTS["gpu"]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state.dialogue.pair.engine, "begin", fail)
+        loop.handle_input(state, "one")
+    assert "[METAL]" in capsys.readouterr().err
+    assert transcript.chat_names() == []
+    loop.handle_input(state, "two")
+    assert [turn.prompt for turn in saved_turns()] == ["two"]
+
+
+@pytest.mark.parametrize("kind", BUGS)
+def test_a_bug_ends_the_program(state: Any, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Its traceback is not hidden; what was said is saved, and offered by the next start."""
+    fail_at_pass(monkeypatch, state.dialogue.pair, 4, BUGS[kind])
+    with pytest.raises(type(BUGS[kind]), match="rows"):
+        loop.handle_input(state, "one")
+    (turn,) = saved_turns()
+    assert (turn.prompt, turn.finish_reason) == ("one", "interrupted")
+    assert turn.answer
+    assert (transcript.data_path() / "answering" / "one").exists()
 
 
 @pytest.mark.parametrize("saved", [True, False])
