@@ -1,18 +1,16 @@
 """One rank of `dflash doctor` for a group: a process that prints records as lines of JSON."""
 
-import atexit
 import json
 import os
 import platform
-import signal
-import subprocess
 import sys
 
+from dflash_mlx.distributed.environment import start_watcher
 from dflash_mlx.errors import DFlashError, first_line
 
 from ..loading import prepare_libraries
 
-LIFETIME = 90  # seconds; the process that reads the records has ended by then
+LIFETIME = 90.0  # seconds; the process that reads the records has ended by then
 
 
 def print_record(**record: object) -> None:
@@ -20,23 +18,13 @@ def print_record(**record: object) -> None:
     print(json.dumps(record), flush=True)
 
 
-def end_with_input() -> None:
-    """End this process when its standard input ends, or after LIFETIME.
-
-    Threads of this process cannot do it: while MLX waits for the other ranks it holds the GIL.
-    """
-    script = "while read -r _; do :; done; kill -TERM $PPID"  # no programs: PATH may be empty
-    watcher = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.DEVNULL)
-    atexit.register(watcher.kill)
-    signal.alarm(LIFETIME)  # ssh may be gone, and other ranks may never come
-
-
 def main(model: str | None) -> None:
     """Print the records of this rank; stops after an error."""
     prepare_libraries(offline=True)
     from dflash_mlx.distributed.model_files import facts_of, samples_of, versions
 
-    end_with_input()
+    # Never said to have joined: ssh may be gone, and other ranks may never come.
+    start_watcher(LIFETIME, 0.0, sys.stdin.fileno())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     print_record(python=platform.python_version(), memory=memory, facts=versions())
     values = {}

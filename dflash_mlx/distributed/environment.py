@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import signal
-import time
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Thread
+from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
 
@@ -73,28 +73,35 @@ def input_is_shared() -> bool:
 
 # Ending with the launcher
 
-EXIT_SECONDS = 4.0  # for rank 0 to save its state and to end the other ranks
-LAUNCHER_ENDED = "the launcher of this rank has ended."
+JOIN = 60.0  # seconds for all ranks to join
 
 
-def watch_launcher(rank: int, end: Callable[[str], None]) -> None:
-    """Start a thread that calls `end` with a message after the launcher has ended, if there is one.
+def start_watcher(join: float, patience: float, launcher: int | None) -> Callable[[], None]:
+    """Start a process that ends this one with a sentence; call the result when all have joined.
 
-    Rank 0 gets a SIGTERM before. It then ends the other ranks, as at the end of any command.
+    It does so if that call does not come within `join` seconds; and after the launcher has ended,
+    if this process then does not end by itself within `patience` seconds. launcher: the file
+    descriptor of a pipe that ends with the launcher, if there is one.
     """
-    if LAUNCHER not in os.environ:
-        return
-    pipe = int(os.environ[LAUNCHER])
+    read, write = os.pipe()  # ends with this process
+    arguments = [str(join), str(patience)]
+    pipes = []
+    if launcher is not None:
+        pipes.append(os.dup(launcher))  # it may be standard input
+        arguments.append(str(pipes[0]))
+    subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__).with_name("watcher.py")), *arguments],
+        env={},
+        stdin=read,
+        stdout=subprocess.DEVNULL,
+        pass_fds=pipes,
+        start_new_session=True,  # Ctrl-C in the terminal is not for it
+    )
+    for pipe in (read, *pipes):
+        os.close(pipe)
 
-    def wait() -> None:
-        with suppress(OSError):
-            while os.read(pipe, 64):
-                pass
-        if not rank:
-            with suppress(OSError):  # its terminal may be gone
-                os.write(2, f"{LAUNCHER_ENDED}\n".encode())
-            os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(EXIT_SECONDS)
-        end(LAUNCHER_ENDED)
+    def joined() -> None:
+        with suppress(OSError):  # the watcher has just ended this process
+            os.write(write, b".")
 
-    Thread(target=wait, name="dflash-launcher", daemon=True).start()
+    return joined

@@ -18,7 +18,7 @@ from functools import cache
 from itertools import count
 from queue import SimpleQueue
 from statistics import median
-from threading import Lock, Thread, Timer
+from threading import Lock, Thread
 from typing import Any
 
 import mlx.core as mx
@@ -26,7 +26,8 @@ import mlx.core as mx
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, RankLost, first_line
 
-from .environment import LOOPBACK, RANK, RING, leader_hosts, watch_launcher
+from .environment import JOIN, LAUNCHER, LOOPBACK, RANK, RING, leader_hosts, start_watcher
+from .watcher import EXIT_SECONDS
 
 # The connections of MLX's ring
 
@@ -159,7 +160,6 @@ class ControlChannel:
             self._on_lost(sentence)
 
 
-JOIN = 60.0  # seconds for all ranks to join
 REACH = 15.0  # seconds to connect to one address of rank 0
 COLLECTIVE = ("[ring]", "[jaccl]", "[mpi]")  # prefixes of MLX's errors
 SECRET = 16  # bytes that prove that a connection comes from a rank
@@ -243,14 +243,14 @@ def world() -> World | None:
     hosts = leader_hosts()
     if not hosts:
         return None
-    watch_launcher(int(os.environ[RANK]), exit_with_message)
-    late = Timer(JOIN, exit_with_message, [f"not all ranks have come within {JOIN:.0f} seconds."])
-    late.daemon = True
-    late.start()
+    launcher = os.environ.get(LAUNCHER)
+    # Rank 0 saves its state and ends the other ranks, as at the end of any command.
+    patience = 0.0 if os.environ[RANK] == "0" else EXIT_SECONDS
+    stop_waiting = start_watcher(JOIN, patience, None if launcher is None else int(launcher))
     try:
         joined = mlx_thread().call(join, hosts)
     finally:
-        late.cancel()
+        stop_waiting()
     Thread(target=joined.watch, name="dflash-watch", daemon=True).start()
     if joined.rank == 0:
         mlx_thread().explain = joined.explain
