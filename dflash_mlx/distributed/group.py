@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from queue import SimpleQueue
+from stat import S_ISSOCK
 from statistics import median
 from threading import Lock, Thread
 from typing import Any
@@ -34,18 +35,29 @@ from .watcher import EXIT_SECONDS
 
 def ring_sockets() -> list[socket.socket]:
     """Duplicates of this process's sockets in the ring; none with another backend."""
-    sockets: list[socket.socket] = []
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         with open(os.environ[RING], encoding="utf-8") as file:
             ports = {int(ip.rpartition(":")[2]) for ips in json.load(file) for ip in ips}
-        for fd in map(int, os.listdir("/dev/fd")):
-            with suppress(OSError):
-                twin = socket.socket(fileno=os.dup(fd))
-                if {twin.getsockname()[1], twin.getpeername()[1]} & ports:
-                    sockets.append(twin)
-                else:
-                    twin.close()
-    return sockets
+        connections = [fd for fd in map(int, os.listdir("/dev/fd")) if connects(fd, ports)]
+        return [socket.socket(fileno=os.dup(fd)) for fd in connections]
+    return []
+
+
+def connects(fd: int, ports: set[int]) -> bool:
+    """Whether a file descriptor is a TCP connection from or to one of some ports.
+
+    macOS ends a process that duplicates or closes a guarded file, so it is only looked at.
+    """
+    with suppress(OSError):  # closed meanwhile, or not connected
+        if S_ISSOCK(os.fstat(fd).st_mode):
+            borrowed = socket.socket(fileno=fd)
+            try:
+                if borrowed.family in (socket.AF_INET, socket.AF_INET6):
+                    ends = borrowed.getsockname(), borrowed.getpeername()
+                    return any(end[1] in ports for end in ends)
+            finally:
+                borrowed.detach()
+    return False
 
 
 def is_cut(connection: socket.socket) -> bool:

@@ -1,5 +1,6 @@
 """A target sharded over processes of this machine says what the whole one says, or says why not."""
 
+import fcntl
 import http.client
 import json
 import os
@@ -335,6 +336,38 @@ def test_strangers_do_not_keep_ranks_apart(monkeypatch: pytest.MonkeyPatch) -> N
     leader.end()
     assert other.channels[0].receive() == END
     assert not lost
+
+
+def test_only_connections_of_the_ring_are_duplicated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS ends a process that duplicates a guarded file; nothing else is left open either."""
+    duplicated = list[int]()
+
+    def dup(fd: int) -> int:
+        duplicated.append(fd)
+        return fcntl.fcntl(fd, fcntl.F_DUPFD)
+
+    with (
+        (tmp_path / "file").open("wb"),
+        socket.create_server(("127.0.0.1", 0)) as ring,
+        socket.create_server(("127.0.0.1", 0)) as other,
+        socket.create_connection(ring.getsockname()) as near,
+        socket.create_connection(other.getsockname()),
+        ring.accept()[0] as far,
+        socket.socketpair()[0],
+    ):
+        hosts = tmp_path / "hosts.json"
+        hosts.write_text(json.dumps([[f"127.0.0.1:{ring.getsockname()[1]}"]]))
+        monkeypatch.setenv("MLX_HOSTFILE", str(hosts))
+        monkeypatch.setattr(os, "dup", dup)
+        before = os.listdir("/dev/fd")
+        found = world.ring_sockets()
+        assert sorted(duplicated) == sorted([near.fileno(), far.fileno()])
+        assert {one.getsockname() for one in found} == {near.getsockname(), far.getsockname()}
+        for one in found:
+            one.close()
+        assert os.listdir("/dev/fd") == before
 
 
 def test_a_rank_that_cannot_reach_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
