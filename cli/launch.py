@@ -80,7 +80,7 @@ def read_hosts(path: Path) -> Hosts:
         hosts = data["hosts"]
         names = [str(host["ssh"]) for host in hosts]
         addresses = [host.get("ips", []) for host in hosts]
-        rdma = tuple(host.get("rdma", ()) for host in hosts)
+        rdma = tuple(host.get("rdma", []) for host in hosts)
         backend = data.get("backend") or "ring"
         env = data.get("envs", [])
     except (OSError, UnicodeDecodeError) as error:
@@ -104,6 +104,8 @@ def read_hosts(path: Path) -> Hosts:
                 f"'{path}' has no list of addresses of {name}.",
                 hint=f'write them as "ips": ["10.0.0.{number + 1}"]',
             )
+    if backend != "ring":
+        check_rdma(path, names, rdma)
     if not is_list_of_texts(env) or not all(variable.find("=") > 0 for variable in env):
         raise UsageError(
             f"'{path}' has envs that set no variables ({json.dumps(env)[:80]}).",
@@ -111,6 +113,25 @@ def read_hosts(path: Path) -> Hosts:
         )
     ssh = (None if n == 0 or name == LOOPBACK else name for n, name in enumerate(names))
     return Hosts(tuple(ssh), tuple(map(tuple, addresses)), rdma, backend, tuple(env))
+
+
+def check_rdma(path: Path, names: Sequence[str], rdma: Sequence[Any]) -> None:
+    """Raise UsageError if a machine's RDMA devices are not one entry per machine, its own null.
+
+    Without devices to its two neighbours in the file, MLX forms neither a mesh nor a ring.
+    """
+    count = len(names)
+    for number, (name, devices) in enumerate(zip(names, rdma, strict=True)):
+        example: list[str | None] = ["rdma_en2"] * count
+        example[number] = None
+        hint = f'write one for each machine, as "rdma": {json.dumps(example)}'
+        if not isinstance(devices, list) or len(devices) != count or devices[number] is not None:
+            raise UsageError(f"'{path}' has no list of {count} RDMA devices of {name}.", hint=hint)
+        for neighbour in (number - 1, (number + 1) % count):
+            if not devices[neighbour]:
+                raise UsageError(
+                    f"'{path}' has no RDMA device of {name} to {names[neighbour]}.", hint=hint
+                )
 
 
 def is_list_of_texts(value: Any) -> bool:

@@ -191,14 +191,17 @@ def rank_result(rank: Rank) -> CheckResult:
 
 
 def group_result(hosts: Hosts, ranks: Sequence[Rank]) -> CheckResult:
-    """The slowest sum of the group, or the error of the first rank that failed."""
+    """The slowest sum of the group, or the error of a rank, first of one that knows the cause."""
     summary = f"{len(ranks)} ranks by {hosts.backend}"
     failed = [number for number, rank in enumerate(ranks) if rank.error]
-    if len(failed) == len(ranks) and all(len(rank.records) == JOINED for rank in ranks):
+    named = [number for number in failed if ranks[number].hint != JOIN_HINT]
+    all_wait = len(failed) == len(ranks) and all(len(rank.records) == JOINED for rank in ranks)
+    if all_wait and not named:
         return fail(f"{summary}: they do not reach each other", JOIN_HINT)
     if failed:
-        first = ranks[failed[0]]
-        sentence = f"rank {failed[0]} on {first.name}: {first.error.rstrip('.')}"
+        number = (named or failed)[0]
+        first = ranks[number]
+        sentence = f"rank {number} on {first.name}: {first.error.rstrip('.')}"
         return fail(f"{summary} cannot work together; {sentence}", first.hint)
     slowest = max(ranks, key=lambda rank: rank.records[-1]["row"])
     return ok(

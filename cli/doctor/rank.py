@@ -45,13 +45,15 @@ def main(model: str | None) -> None:
         return print_record(error=sentence, hint="copy the same model to all machines")
     import mlx.core as mx
 
-    from dflash_mlx.distributed.group import one_sum, time_sums
+    from dflash_mlx.distributed.group import init_group, one_sum, time_sums
 
     try:
-        group = mx.distributed.init(strict=True)
+        group = init_group()
         one_sum(mx.zeros(1), group)
         print_record(joined=group.size())
         times = time_sums(group, **values)
+    except DFlashError as error:
+        return print_record(error=error.message, hint=error.hint)
     except RuntimeError as error:
         return print_record(error=f"it cannot reach the others ({first_line(error)}).")
     print_record(row=times.row_seconds, rate=times.bytes_per_second)

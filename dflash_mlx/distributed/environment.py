@@ -49,6 +49,17 @@ def leader_hosts() -> list[str]:
     return [] if host is None else [*dict.fromkeys([os.environ.get(LEADER) or host, host])]
 
 
+def own_ports() -> list[str]:
+    """The ports at which MLX listens in this rank."""
+    rank = int(os.environ[RANK])
+    if coordinator := os.environ.get(MESH):
+        addresses = [] if rank else [coordinator]
+    else:
+        with open(os.environ[RING], encoding="utf-8") as file:
+            addresses = json.load(file)[rank]
+    return [address.rpartition(":")[2] for address in addresses]
+
+
 def split() -> str:
     """How the target is split: "heads" or "layers". Rank 0 sends it to the other ranks."""
     return os.environ.get(SPLIT, "heads")

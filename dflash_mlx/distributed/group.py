@@ -5,8 +5,10 @@ rank or a connection is lost, each rank prints why, and the other ranks end.
 """
 
 import atexit
+import errno
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -27,7 +29,17 @@ import mlx.core as mx
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, RankLost, first_line
 
-from .environment import JOIN, LAUNCHER, LOOPBACK, RANK, RING, leader_hosts, start_watcher
+from .environment import (
+    DEVICES,
+    JOIN,
+    LAUNCHER,
+    LOOPBACK,
+    RANK,
+    RING,
+    leader_hosts,
+    own_ports,
+    start_watcher,
+)
 from .watcher import EXIT_SECONDS
 
 # The connections of MLX's ring
@@ -272,15 +284,59 @@ def world() -> World | None:
 
 def join(hosts: list[str]) -> World:
     """Join the group and connect its ranks. Raises DFlashError if that fails."""
-    try:
-        joined = World(mx.distributed.init(strict=True))
-    except RuntimeError as error:
-        raise DFlashError(
-            f"the ranks cannot reach each other ({first_line(error)}).",
-            hint="check the addresses of the host file",
-        ) from error
+    joined = World(init_group())
     connect(joined, hosts)
     return joined
+
+
+RDMA_HINT = (
+    "`ibv_devices` lists them; turn RDMA on with `rdma_ctl enable` in macOS recovery, or write the "
+    "host file with --backend ring"
+)
+ERROR_NUMBER = re.compile(r" \(error: (\d+)\)")  # in MLX's errors of sockets
+
+
+def init_group() -> mx.distributed.Group:
+    """MLX's group of this process. Raises DFlashError if the ranks cannot reach each other."""
+    # Without this check MLX would call functions that it has not found.
+    if DEVICES in os.environ and not mx.distributed.is_available("jaccl"):
+        raise DFlashError(
+            "this machine has no RDMA: MLX does not find its library.",
+            hint="RDMA needs macOS 26.2 and Thunderbolt 5; "
+            "otherwise write the host file with --backend ring",
+        )
+    try:
+        return mx.distributed.init(strict=True)
+    except (RuntimeError, ValueError) as error:
+        raise in_words(first_line(error)) from error
+
+
+def in_words(reason: str) -> DFlashError:
+    """The error for the reason that MLX gives for not joining a group."""
+    number = ERROR_NUMBER.search(reason)
+    code = int(number[1]) if number else 0
+    if code == errno.EADDRINUSE:
+        ports = " or ".join(own_ports())
+        return DFlashError(
+            f"another program on this machine has the port {ports}.",
+            hint="take others: `dflash launch --first-port 40000 ...`",
+        )
+    if code == errno.EADDRNOTAVAIL:
+        return DFlashError(
+            f"this machine does not have the address that the host file gives it ({reason}).",
+            hint="correct the host file",
+        )
+    if code:
+        reason = ERROR_NUMBER.sub(f": {os.strerror(code)}", reason)
+    hint = "check the addresses of the host file"
+    if code == errno.EHOSTUNREACH:
+        hint += (
+            "; on macOS 15, allow your terminal program to use the local network "
+            "(System Settings, Privacy & Security, Local Network)"
+        )
+    elif reason.startswith("[jaccl]") and not code:
+        hint = RDMA_HINT
+    return DFlashError(f"the ranks cannot reach each other ({reason}).", hint=hint)
 
 
 def connect(joined: World, hosts: list[str]) -> None:

@@ -1104,6 +1104,27 @@ def test_a_rank_that_is_not_well(cli_app, monkeypatch, tmp_path, program, said):
     assert all(process.poll() is not None for process in begun)
 
 
+@pytest.mark.parametrize(
+    ("second", "found", "hint"),
+    [
+        (None, "they do not reach each other", "cables"),
+        (("it has no RDMA", "--backend ring"), "rank 1 on mac2: it has no RDMA", "ring"),
+    ],
+)
+def test_the_group_names_the_rank_that_knows_the_cause(second, found, hint):
+    """The others only wait for it."""
+    group = part("doctor.group")
+    waits = ("it does not say that it has joined", group.JOIN_HINT)
+    ranks = [
+        group.Rank(name, None, [{}, {}], error=error, hint=advice)
+        for name, (error, advice) in (("mac1", waits), ("mac2", second or waits))
+    ]
+    hosts = import_module("dflash_mlx.cli.launch").local_hosts(2)
+    result = group.group_result(hosts, ranks)
+    assert found in result.summary
+    assert hint in result.hint
+
+
 def test_a_model_that_ranks_have_not(cli_app):
     """Is told as that, by its whole name, and not as ranks that do not reach each other."""
     result = CliRunner().invoke(cli_app, ["doctor", "-n", "2", "-m", "qwen3:4b", "--json"])

@@ -1,5 +1,6 @@
 """A target sharded over processes of this machine says what the whole one says, or says why not."""
 
+import errno
 import fcntl
 import http.client
 import json
@@ -370,6 +371,56 @@ def test_only_connections_of_the_ring_are_duplicated(
         assert os.listdir("/dev/fd") == before
 
 
+@pytest.mark.parametrize(
+    ("raised", "said", "hint"),
+    [
+        (
+            f"[ring] Couldn't bind socket (error: {errno.EADDRINUSE})",
+            "another program on this machine has the port 32324.",
+            "--first-port",
+        ),
+        (
+            f"[jaccl] Couldn't bind socket (error: {errno.EADDRNOTAVAIL})",
+            "this machine does not have the address that the host file gives it",
+            "the host file",
+        ),
+        (
+            f"[ring] Couldn't connect (error: {errno.EHOSTUNREACH})",
+            "cannot reach each other ([ring] Couldn't connect: No route to host).",
+            "Local Network",
+        ),
+        ("[jaccl] Could not find device rdma_en2 (0 available)", "rdma_en2", "rdma_ctl enable"),
+        ("[distributed] Couldn't initialize any backend", "any backend", "the host file"),
+    ],
+)
+def test_why_ranks_do_not_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str, said: str, hint: str
+) -> None:
+    """MLX's error number in words, and what helps."""
+    hosts = tmp_path / "hosts.json"
+    hosts.write_text(json.dumps([["10.0.0.1:32323"], ["10.0.0.2:32324"]]))
+    monkeypatch.setenv("MLX_RANK", "1")
+    monkeypatch.setenv("MLX_HOSTFILE", str(hosts))
+
+    def init(**_: Any) -> None:
+        raise RuntimeError(raised)
+
+    monkeypatch.setattr(world.mx.distributed, "init", init)
+    with pytest.raises(DFlashError, match=re.escape(said)) as caught:
+        world.init_group()
+    assert hint in caught.value.hint
+
+
+def test_a_machine_without_rdma(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX calls a null pointer there."""
+    monkeypatch.setenv("MLX_RANK", "0")
+    monkeypatch.setenv("MLX_IBV_DEVICES", "devices.json")
+    monkeypatch.setattr(world.mx.distributed, "init", lambda **_: pytest.fail("it crashes"))
+    with pytest.raises(DFlashError, match="no RDMA") as caught:
+        world.init_group()
+    assert "--backend ring" in caught.value.hint
+
+
 def test_a_rank_that_cannot_reach_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one sentence, with all addresses that were tried."""
     monkeypatch.setattr(world, "share", lambda *_: [*free_ports(1), *bytes(16)])
@@ -401,6 +452,12 @@ def test_where_a_rank_looks_for_rank_0(come: str, own: dict[str, str], likeliest
 GOOD_HOSTS = [{"ssh": "mac1", "ips": ["10.0.0.1"]}, {"ssh": "mac2", "ips": ["10.0.0.2"]}]
 
 
+def by_rdma(*devices: list[Any]) -> dict[str, Any]:
+    """A host file with these RDMA devices."""
+    hosts = [{**host, "rdma": own} for host, own in zip(GOOD_HOSTS, devices, strict=True)]
+    return {"hosts": hosts, "backend": "jaccl"}
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -412,6 +469,11 @@ GOOD_HOSTS = [{"ssh": "mac1", "ips": ["10.0.0.1"]}, {"ssh": "mac2", "ips": ["10.
         ({"hosts": GOOD_HOSTS, "envs": "A=1"}, "envs that set no variables"),
         ({"hosts": GOOD_HOSTS, "backend": "mpi"}, "names no group: 2 machines, backend mpi"),
         (GOOD_HOSTS[:1], "names no group: 1 machines"),
+        (by_rdma([None], ["en2", None]), "no list of 2 RDMA devices of mac1"),
+        (by_rdma([None, "en2"], [None, "en2"]), "no list of 2 RDMA devices of mac2"),
+        (by_rdma([None, "en2"], [[], None]), "no RDMA device of mac2 to mac1"),
+        (by_rdma([None, None], ["en2", None]), "no RDMA device of mac1 to mac2"),
+        ({"hosts": GOOD_HOSTS, "backend": "jaccl-ring"}, "no list of 2 RDMA devices of mac1"),
         ({"hosts": 3}, "is not a host file"),
         ([], "names no group"),
     ],
@@ -427,11 +489,11 @@ def test_host_files_that_cannot_be_used(tmp_path: Path, content: Any, said: str)
 def test_host_files_as_mlx_writes_them(tmp_path: Path) -> None:
     """By RDMA only the first needs an address."""
     file = tmp_path / "hosts.json"
-    hosts = [{**GOOD_HOSTS[0], "rdma": [None, "en2"]}, {"ssh": "mac2", "rdma": ["en2", None]}]
+    hosts = [{**GOOD_HOSTS[0], "rdma": [None, "en2"]}, {"ssh": "mac2", "rdma": [["en2"], None]}]
     file.write_text(json.dumps({"hosts": hosts, "backend": "jaccl", "envs": ["A=b=c"]}))
     common, (_, devices) = read_hosts(file).variables(5)
     assert common == {"A": "b=c", "MLX_JACCL_COORDINATOR": "10.0.0.1:5"}
-    assert devices == [[None, "en2"], ["en2", None]]
+    assert devices == [[None, "en2"], [["en2"], None]]
     file.write_text(json.dumps(GOOD_HOSTS))
     _, (_, addresses) = read_hosts(file).variables(5)
     assert (read_hosts(file).ssh, addresses) == ((None, "mac2"), [["10.0.0.1:5"], ["10.0.0.2:6"]])
