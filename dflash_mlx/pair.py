@@ -338,7 +338,10 @@ def prepare_kernels(pair: Pair, on_kernels: Progress) -> None:
     target = pair.target
     if target.kernels.launcher is not None:
         shapes = Shapes.of(target, pair.drafter)
-        target.kernels = proven(target.kernels, shapes, on_kernels=on_kernels)
+        kernels = proven(target.kernels, shapes, on_kernels=on_kernels)
+        if isinstance(target, LeaderTarget):
+            target.ask_for_kernels(kernels, shapes.rows)
+        target.kernels = kernels
         build(target.kernels, shapes, on_kernels=on_kernels)
     if target.kernels.exact:
         check_exact(target, pair.target_name)

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,8 +22,12 @@ from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.memory import estimate_memory, working_set
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
+from dflash_mlx.selfcheck.cases import TRIALS
+from dflash_mlx.selfcheck.check import build, proven
+from dflash_mlx.selfcheck.shapes import Shapes
 
 from .group import END, World, exit_with_message
+from .kernels import Enabled, common, enabled_in_layers, with_layers
 from .leader import CachedRows, RemoteCall, begin, tree_of
 from .model_files import ModelFacts, check_same, facts_of, own_folder
 from .shards import part_loader
@@ -53,6 +58,11 @@ class Follower:
                 self._leader.send(reply_to(question, lambda: self.measure(name)))
             case ["load", question, name, facts, split]:
                 self._leader.send(reply_to(question, lambda: self.load(name, facts, split)))
+            case ["prove", question, rows, wanted]:
+                self._leader.send(reply_to(question, lambda: self.prove(rows, wanted)))
+            case ["kernels", references, enabled]:
+                own = replace(self.target.kernels, references=references)
+                self.target.kernels = with_layers(own, enabled, {})
             case ["tap", layer_ids]:
                 self.target.tap(tuple(layer_ids))
             case ["new", number]:
@@ -112,6 +122,21 @@ class Follower:
         self._target = Target.load(Checkpoint.read(path), no_ends, read_model=read_model)
         return [default_limit()]
 
+    def prove(self, rows: int, wanted: Enabled) -> list[Any]:
+        """Which of rank 0's kernels this machine has proven, and why it runs no other.
+
+        rows: of a verify pass. They are built, too.
+        """
+        kernels = self.target.kernels
+        if kernels.launcher is None:
+            return [{}, dict.fromkeys(wanted, "it runs no kernels")]
+        shapes = replace(Shapes.of(self.target, None), rows=rows)
+        trials = [trial for trial in TRIALS if trial.name in wanted]
+        kernels = proven(kernels, shapes, trials=trials)
+        enabled = common(enabled_in_layers(kernels), wanted)
+        build(with_layers(kernels, enabled, {}), shapes, trials=trials)
+        return [enabled, dict(kernels.off)]
+
     def read(self, parts: list[RemoteCall], *, at_once: bool) -> None:
         """Run the same pass as rank 0."""
         rows = [
@@ -125,7 +150,7 @@ class Follower:
             mx.clear_cache()
 
 
-def reply_to(question: int, work: Callable[[], list[int]]) -> list[Any]:
+def reply_to(question: int, work: Callable[[], list[Any]]) -> list[Any]:
     """The reply to a question of rank 0: the result of some work, or its error."""
     try:
         return ["done", question, *work()]

@@ -22,6 +22,7 @@ from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.target_cache import Snapshot, TargetCache
 from dflash_mlx.models.memory import MemoryEstimate
 from dflash_mlx.models.packed import SequencePass, SequenceRows
@@ -30,6 +31,7 @@ from dflash_mlx.speculation.tree import Tree
 
 from .environment import split, wiring
 from .group import ControlChannel, World
+from .kernels import Enabled, common, enabled_in_layers, with_layers
 from .model_files import facts_of
 from .shards import part_loader
 
@@ -127,10 +129,41 @@ class LeaderCache(TargetCache):
 
 
 class LeaderTarget(Target):
-    """A target that is split over the ranks, on rank 0."""
+    """A target that is split over the ranks, on rank 0.
 
+    room: bytes that each rank has for a prefix cache. allowed: the kernels that all other ranks
+    have proven; None until they have loaded the target.
+    """
+
+    world: World
     calls: CallQueue
-    room: int  # bytes that each rank has for a prefix cache
+    room: int
+    allowed: Enabled | None = None
+    reasons: Mapping[str, str] = {}  # why other kernels are not allowed
+
+    @Target.kernels.setter
+    def kernels(self, kernels: Kernels) -> None:
+        """Enable the kernels of the layers that are allowed, on all ranks from the next pass on."""
+        if self.allowed is not None:
+            enabled = common(enabled_in_layers(kernels), self.allowed)
+            kernels = with_layers(kernels, enabled, self.reasons)
+            self.calls.add("kernels", kernels.references, enabled)
+        Target.kernels.__set__(self, kernels)
+
+    def ask_for_kernels(self, kernels: Kernels, rows: int) -> None:
+        """Allow those of rank 0's kernels that every other rank has proven on its machine.
+
+        rows: of a verify pass. Raises DFlashError if a rank cannot check its kernels.
+        """
+        allowed = enabled_in_layers(kernels)
+        reasons = dict[str, str]()
+        question = ask(self.world, "prove", rows, allowed)
+        for name, answer in [receive_reply(other, question) for other in self.world.channels]:
+            proven, off = check_reply(name, answer)
+            allowed = common(allowed, proven)
+            reasons |= {operation: f"{name}: {reason}" for operation, reason in off.items()}
+        self.allowed = allowed
+        self.reasons = reasons
 
     def make_cache(self) -> TargetCache:
         return LeaderCache(super().make_cache().layers, self.calls, "new")
@@ -180,8 +213,11 @@ def load_leader(
     if own_error is not None:
         raise own_error
     assert target is not None
+    target.world = world
     target.calls = CallQueue(world.channels)
     target.room = min(check_reply(*answer)[0] for answer in answers)
+    target.allowed = {}
+    target.kernels = target.kernels  # the other ranks' DFLASH_KERNELS may have other values
     target.shared_by = f"{world.size} ranks by {split()}, {wiring()}"
     return target
 

@@ -139,13 +139,31 @@ SHARD_LAYER: dict[str, Callable[[Any, Group], None]] = {
 
 
 def load_shard(path: Path, group: mx.distributed.Group) -> tuple[nn.Module, dict[str, Any]]:
-    """This rank's heads of a model in a folder, not evaluated, and its config.
+    """This rank's heads of a model in a folder, not evaluated, and their config.
 
     Raises DFlashError as `shard`.
     """
     model, config = load_model(path, lazy=True)
     shard(model, config, group)
-    return model, config
+    return model, config_of_shard(config, group.size())
+
+
+HEADS = (
+    "num_attention_heads",
+    "num_key_value_heads",
+    "num_global_key_value_heads",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+)
+
+
+def config_of_shard(config: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """The config with the numbers of heads of one rank."""
+    if isinstance(inner := config.get("text_config"), dict):
+        return {**config, "text_config": config_of_shard(inner, ranks)}
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    heads = {name: max(1, config[name] // ranks) for name in HEADS if config.get(name)}
+    return {**config, **heads, "head_dim": head_dim}
 
 
 def shard(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group) -> None:

@@ -40,11 +40,13 @@ from dflash_mlx.distributed.follower import Follower
 from dflash_mlx.distributed.group import END, ControlChannel, World
 from dflash_mlx.distributed.leader import LeaderTarget, load_leader, memory_of_others, tree_of
 from dflash_mlx.distributed.model_files import check_same, facts_of, own_folder
-from dflash_mlx.distributed.shards import shard
+from dflash_mlx.distributed.shards import load_shard, shard
 from dflash_mlx.engine.latency_table import fingerprint
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.hub.resolve import fetch
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.selfcheck.shapes import attention_shapes
 
 UNSHARDED = ("muse_glimmer",)
 loading = import_module("dflash_mlx.cli.loading")
@@ -74,6 +76,105 @@ def test_a_missed_rewind_is_noticed(tmp_path: Path) -> None:
     job = save_family(tmp_path, "qwen3")
     (found,) = sharded(tmp_path, 2, [job], ["dflash"], FAULT="misses a rewind")
     assert found["dflash"] != run(job, None, ["dflash"])["dflash"]
+
+
+def test_ranks_with_other_kernels_run_those_of_rank_0(tmp_path: Path) -> None:
+    """The other rank has DFLASH_KERNELS=off, which rank 0 has not; any reference fails there."""
+    job = save_family(tmp_path, "qwen3_5")
+    (found,) = sharded(tmp_path, 2, [job], ["dflash"], FAULT="runs references")
+    assert found["dflash"] == run(job, None, ["dflash"])["dflash"]
+
+
+class Proofs:
+    """Stands in for the self-check of two machines; notes which kernels are built on the other."""
+
+    def __init__(self, other: Kernels):
+        self.other = other
+        self.tried = set[str]()
+        self.built: Kernels | None = None
+
+    def proven(self, kernels: Kernels, shapes: Any, *, trials: Any) -> Kernels:
+        """The results of the other machine."""
+        assert shapes.rows == 6
+        self.tried = {trial.name for trial in trials}
+        return replace(self.other, launcher=kernels.launcher)
+
+    def build(self, kernels: Kernels, shapes: Any, *, trials: Any) -> None:
+        """Nothing is compiled here."""
+        self.built = kernels
+
+
+IN_LAYERS = frozenset({"small_m_qmm", "verify_attention", "gated_delta_tape"})
+LEADER_ON = IN_LAYERS | {"selector_walk"}
+LEADER_SIZES = {"small_m_qmm": frozenset({(1, 2), (3, 4)}), "verify_attention": frozenset({(5,)})}
+
+
+@pytest.mark.parametrize(
+    ("other", "on", "sizes", "off"),
+    [
+        (
+            Kernels(on=IN_LAYERS, sizes={"small_m_qmm": frozenset({(3, 4), (9, 9)})}),
+            {"small_m_qmm", "verify_attention", "gated_delta_tape"},
+            {"small_m_qmm": {(3, 4)}, "verify_attention": {(5,)}},
+            {},
+        ),
+        (
+            Kernels(
+                on=frozenset({"verify_attention", "gated_delta_tape"}),
+                off={"small_m_qmm": "1.3x as slow as MLX's own"},
+                sizes={"verify_attention": frozenset({(6,)})},
+            ),
+            {"gated_delta_tape"},
+            {},
+            {
+                "small_m_qmm": "rank 1: 1.3x as slow as MLX's own",
+                "verify_attention": "not faster at the same sizes on all ranks",
+            },
+        ),
+        (
+            None,
+            set(),
+            {},
+            dict.fromkeys(LEADER_ON - {"selector_walk"}, "rank 1: it runs no kernels"),
+        ),
+    ],
+)
+def test_a_kernel_runs_where_all_ranks_have_proven_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    other: Kernels | None,
+    on: set[str],
+    sizes: dict[str, set[Any]],
+    off: dict[str, str],
+) -> None:
+    """At the sizes at which all do; those that run on rank 0 only are its own matter."""
+    target = Path(str(save_family(tmp_path, "qwen3")[0]))
+    follower, channel = follower_of_two()
+    leader = as_world(0, channel)
+    pair = load_leader(leader, str(target), Checkpoint.read(target), frozenset())
+    proofs = Proofs(other or Kernels())
+    monkeypatch.setattr("dflash_mlx.distributed.follower.proven", proofs.proven)
+    monkeypatch.setattr("dflash_mlx.distributed.follower.build", proofs.build)
+    launcher: Any = SimpleNamespace()
+    if other is not None:
+        follower.target.kernels = Kernels(launcher, on=frozenset())
+    kernels = Kernels(launcher, on=LEADER_ON, sizes=LEADER_SIZES)
+    pair.ask_for_kernels(kernels, 6)
+    pair.kernels = kernels
+    pair.calls.send("tap", ())
+    assert pair.kernels.on == on | {"selector_walk"}
+    assert pair.kernels.sizes == sizes
+    assert pair.kernels.off == off
+    assert (follower.target.kernels.on, follower.target.kernels.sizes) == (on, sizes)
+    if other is not None:
+        assert proofs.tried == IN_LAYERS
+        assert proofs.built is not None
+        assert proofs.built.on == on
+    pair.kernels = replace(pair.kernels, on=frozenset(on - {"gated_delta_tape"}))  # it failed here
+    pair.calls.send("tap", ())
+    assert follower.target.kernels.on == on - {"gated_delta_tape"}
+    pair.kernels = kernels  # also what was not allowed
+    assert pair.kernels.on == on | {"selector_walk"}
 
 
 @pytest.mark.slow
@@ -212,18 +313,27 @@ def test_heads_that_ranks_cannot_share(
         shard(target.model, target.config, group)
 
 
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gemma4_text"])
+def test_a_shard_has_the_config_of_its_heads(tmp_path: Path, family: str) -> None:
+    """Kernels are proven and timed at the shapes that a rank runs, not at those of the whole."""
+    folder = Path(str(save_family(tmp_path, family)[0]))
+    model, config = load_shard(folder, cast(Any, SimpleNamespace(size=lambda: 2, rank=lambda: 1)))
+    shapes = attention_shapes(text_config(config))
+    found = {(shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim) for shape in shapes}
+    layers = [layer.self_attn for layer in cast(Any, model).layers if "self_attn" in layer]
+    assert found == {
+        (attention.o_proj.weight.shape[1], attention.k_proj.weight.shape[0]) for attention in layers
+    }
+
+
 def test_each_rank_has_to_have_room_for_its_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 says which one has not, before anything is loaded; --force only warns."""
     target, _ = save_family(tmp_path, "qwen3")
     said: list[Any] = []
-    leader = SimpleNamespace(name="rank 1 on 10.0.0.2", send=said.append)
-    follower = Follower(cast(Any, SimpleNamespace(size=2, channels=[leader])))
-    ask = SimpleNamespace(
-        name=leader.name, send=lambda packet: follower.do(packet[0]), receive=lambda: said.pop()
-    )
-    group = as_world(0, cast(Any, ask))
+    _, channel = follower_of_two("rank 1 on 10.0.0.2")
+    group = as_world(0, channel)
     monkeypatch.setattr("dflash_mlx.distributed.group.world", lambda: group)
     monkeypatch.setattr("dflash_mlx.distributed.follower.working_set", lambda: 10_000)
     options, out = ModelOptions(model=target), SimpleNamespace(warn=said.append)
@@ -265,6 +375,24 @@ def as_world(rank: int, *channels: ControlChannel) -> World:
     found = World(cast(Any, SimpleNamespace(rank=lambda: rank, size=lambda: 2)))
     found.channels = [*channels]
     return found
+
+
+def follower_of_two(name: str = "rank 1") -> tuple[Follower, Any]:
+    """A follower, and a channel of rank 0 by which it does each remote call at once."""
+    said: list[Any] = []
+    group = SimpleNamespace(rank=lambda: 1, size=lambda: 2)
+    leader = SimpleNamespace(name=name, send=said.append)
+    follower = Follower(cast(Any, SimpleNamespace(size=2, channels=[leader], group=group)))
+
+    def send(packet: list[Any]) -> int:
+        for call in json.loads(json.dumps(packet)):
+            follower.do(call)
+        return 0
+
+    def receive() -> Any:
+        return json.loads(json.dumps(said.pop()))
+
+    return follower, SimpleNamespace(name=name, send=send, receive=receive)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from dflash_mlx.engine.profiler import Job, Scratch
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
+from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
@@ -206,6 +207,16 @@ def plant(fault: str) -> None:
             self._rows[name] = tree_map(lambda rows: rows[..., ::-1, :], self._rows[name])
 
         CachedRows.hold = hold_backwards  # type: ignore[method-assign]
+
+    elif fault == "runs references":
+        os.environ["DFLASH_KERNELS"] = "off"
+        attempt = Kernels.attempt
+
+        def only_stock(self: Kernels, *args: Any) -> Any:
+            assert not self.references, "rank 0 runs stock MLX"
+            return attempt(self, *args)
+
+        Kernels.attempt = only_stock  # type: ignore[method-assign]
 
     elif fault == "is slow":
         read = Target.read
