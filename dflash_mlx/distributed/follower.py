@@ -5,10 +5,12 @@ It makes the same passes over the same tokens as rank 0, and changes its caches 
 
 import signal
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import mlx.core as mx
@@ -26,10 +28,11 @@ from dflash_mlx.selfcheck.cases import TRIALS
 from dflash_mlx.selfcheck.check import build, proven
 from dflash_mlx.selfcheck.shapes import Shapes
 
-from .group import END, World, exit_with_message
+from .group import BEAT, END, World, exit_with_message
 from .kernels import Enabled, common, enabled_in_layers, with_layers
 from .leader import CachedRows, RemoteCall, begin, tree_of
 from .model_files import ModelFacts, check_same, facts_of, own_folder
+from .progress import PassTimes
 from .shards import part_loader
 
 LONG = 256  # rows of a pass after which unused memory is freed, as on rank 0
@@ -44,6 +47,15 @@ class Follower:
         self._target: Target | None = None
         self._caches: dict[int, TargetCache] = {}
         self._cached = defaultdict[int, CachedRows](CachedRows)
+        self._times = PassTimes()
+
+    def watch(self, end: Callable[[str], None]) -> None:
+        """Wait until a pass takes too long; then tell rank 0, and call `end` with a sentence."""
+        while not (fault := self._times.overdue()):
+            time.sleep(BEAT)
+        sentence = f"rank {self._world.rank} {fault}"
+        self._leader.send(["lost", sentence])
+        end(sentence)
 
     def run(self) -> None:
         """Run remote calls until rank 0 ends."""
@@ -114,6 +126,7 @@ class Follower:
         self._target = None
         self._caches = {}
         self._cached.clear()
+        self._times = PassTimes()
         mx.clear_cache()
         path = own_folder(name)
         check_same(facts_of(path), facts)
@@ -143,10 +156,12 @@ class Follower:
             SequenceRows(self._caches[number], mx.array(tokens), tree_of(tokens, parents), *how)
             for number, tokens, parents, *how in parts
         ]
-        passes = self.target.read(rows, at_once=at_once)
-        begin(rows, passes)
-        mx.eval([sequence_pass.logits for sequence_pass in passes])
-        if sum(len(tokens) for _, tokens, *_ in parts) >= LONG:
+        count = sum(part.tokens.size for part in rows)
+        with self._times.measured(count, max(part.cache.offset for part in rows)):
+            passes = self.target.read(rows, at_once=at_once)
+            begin(rows, passes)
+            mx.eval([sequence_pass.logits for sequence_pass in passes])
+        if count >= LONG:
             mx.clear_cache()
 
 
@@ -162,8 +177,12 @@ def follow(world: World) -> None:
     """Follow rank 0 until it ends, then exit. Only rank 0 handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     (leader,) = world.channels
+    follower = Follower(world)
+    Thread(
+        target=follower.watch, args=[exit_with_message], name="dflash-passes", daemon=True
+    ).start()
     try:
-        mlx_thread().call(Follower(world).run)
+        mlx_thread().call(follower.run)
     except Exception as error:
         if not leader.ended:
             sentence = (

@@ -85,6 +85,19 @@ def test_ranks_with_other_kernels_run_those_of_rank_0(tmp_path: Path) -> None:
     assert found["dflash"] == run(job, None, ["dflash"])["dflash"]
 
 
+def test_a_rank_that_hangs_in_a_pass_is_said(tmp_path: Path) -> None:
+    """Its heartbeats go on, and rank 0 waits in a sum."""
+    jobs = tmp_path / "jobs.json"
+    jobs.write_text(json.dumps([save_family(tmp_path, "qwen3")]))
+    command = ["tests/support/sharded_answers.py", str(jobs)]
+    with ranks(tmp_path, 2, command, FAULT="hangs") as processes:
+        said, _ = processes[0].communicate(timeout=LIMIT)
+        _, also = processes[1].communicate(timeout=LIMIT)
+    assert re.search(r"RankLost: rank 1 has not finished a pass after \d+ seconds", said)
+    assert "rank 1 has not finished a pass" in also
+    assert [process.returncode for process in processes] == [1, 1]
+
+
 class Proofs:
     """Stands in for the self-check of two machines; notes which kernels are built on the other."""
 

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence as Many
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from mlx.utils import tree_flatten, tree_map
 
 import dflash_mlx
 from dflash_mlx import DFlashError, SamplingParams
+from dflash_mlx.distributed import progress
 from dflash_mlx.distributed.follower import follow
 from dflash_mlx.distributed.group import World, world
 from dflash_mlx.distributed.leader import CachedRows, LeaderTarget
@@ -38,6 +40,7 @@ from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
 
 SLOW = 0.05  # seconds
+HANGS_AT = 60  # passes
 PROMPTS = tuple(
     tuple((7 * i * i + 3 * i + 11 * n) % 90 for i in range(9 + 5 * n)) for n in range(3)
 )
@@ -218,6 +221,17 @@ def plant(fault: str) -> None:
 
         Kernels.attempt = only_stock  # type: ignore[method-assign]
 
+    elif fault == "hangs":
+        progress.UNKNOWN_SECONDS = progress.SLACK_SECONDS = 0.5
+        read, passes = Target.read, count()
+
+        def hang(self: Target, *args: Any, **options: Any) -> Any:
+            if next(passes) == HANGS_AT:
+                time.sleep(3600)
+            return read(self, *args, **options)
+
+        Target.read = hang  # type: ignore[method-assign]
+
     elif fault == "is slow":
         read = Target.read
 
@@ -269,7 +283,7 @@ def main() -> None:
         follow(group)
     if group is not None:
         count_collectives()
-    if os.environ.get("FAULT") == "goes on":
+    if os.environ.get("FAULT") in ("goes on", "hangs"):
         go_on(dflash_mlx.load(*json.loads(Path(sys.argv[1]).read_text())[0], world=group))
     if os.environ.get("ANSWERS") == "costs":
         return print(json.dumps(costs(group)))
