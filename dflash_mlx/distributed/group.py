@@ -331,8 +331,8 @@ def in_words(reason: str) -> DFlashError:
     hint = "check the addresses of the host file"
     if code == errno.EHOSTUNREACH:
         hint += (
-            "; on macOS 15, allow your terminal program to use the local network "
-            "(System Settings, Privacy & Security, Local Network)"
+            "; on macOS 15 or later use Terminal, or allow your terminal program to use the local "
+            "network (System Settings, Privacy & Security, Local Network)"
         )
     elif reason.startswith("[jaccl]") and not code:
         hint = RDMA_HINT
