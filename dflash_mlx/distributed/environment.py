@@ -95,7 +95,7 @@ def start_watcher(join: float, patience: float, launcher: int | None) -> Callabl
     descriptor of a pipe that ends with the launcher, if there is one.
     """
     read, write = os.pipe()  # ends with this process
-    arguments = [str(join), str(patience)]
+    arguments = [str(os.getpid()), str(join), str(patience)]
     pipes = []
     if launcher is not None:
         pipes.append(os.dup(launcher))  # it may be standard input

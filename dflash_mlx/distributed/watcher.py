@@ -2,12 +2,12 @@
 
 Threads of the rank cannot do it: `mx.distributed.init` holds the GIL while it waits for others.
 
-    python watcher.py JOIN PATIENCE [LAUNCHER]
+    python watcher.py RANK JOIN PATIENCE [LAUNCHER]
 
-JOIN: seconds for all ranks to join. PATIENCE: seconds that the rank has, after its launcher has
-ended, to end by itself. LAUNCHER: the file descriptor of a pipe that ends with the launcher.
-Standard input is a pipe from the rank: a byte says that all ranks have joined, the end of the pipe
-that the rank has ended.
+RANK: its process id. JOIN: seconds for all ranks to join. PATIENCE: seconds for the rank to end by
+itself after its launcher has ended. LAUNCHER: the file descriptor of a pipe that ends with the
+launcher. Standard input is a pipe from the rank: a byte says that all ranks have joined, the end of
+the pipe that the rank has ended.
 """
 
 import os
@@ -48,18 +48,18 @@ def ends_within(seconds: float) -> bool:
     return False
 
 
-def main(join: float, patience: float, launcher: int | None = None) -> None:
+def main(rank: int, join: float, patience: float, launcher: int | None = None) -> None:
     """Watch the rank, and end it with a sentence if there is a reason."""
-    rank = os.getppid()
     reason = reason_to_end(join, patience, launcher)
     if reason is None or ends_within(reason[1]):
         return
     with suppress(OSError):  # the terminal may be gone
         os.write(2, f"{reason[0]}\n".encode())
-    os.kill(rank, signal.SIGTERM)
-    if not ends_within(EXIT_SECONDS):
-        os.kill(rank, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it has just ended
+        os.kill(rank, signal.SIGTERM)
+        if not ends_within(EXIT_SECONDS):
+            os.kill(rank, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:]))
+    main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), *map(int, sys.argv[4:]))

@@ -85,12 +85,14 @@ def test_ranks_with_other_kernels_run_those_of_rank_0(tmp_path: Path) -> None:
     assert found["dflash"] == run(job, None, ["dflash"])["dflash"]
 
 
-def test_a_rank_that_hangs_in_a_pass_is_said(tmp_path: Path) -> None:
-    """Its heartbeats go on, and rank 0 waits in a sum."""
+@pytest.mark.quick_every(2)
+@pytest.mark.parametrize("victim", ["1", "0"])
+def test_a_rank_that_hangs_in_a_pass_is_said(tmp_path: Path, victim: str) -> None:
+    """Its heartbeats go on, and the other waits in a sum."""
     jobs = tmp_path / "jobs.json"
     jobs.write_text(json.dumps([save_family(tmp_path, "qwen3")]))
     command = ["tests/support/sharded_answers.py", str(jobs)]
-    with ranks(tmp_path, 2, command, FAULT="hangs") as processes:
+    with ranks(tmp_path, 2, command, FAULT="hangs", VICTIM=victim) as processes:
         said, _ = processes[0].communicate(timeout=LIMIT)
         _, also = processes[1].communicate(timeout=LIMIT)
     assert re.search(r"RankLost: rank 1 has not finished a pass after \d+ seconds", said)

@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISSOCK
 from threading import Thread
 from typing import Any
 
@@ -45,7 +46,9 @@ def cut(pid: int) -> bool:
     process = os.pidfd_open(pid)  # type: ignore[attr-defined]
     for fd in range(3, 64):
         own = call(PIDFD_GETFD, process, fd, 0)
-        if own >= 0:
+        if own >= 0 and not S_ISSOCK(os.fstat(own).st_mode):
+            os.close(own)
+        elif own >= 0:
             with suppress(OSError), socket.socket(fileno=own) as one:
                 one.getpeername()
                 one.shutdown(socket.SHUT_RDWR)

@@ -224,9 +224,10 @@ def plant(fault: str) -> None:
     elif fault == "hangs":
         progress.UNKNOWN_SECONDS = progress.SLACK_SECONDS = 0.5
         read, passes = Target.read, count()
+        hangs = os.environ["MLX_RANK"] == os.environ["VICTIM"]
 
         def hang(self: Target, *args: Any, **options: Any) -> Any:
-            if next(passes) == HANGS_AT:
+            if next(passes) == HANGS_AT and hangs:
                 time.sleep(3600)
             return read(self, *args, **options)
 
@@ -278,12 +279,14 @@ def main() -> None:
     """Follow rank 0, or answer and print."""
     signal.signal(signal.SIGUSR1, cut_collectives)
     group = world()
+    fault = os.environ.get("FAULT", "")
+    if group is not None and (group.rank or fault == "hangs"):
+        plant(fault)
     if group is not None and group.rank:
-        plant(os.environ.get("FAULT", ""))
         follow(group)
     if group is not None:
         count_collectives()
-    if os.environ.get("FAULT") in ("goes on", "hangs"):
+    if fault in ("goes on", "hangs"):
         go_on(dflash_mlx.load(*json.loads(Path(sys.argv[1]).read_text())[0], world=group))
     if os.environ.get("ANSWERS") == "costs":
         return print(json.dumps(costs(group)))
