@@ -49,13 +49,11 @@ class Follower:
         self._cached = defaultdict[int, CachedRows](CachedRows)
         self._times = PassTimes()
 
-    def watch(self, end: Callable[[str], None]) -> None:
-        """Wait until a pass takes too long; then tell rank 0, and call `end` with a sentence."""
+    def watch(self) -> None:
+        """Wait until a pass takes too long; then tell rank 0, which ends the group."""
         while not (fault := self._times.overdue()):
             time.sleep(BEAT)
-        sentence = f"rank {self._world.rank} {fault}"
-        self._leader.send(["lost", sentence])
-        end(sentence)
+        self._leader.send(["lost", f"rank {self._world.rank} {fault}"])
 
     def run(self) -> None:
         """Run remote calls until rank 0 ends."""
@@ -178,9 +176,7 @@ def follow(world: World) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     (leader,) = world.channels
     follower = Follower(world)
-    Thread(
-        target=follower.watch, args=[exit_with_message], name="dflash-passes", daemon=True
-    ).start()
+    Thread(target=follower.watch, name="dflash-passes", daemon=True).start()
     try:
         mlx_thread().call(follower.run)
     except Exception as error:

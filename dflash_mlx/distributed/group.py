@@ -128,6 +128,13 @@ class ControlChannel:
         """Make `receive` raise this error, now and later."""
         self._inbox.put(error)
 
+    @property
+    def silence(self) -> str:
+        """A sentence if the other rank has missed many heartbeats; else empty."""
+        if 2 * self._silent_beats < MAX_SILENT_BEATS:
+            return ""
+        return f"{self.name} has not answered for {self._silent_beats * BEAT:.0f} seconds."
+
     def end(self) -> None:
         """Announce a normal end, so that the other rank does not report a loss."""
         self.ended = True
@@ -168,9 +175,7 @@ class ControlChannel:
             time.sleep(BEAT)
             self._silent_beats += 1
             if self._silent_beats > MAX_SILENT_BEATS:
-                return self._lose(
-                    f"{self.name} has not answered for {MAX_SILENT_BEATS * BEAT:.0f} seconds."
-                )
+                return self._lose(self.silence)
             if self._sending.acquire(blocking=False):
                 try:
                     with suppress(OSError):
@@ -208,9 +213,13 @@ class World:
         self._lock = Lock()
 
     def lose(self, sentence: str) -> None:
-        """Handle the loss of the group: rank 0 fails all answers with the sentence, others exit."""
+        """Handle the loss of the group: rank 0 fails all answers with a sentence, others exit.
+
+        If some rank is silent, its silence is the reason, and not what the sentence says.
+        """
         if self.rank:
             exit_with_message(sentence)
+        sentence = next(filter(None, (channel.silence for channel in self.channels)), sentence)
         with self._lock:
             if self.lost is not None:
                 return

@@ -100,6 +100,24 @@ def test_a_rank_that_hangs_in_a_pass_is_said(tmp_path: Path, victim: str) -> Non
     assert [process.returncode for process in processes] == [1, 1]
 
 
+def test_a_silent_rank_is_named_and_not_one_that_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The passes of the others do not end either, which is noticed earlier."""
+    monkeypatch.setattr(world, "mlx_thread", lambda: SimpleNamespace(give_up=lambda error: None))
+    silence = "rank 2 on 10.0.0.3 has not answered for 5 seconds."
+    sent = list[list[str]]()
+    waits, stopped = (
+        SimpleNamespace(silence=text, fail=lambda error: None, send=sent.append)
+        for text in ("", silence)
+    )
+    group = as_world(0, cast(Any, waits), cast(Any, stopped))
+    group.lose("rank 1 has not finished a pass after 5 seconds.")
+    assert group.lost is not None
+    assert (group.lost.message, group.lost.hint) == (silence, "start all ranks again")
+    assert sent == [["lost", silence]] * 2
+
+
 class Proofs:
     """Stands in for the self-check of two machines; notes which kernels are built on the other."""
 
