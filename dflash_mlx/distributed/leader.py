@@ -20,7 +20,7 @@ from dflash_mlx.engine.prefix_cache.prefix_cache import PrefixCache, matches_bet
 from dflash_mlx.engine.prefix_cache.tree import Layers, Match, Node, RadixTree
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.target_cache import Snapshot, TargetCache
@@ -185,6 +185,14 @@ class LeaderTarget(Target):
             passes = super().read(parts, at_once=at_once)
             begin(parts, passes)
         return passes
+
+    def on_failure(self, error: BaseException) -> None:
+        """Raise RankLost for an error of MLX: the others are in the pass, and wait for its sums."""
+        if isinstance(error, Exception) and not isinstance(error, DFlashError):
+            self.world.explain(error)
+            self.world.lose(f"rank 0 cannot go on ({type(error).__name__}: {first_line(error)}).")
+            assert self.world.lost is not None
+            raise self.world.lost from error
 
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
         raise DFlashError(

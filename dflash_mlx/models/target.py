@@ -283,6 +283,9 @@ class Target:
         outputs = zip(mx.split(logits.squeeze(0), ends), packed.split(taps, 1), strict=True)
         return [SequencePass(*output) for output in outputs]
 
+    def on_failure(self, error: BaseException) -> None:
+        """Called after a pass has raised; raises an error if no other pass can follow it."""
+
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
         """Read tokens [B, S] after those in the cache: logits [B, S, V], taps [B, S, K * Ht].
 

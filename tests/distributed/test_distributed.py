@@ -85,18 +85,27 @@ def test_ranks_with_other_kernels_run_those_of_rank_0(tmp_path: Path) -> None:
     assert found["dflash"] == run(job, None, ["dflash"])["dflash"]
 
 
+HUNG = r"rank 1 has not finished a pass after \d+ seconds"
+FAILED = r"rank 0 cannot go on \(RuntimeError: \[METAL\] Command buffer execution failed\)"
+
+
 @pytest.mark.quick_every(2)
-@pytest.mark.parametrize("victim", ["1", "0"])
-def test_a_rank_that_hangs_in_a_pass_is_said(tmp_path: Path, victim: str) -> None:
-    """Its heartbeats go on, and the other waits in a sum."""
+@pytest.mark.parametrize(
+    ("fault", "victim", "said"),
+    [("hangs", "1", HUNG), ("hangs", "0", HUNG), ("fails", "0", FAILED)],
+)
+def test_a_rank_that_hangs_or_fails_in_a_pass_ends_the_group(
+    tmp_path: Path, fault: str, victim: str, said: str
+) -> None:
+    """Its heartbeats go on, and the other waits in a sum, which no retry may answer."""
     jobs = tmp_path / "jobs.json"
     jobs.write_text(json.dumps([save_family(tmp_path, "qwen3")]))
     command = ["tests/support/sharded_answers.py", str(jobs)]
-    with ranks(tmp_path, 2, command, FAULT="hangs", VICTIM=victim) as processes:
-        said, _ = processes[0].communicate(timeout=LIMIT)
+    with ranks(tmp_path, 2, command, FAULT=fault, VICTIM=victim) as processes:
+        out, _ = processes[0].communicate(timeout=LIMIT)
         _, also = processes[1].communicate(timeout=LIMIT)
-    assert re.search(r"RankLost: rank 1 has not finished a pass after \d+ seconds", said)
-    assert "rank 1 has not finished a pass" in also
+    assert re.search(f"RankLost: {said}", out)
+    assert re.search(f"{said}|rank 0 on 127.0.0.1 has ended", also)
     assert [process.returncode for process in processes] == [1, 1]
 
 

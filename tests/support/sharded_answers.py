@@ -40,7 +40,7 @@ from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
 
 SLOW = 0.05  # seconds
-HANGS_AT = 60  # passes
+FAULT_AT = 60  # passes
 PROMPTS = tuple(
     tuple((7 * i * i + 3 * i + 11 * n) % 90 for i in range(9 + 5 * n)) for n in range(3)
 )
@@ -221,17 +221,19 @@ def plant(fault: str) -> None:
 
         Kernels.attempt = only_stock  # type: ignore[method-assign]
 
-    elif fault == "hangs":
+    elif fault in ("hangs", "fails"):
         progress.UNKNOWN_SECONDS = progress.SLACK_SECONDS = 0.5
         read, passes = Target.read, count()
-        hangs = os.environ["MLX_RANK"] == os.environ["VICTIM"]
+        victim = os.environ["MLX_RANK"] == os.environ["VICTIM"]
 
-        def hang(self: Target, *args: Any, **options: Any) -> Any:
-            if next(passes) == HANGS_AT and hangs:
+        def faulty_read(self: Target, *args: Any, **options: Any) -> Any:
+            if next(passes) == FAULT_AT and victim:
+                if fault == "fails":
+                    raise RuntimeError("[METAL] Command buffer execution failed")
                 time.sleep(3600)
             return read(self, *args, **options)
 
-        Target.read = hang  # type: ignore[method-assign]
+        Target.read = faulty_read  # type: ignore[method-assign]
 
     elif fault == "is slow":
         read = Target.read
@@ -280,13 +282,13 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, cut_collectives)
     group = world()
     fault = os.environ.get("FAULT", "")
-    if group is not None and (group.rank or fault == "hangs"):
+    if group is not None and (group.rank or fault in ("hangs", "fails")):
         plant(fault)
     if group is not None and group.rank:
         follow(group)
     if group is not None:
         count_collectives()
-    if fault in ("goes on", "hangs"):
+    if fault in ("goes on", "hangs", "fails"):
         go_on(dflash_mlx.load(*json.loads(Path(sys.argv[1]).read_text())[0], world=group))
     if os.environ.get("ANSWERS") == "costs":
         return print(json.dumps(costs(group)))
