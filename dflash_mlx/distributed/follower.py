@@ -19,12 +19,12 @@ from dflash_mlx.engine.prefix_cache.prefix_cache import default_limit
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.kernels.dispatch import on_cpu
+from dflash_mlx.kernels.dispatch import Kernels, on_cpu
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.memory import estimate_memory, working_set
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
-from dflash_mlx.selfcheck.cases import TRIALS
+from dflash_mlx.selfcheck.cases import TRIALS, Trial
 from dflash_mlx.selfcheck.check import build, proven
 from dflash_mlx.selfcheck.shapes import Shapes
 
@@ -143,7 +143,7 @@ class Follower:
             return [{}, dict.fromkeys(wanted, "it runs no kernels")]
         shapes = replace(Shapes.of(self.target, None), rows=rows)
         trials = [trial for trial in TRIALS if trial.name in wanted]
-        kernels = proven(kernels, shapes, trials=trials)
+        kernels = checked(kernels, shapes, trials)
         enabled = common(enabled_in_layers(kernels), wanted)
         build(with_layers(kernels, enabled, {}), shapes, trials=trials)
         return [enabled, dict(kernels.off)]
@@ -161,6 +161,11 @@ class Follower:
             mx.eval([sequence_pass.logits for sequence_pass in passes])
         if count >= LONG:
             mx.clear_cache()
+
+
+def checked(kernels: Kernels, shapes: Shapes, trials: list[Trial]) -> Kernels:
+    """The kernels of these trials that are right and fast on this machine."""
+    return proven(kernels, shapes, trials=trials)
 
 
 def reply_to(question: int, work: Callable[[], list[Any]]) -> list[Any]:

@@ -135,7 +135,7 @@ class Proofs:
         self.tried = set[str]()
         self.built: Kernels | None = None
 
-    def proven(self, kernels: Kernels, shapes: Any, *, trials: Any) -> Kernels:
+    def checked(self, kernels: Kernels, shapes: Any, trials: Any) -> Kernels:
         """The results of the other machine."""
         assert shapes.rows == 6
         self.tried = {trial.name for trial in trials}
@@ -195,7 +195,7 @@ def test_a_kernel_runs_where_all_ranks_have_proven_it(
     leader = as_world(0, channel)
     pair = load_leader(leader, str(target), Checkpoint.read(target), frozenset())
     proofs = Proofs(other or Kernels())
-    monkeypatch.setattr("dflash_mlx.distributed.follower.proven", proofs.proven)
+    monkeypatch.setattr("dflash_mlx.distributed.follower.checked", proofs.checked)
     monkeypatch.setattr("dflash_mlx.distributed.follower.build", proofs.build)
     launcher: Any = SimpleNamespace()
     if other is not None:
