@@ -187,7 +187,7 @@ def kernels() -> CheckResult:
     if not mlx_core().metal.is_available():
         return ok(summary)
     from dflash_mlx.kernels.dispatch import wanted
-    from dflash_mlx.selfcheck.check import latest_results
+    from dflash_mlx.selfcheck.results import latest_results
 
     if (switch := wanted()) != "on":
         summary += f" · not used: DFLASH_KERNELS is {switch}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlx.nn import Module
 
     from dflash_mlx import Pair
-    from dflash_mlx.selfcheck.check import KernelResult
+    from dflash_mlx.selfcheck.results import KernelResult
 
 NAME_COLUMNS = 20  # columns of the longest name
 NO_METAL = "MLX computes on the CPU here: no kernel runs"

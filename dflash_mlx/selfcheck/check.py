@@ -1,82 +1,40 @@
 """The self-check: compares every kernel with its reference and with the time of stock MLX.
 
 A kernel is not used if its results differ, if it raises, or if it is slower. `cases` has the inputs
-of each operation. Results are kept in a file, so that each kernel is checked once per machine.
+of each operation, `results` the file that keeps the results.
 """
 
-import hashlib
-import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache
-from importlib.metadata import version
-from importlib.resources import files
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError, first_line
-from dflash_mlx.files.measurements import MeasurementStore, fingerprint
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
 from dflash_mlx.kernels.source import Launcher
 from dflash_mlx.models.packed import SequencePass
 from dflash_mlx.models.target import Target
 from dflash_mlx.types import Progress, silent
 
-from .cases import (
-    TOLERANCE,
-    TRIALS,
-    Case,
-    Clock,
-    Sized,
-    Timed,
-    Trial,
-    compare_times,
-    describe_ratio,
-    outputs,
+from .cases import TOLERANCE, TRIALS, Case, Sized, Trial, outputs
+from .results import (
+    NARROW,
+    STARTED,
+    STORE,
+    UNTIMED,
+    UNUSED,
+    KernelResult,
+    apply_results,
+    result_key,
+    write_results,
 )
 from .shapes import GENERIC, Shapes
+from .timing import Clock, Timed, compare_times, describe_ratio
 
 TIME_BUDGET = 2.0  # seconds, at the start of a program
-UNUSED = "this model does not use it"
-UNTIMED = "not timed yet: the time was spent"
-NARROW = "all matrices are too narrow for it"
-STARTED = "its last check did not end"
-
-
-@dataclass(frozen=True, slots=True)
-class KernelResult:
-    """The result of one operation's kernel.
-
-    right: False if the kernel raises or its outputs are wrong. error: the largest difference of an
-    output from the reference's, divided by the larger of 1 and the absolute value of the reference;
-    None if integers differ or nothing was compared. seconds: per call, ratio: to the time of stock
-    MLX; None if not timed. reason: why the kernel is not used; empty if it is used. sizes: if it
-    was timed at several, it is used where it is faster, and `seconds` and `ratio` are means of all
-    sizes, weighted by their bytes.
-    """
-
-    name: str
-    right: bool
-    error: float | None = None
-    seconds: float | None = None
-    ratio: float | None = None
-    reason: str = ""
-    sizes: tuple[Timed, ...] = ()
-
-    @property
-    def final(self) -> bool:
-        """Whether the check is complete: compared, and timed if needed."""
-        return self.reason != UNTIMED
-
-    @property
-    def used(self) -> bool:
-        """Whether the model uses the operation."""
-        return self.reason != UNUSED
-
-
 OnResult = Callable[[KernelResult], None]
 
 
@@ -341,80 +299,6 @@ def equal_bits(a: mx.array, b: mx.array) -> bool:
     return a.dtype == b.dtype and bool(mx.array_equal(a.view(unsigned), b.view(unsigned)))
 
 
-# The file of this machine's kernel results, so that each kernel is checked only once.
-
-
-@cache
-def source_hash() -> str:
-    """A hash of the Metal sources, and of the Python modules that launch them."""
-    digest = hashlib.sha256()
-    for package in ("dflash_mlx.metal_kernels", "dflash_mlx.kernels"):
-        for file in sorted(files(package).iterdir(), key=lambda file: file.name):
-            if file.name.endswith((".metal", ".h", ".py")):
-                digest.update(f"{file.name}\n".encode() + file.read_bytes())
-    return digest.hexdigest()[:24]
-
-
-def machine_key() -> str:
-    """A hash of all that results depend on except the model: chip, system, versions, sources."""
-    info = mx.device_info()
-    chip = [str(info.get(name)) for name in ("device_name", "architecture")]
-    parts = [*chip, platform.release(), *map(version, ("mlx", "mlx-lm")), source_hash()]
-    return fingerprint(parts)
-
-
-def result_key(shapes: Shapes) -> str:
-    """The key of an entry: this machine, and the shapes of a pair."""
-    return f"{machine_key()}-{fingerprint([repr(shapes)])}"
-
-
-def from_json(name: str, parts: dict[str, Any]) -> KernelResult:
-    """A result from its JSON object. Raises ValueError or TypeError for another object."""
-    sizes = tuple(Timed(tuple(size), *rest) for size, *rest in parts.pop("sizes", ()))
-    result = KernelResult(**parts, sizes=sizes)
-    timed = [number for timed in sizes for number in (*timed.size, *timed[1:])]
-    numbers = (result.error, result.seconds, result.ratio, *timed)
-    if (
-        result.name != name
-        or not isinstance(result.right, bool)
-        or not isinstance(result.reason, str)
-        or not (result.right or result.reason)
-        or not all(number is None or isinstance(number, int | float) for number in numbers)
-    ):
-        raise ValueError("this is no result")
-    return result
-
-
-def results_of(entry: dict[str, dict[str, Any]]) -> dict[str, KernelResult]:
-    """The results of an entry by operation. Raises ValueError or TypeError for another object."""
-    return {name: from_json(name, parts) for name, parts in entry.items()}
-
-
-def entry_of(results: dict[str, KernelResult]) -> dict[str, Any]:
-    return {name: asdict(result) for name, result in results.items()}
-
-
-STORE = MeasurementStore(
-    "kernels.json", "verdicts", "kernels", format=2, limit=16, parse=results_of, dump=entry_of
-)
-
-
-def write_results(key: str, results: Iterable[KernelResult] = (), *, anew: bool = False) -> bool:
-    """Add results to an entry; with `anew` the entry's old results are dropped.
-
-    Returns False, with a warning in the log, if the file cannot be written.
-    """
-    known = {} if anew else STORE.read().get(key, {})
-    return STORE.write(key, known | {result.name: result for result in results})
-
-
-def latest_results() -> dict[str, KernelResult]:
-    """The last entry of this machine, for any model, by operation; empty if there is none."""
-    current = machine_key()
-    entries = [e for key, e in STORE.read().items() if key.startswith(current)]
-    return entries[-1] if entries else {}
-
-
 def proven(
     kernels: Kernels,
     shapes: Shapes,
@@ -471,25 +355,3 @@ def prove_and_keep(
         if kept:
             write_results(key, anew=True)
         raise
-
-
-def apply_results(kernels: Kernels, results: Iterable[KernelResult]) -> Kernels:
-    """Enable the kernels that are right and fast, and disable the others.
-
-    A kernel that was timed at several sizes runs where it is faster. In exact mode slow kernels are
-    enabled too, because stock MLX cannot replace them.
-    """
-    on = set()
-    off = {}
-    wrong = set()
-    sizes = dict[str, frozenset[Any]]()
-    for result in results:
-        if not result.reason or (kernels.exact and result.right):
-            on.add(result.name)
-            if result.sizes and not kernels.exact:
-                sizes[result.name] = frozenset(timed.size for timed in result.sizes if timed.won)
-        else:
-            off[result.name] = result.reason
-            if not result.right:
-                wrong.add(result.name)
-    return replace(kernels, on=frozenset(on), off=off, wrong=frozenset(wrong), sizes=sizes)

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 import dflash_mlx
 from dflash_mlx.kernels import dispatch
 from dflash_mlx.kernels.source import Launcher, MetalLauncher, Source
-from dflash_mlx.selfcheck import cases, check
+from dflash_mlx.selfcheck import cases, results, timing
 from dflash_mlx.selfcheck.cases import TRIALS
-from dflash_mlx.selfcheck.check import KernelResult, prove
+from dflash_mlx.selfcheck.check import prove
+from dflash_mlx.selfcheck.results import KernelResult
 from dflash_mlx.selfcheck.shapes import GENERIC
 
 from .emulator import Emulator, emulated
@@ -135,9 +136,9 @@ def emulated_mac(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     Few sizes are timed: the emulator would spend the time of a start on them.
     """
     monkeypatch.setattr(dispatch, "by_metal", lambda: True)
-    monkeypatch.setattr(cases, "MAX_TIME_RATIO", float("inf"))
-    monkeypatch.setattr(cases, "RUNS", 1)
-    monkeypatch.setattr(cases, "CALLS", 1)
+    monkeypatch.setattr(timing, "MAX_TIME_RATIO", float("inf"))
+    monkeypatch.setattr(timing, "RUNS", 1)
+    monkeypatch.setattr(timing, "CALLS", 1)
     monkeypatch.setattr(cases, "BUCKETS", (16,))
     monkeypatch.setattr(cases, "FAR", 64)
     with emulated(strict=False) as emulator:
@@ -187,8 +188,8 @@ def test_doctor_and_answers_with_a_broken_kernel(
     assert "verify_accept off: decides otherwise" in notes.kernels_line(pair.target.kernels)
 
     monkeypatch.setattr(dispatch, "MetalLauncher", MetalLauncher)
-    check.STORE.path.unlink()
+    results.STORE.path.unlink()
     said = run(*ask)
     assert said["tokens"] == wanted["tokens"]
-    assert set(said["kernels"]["off"].values()) <= {check.UNTIMED}  # slow machines time no more
+    assert set(said["kernels"]["off"].values()) <= {results.UNTIMED}  # slow machines time no more
     assert any("argmax" in record.launch.name for record in emulated_mac.records)

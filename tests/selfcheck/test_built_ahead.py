@@ -20,12 +20,8 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import DEVICE_MEMORY_SIZE, MetalLauncher, Source, pad_small
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.selfcheck.cases import TRIALS, outputs
-from dflash_mlx.selfcheck.check import (
-    KernelResult,
-    launches,
-    result_key,
-    write_results,
-)
+from dflash_mlx.selfcheck.check import launches
+from dflash_mlx.selfcheck.results import KernelResult, result_key, write_results
 from dflash_mlx.selfcheck.shapes import Shapes
 from dflash_mlx.speculation.acceptance import RULES, make_rule
 from dflash_mlx.speculation.drafts import Draft, Independent

@@ -15,7 +15,7 @@ from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.small_m_qmm import BUCKETS, MOST_COLUMNS
 from dflash_mlx.kernels.verify_attention import FEW_ROWS, NEAR
 from dflash_mlx.pair import prepare_kernels
-from dflash_mlx.selfcheck import check
+from dflash_mlx.selfcheck import results
 from dflash_mlx.selfcheck.cases import (
     TRIALS,
     Sized,
@@ -25,16 +25,14 @@ from dflash_mlx.selfcheck.cases import (
     product_sizes,
     replay_cases,
 )
-from dflash_mlx.selfcheck.check import (
+from dflash_mlx.selfcheck.check import error_and_tolerance, prove, proven
+from dflash_mlx.selfcheck.results import (
     STARTED,
     STORE,
     UNTIMED,
     UNUSED,
     KernelResult,
-    error_and_tolerance,
     latest_results,
-    prove,
-    proven,
     result_key,
 )
 from dflash_mlx.selfcheck.shapes import GENERIC, AttentionShape, LinearShape, Shapes, linear_shape
@@ -189,9 +187,9 @@ def test_a_kernel_is_used_at_the_sizes_where_it_won() -> None:
     assert found.reason == ""
     assert found.ratio == pytest.approx(0.1 * 0.5 + 0.6 * 0.9 + 0.3 * 1.4)
     for exact, runs in ((False, [True, True, False]), (True, [True] * 3)):
-        kernels = check.apply_results(Kernels(launcher, exact=exact, on=frozenset()), [found])
+        kernels = results.apply_results(Kernels(launcher, exact=exact, on=frozenset()), [found])
         assert [kernels.launches(trial.op, X[:count]) for count in (1, 2, 3)] == runs
-    kernels = check.apply_results(Kernels(launcher, on=frozenset()), [found])
+    kernels = results.apply_results(Kernels(launcher, on=frozenset()), [found])
     assert not kernels.launches(trial.op, mx.zeros(5))  # a size that nobody has timed
     fault = replace(kernels, sizes={})
     assert fault.launches(trial.op, X)  # one verdict for all would run it where it loses
@@ -305,7 +303,7 @@ def test_the_second_start_launches_nothing(
     assert exact.on == {"good", "slow"}
     for name, other in (("version", lambda name: "9.9"), ("source_hash", lambda: "other")):
         with monkeypatch.context() as patch:
-            patch.setattr(check, name, other)
+            patch.setattr(results, name, other)
             start(device, "good")
             assert device.ran
             start(device, "good")
@@ -335,7 +333,7 @@ def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) ->
         start(device, "crash")
     assert seen == [KernelResult("crash", False, reason=STARTED)]
     assert not STORE.read()[result_key(SHAPES)]
-    check.write_results(result_key(SHAPES), seen)
+    results.write_results(result_key(SHAPES), seen)
     kernels = start(device, "crash")
     assert not device.ran
     assert kernels.off == {"crash": STARTED}
@@ -367,7 +365,7 @@ def test_a_damaged_file_is_said_and_proven_anew(
 def test_the_file_keeps_the_newest(start: Callable[..., Kernels]) -> None:
     """Sixteen entries; a folder that cannot be written to is said and no more."""
     for number in range(20):
-        check.write_results(str(number), [KernelResult("a", True)])
+        results.write_results(str(number), [KernelResult("a", True)])
     assert list(STORE.read()) == [str(number) for number in range(4, 20)]
     assert json.loads(STORE.path.read_text())["format"] == 2
 
