@@ -5,6 +5,7 @@ A kernel is compiled for one dtype and head size, so all cases have those of the
 last case has the sizes of the model.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
-from mlx_lm.models.gated_delta import gated_delta_update
+from mlx_lm.models.gated_delta import compute_g, gated_delta_update
 
 from dflash_mlx.kernels import (
     gated_delta_replay,
@@ -24,13 +25,21 @@ from dflash_mlx.kernels import (
     verify_accept_sample,
     verify_attention,
 )
-from dflash_mlx.kernels.dispatch import Op
+from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.small_m_qmm import BUCKETS, LEAST_COLUMNS, MOST_COLUMNS, Weights
 from dflash_mlx.kernels.small_m_qmm import size as product_size
-from dflash_mlx.kernels.verify_attention import FEW_ROWS, NEAR, Rows, Scores
+from dflash_mlx.kernels.source import Launcher
+from dflash_mlx.kernels.verify_attention import (
+    FEW_ROWS,
+    MAX_ATTENTION_ROWS,
+    NEAR,
+    Rows,
+    Scores,
+)
 from dflash_mlx.kernels.verify_attention import size as attention_size
 from dflash_mlx.models.cache.tree_pass import TreePass
 from dflash_mlx.models.gated_delta import update_tree
+from dflash_mlx.models.linear import multiply
 from dflash_mlx.speculation.acceptance import random_bits
 from dflash_mlx.speculation.tree import Tree
 
@@ -52,6 +61,11 @@ def normal_array(seed: int, *shape: int, dtype: mx.Dtype = mx.float32) -> mx.arr
 def dtype_of(name: str) -> mx.Dtype:
     """The dtype with this name in `mlx.core`."""
     return getattr(mx, name)
+
+
+def binary_tree(rows: int) -> tuple[int, ...]:
+    """The parents of a tree's rows, each with two children while there are rows."""
+    return tuple((row - 1) // 2 for row in range(rows))
 
 
 # Accept operations
@@ -183,8 +197,8 @@ def tape_cases(shapes: Shapes) -> list[Case]:
 
 def tree_cases(shapes: Shapes) -> list[Case]:
     """Cases of a tree with several roots, and of a binary tree with the model's number of rows."""
-    wide = tuple(max(-1, row // 2 - 1) for row in range(shapes.rows))
-    return [(*delta_rows(shapes, len(p), 7), p) for p in ((-1, *TREE[1:-1], -1, 0, 5), wide)]
+    trees = (-1, *TREE[1:-1], -1, 0, 5), binary_tree(shapes.rows)
+    return [(*delta_rows(shapes, len(parents), 7), parents) for parents in trees]
 
 
 def replay_cases(shapes: Shapes) -> list[Case]:
@@ -253,14 +267,21 @@ def product_cases(shapes: Shapes) -> list[Case]:
             (shapes.rows, kind.outputs, kind.inputs),
         ):
             weights = weights_of(kind, outputs, inputs, dtype)
-            cases.append((normal_array(rows, rows, inputs, dtype=dtype), weights))
+            cases.append((rows_for(weights, rows, inputs, dtype), weights))
     return cases
+
+
+def rows_for(weights: Weights, count: int, inputs: int, dtype: mx.Dtype) -> mx.array:
+    """Rows to multiply by some weights, in the dtype that a layer with hidden states of `dtype`
+    makes of them.
+    """
+    return normal_array(count, count, inputs, dtype=mx.result_type(weights.dtype or dtype, dtype))
 
 
 class Sized(NamedTuple):
     """A case to time an operation at one of its sizes; `weight` is the number of bytes it reads."""
 
-    size: tuple[int, ...]
+    size: tuple[int | str, ...]
     weight: int
     case: Case
 
@@ -268,20 +289,20 @@ class Sized(NamedTuple):
 def product_sizes(shapes: Shapes) -> Iterator[Sized]:
     """Yield every size of the model's matrices with every bucket of rows; skip narrow matrices.
 
-    The bytes of matrices of one size are added. Weights are made one at a time.
+    The bytes of matrices of one size are added; the most bytes come first. Weights are made one
+    at a time.
     """
     dtype = dtype_of(shapes.dtype)
-    kinds: dict[tuple[int, int, int, bool], tuple[LinearShape, int]] = {}
+    reads = Counter[LinearShape]()
     for kind, count in shapes.products:
-        key = min(kind.outputs, MOST_COLUMNS), kind.inputs, kind.bits, kind.biased
-        read = count * kind.outputs * kind.inputs * (kind.bits or 16) // 8
-        kinds[key] = kind, read + kinds.get(key, (kind, 0))[1]
-    for (columns, inputs, *_), (kind, read) in kinds.items():
-        if columns < LEAST_COLUMNS:
+        size = replace(kind, outputs=min(kind.outputs, MOST_COLUMNS))
+        reads[size] += count * kind.outputs * kind.inputs * (kind.bits or 16) // 8
+    for kind, read in reads.most_common():
+        if kind.outputs < LEAST_COLUMNS:
             continue
-        weights = weights_of(kind, columns, inputs, dtype)
+        weights = weights_of(kind, kind.outputs, kind.inputs, dtype)
         for rows in BUCKETS:
-            x = normal_array(rows, rows, inputs, dtype=dtype)
+            x = rows_for(weights, rows, kind.inputs, dtype)
             yield Sized(product_size(x, weights), read, (x, weights))
 
 
@@ -310,14 +331,19 @@ def attention_case(
 
 
 def attention_cases(shapes: Shapes) -> list[Case]:
-    """For each layer type: one row, a tree, a tree across a split's edge, the model's chain."""
+    """For each layer type: one row, trees of the most rows, of a few, and across a split's edge.
+
+    The last is the model's chain. The largest tree has the largest threadgroup, see `attend`.
+    """
     dtype = dtype_of(shapes.dtype)
     chain = range(-1, shapes.rows - 1)
+    widest = binary_tree(MAX_ATTENTION_ROWS)
     return [
         attention_case(kind, dtype, parents, context, start, window)
         for kind in shapes.attention
         for parents, context, start, window in (
             ((-1,), 0, 0, 0),
+            (widest, 3, 0, kind.window and 7),
             (TREE, 37, 5, 9 if kind.window else 0),
             (TREE, 253, 0, kind.window and 12),
             (chain, shapes.context, 0, kind.window),
@@ -348,7 +374,10 @@ class Trial:
     """How an operation is checked and timed.
 
     `cases(shapes)` are its arguments, those at the model's sizes last; `needs(shapes)` says whether
-    the model has such layers. `stock(*case)` is what MLX or mlx-lm computes without the operation.
+    the model has such layers. `stock(*once(*case))` is what MLX or mlx-lm computes without the
+    operation; `once` is what a pass computes once for all its layers. An answer launches the
+    operation with `before(*case)`, which it computes for each launch. `recorded`: it records the
+    launch together with others.
     Each output is compared with that of `expected(*case)` (None: the reference), after `comparable`
     is applied to both. `alone(*case)` are the arguments for one row: row `row` along `axis` of the
     first output. Exact mode requires the same bits from both. `sizes(shapes)` are the cases to
@@ -365,10 +394,17 @@ class Trial:
     row: int = 0
     axis: int = 0
     sizes: Callable[[Shapes], Iterator[Sized]] | None = None
+    once: Callable[..., Case] = lambda *case: case
+    before: Callable[..., Case] = lambda *case: case
+    recorded: bool = False
 
     @property
     def name(self) -> str:
         return self.op.name
+
+    def launch(self, launcher: Launcher, *case: Any) -> Any:
+        """What an answer computes with the kernel."""
+        return self.op.launch(launcher, *self.before(*case))
 
     def fitting(self, shapes: Shapes) -> list[Case]:
         """The cases whose shapes the kernel supports; empty if the model has no such layers."""
@@ -385,44 +421,57 @@ def mlx_lm_chain(
     return gated_delta_update(*rows, zeros, zeros, state[None])
 
 
+def gates(q: mx.array, k: mx.array, v: mx.array, a: mx.array, b: mx.array, *rest: Any) -> Case:
+    """The arguments of a launch, with the gates that `mlx_lm_chain` computes from a and b."""
+    zeros = mx.zeros((v.shape[1],))
+    return q, k, v, compute_g(zeros, a, zeros), mx.sigmoid(b), *rest
+
+
+def with_tree(*args: Any) -> Case:
+    """The arguments of `mlx_lm_tree`; row 0 of the parents is the anchor."""
+    *rows, parents = args
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    nodes = len(parents) - 1
+    tree = TreePass(Tree((0,) * nodes, parents[1:], tuple(depths[1:]), (0.0,) * nodes))
+    mx.eval(tree.levels, tree.by_level, tree.by_row)
+    return *rows, tree
+
+
 def mlx_lm_tree(*args: Any) -> mx.array:
     """The engine's tree verification without the kernel: one mlx-lm update for each depth."""
-    *rows, state, parents = args
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(depths[parent] + 1 if parent >= 0 else 1)
-    nodes = len(parents)  # without the anchor, which is one more row
-    tree = Tree((0,) * nodes, tuple(p + 1 for p in parents), tuple(depths), (0.0,) * nodes)
-    q, k, v, g, beta = (mx.concatenate([part[:1], part])[None] for part in rows)
-    zeros = mx.zeros((v.shape[2],))
+    *rows, tree = args
+    zeros = mx.zeros((rows[2].shape[1],))
     net = SimpleNamespace(A_log=zeros, dt_bias=zeros, training=False)
-    return update_tree(net, q, k, v, g, beta, state[None], TreePass(tree))
+    q, k, v, a, b, state = (part[None] for part in rows)
+    return update_tree(net, q, k, v, a, b, state, tree)
+
+
+def with_values(
+    state: mx.array, delta: mx.array, k: mx.array, g: mx.array, path: mx.array, *_: Any
+) -> Case:
+    """The arguments of `mlx_lm_replay`: mlx-lm reads values, which have the dtype of k."""
+    return state, delta.astype(k.dtype), k, g, len(path)
 
 
 def mlx_lm_replay(
     state: mx.array,
-    delta: mx.array,
+    values: mx.array,
     k: mx.array,
     g: mx.array,
-    path: mx.array,
-    count: mx.array,
-    inputs: mx.array,
+    count: int,
 ) -> list[mx.array]:
-    """The engine's commit without the kernel: the accepted rows run again in each layer."""
+    """The engine's commit of a chain without the kernel: its first rows run again in each layer."""
     results = []
-    accepted = len(path)
-    rows = delta.shape[1]
     for layer in range(len(state)):
-        fed = k[layer, path], k[layer, path], delta[layer, path].astype(k.dtype), g[layer, path]
-        results.append(mlx_lm_chain(*fed, g[layer, path], state[layer])[1])
-        results.append(mx.contiguous(inputs[layer, accepted : accepted + inputs.shape[1] - rows]))
+        keys, fed, decay = (part[layer, :count] for part in (k, values, g))
+        results.append(mlx_lm_chain(keys, keys, fed, decay, decay, state[layer])[1])
     return results
 
 
-def mlx_attention(
-    q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores
-) -> mx.array:
-    """MLX's attention of a chain, with mlx-lm's mask."""
+def with_mask(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> Case:
+    """The arguments of `mlx_attention`, with mlx-lm's mask of a chain."""
     count = q.shape[1]
     window = scores.window or None
     cached = rows.context if window is None else min(rows.context, window - 1)
@@ -431,10 +480,22 @@ def mlx_attention(
     mask: Any = "causal" if count > 1 else None
     if window is not None:
         mask = create_causal_mask(count, cached, window_size=window)
-    k, v = (part[None, :, first:end] for part in (keys, values))
+    return q, keys, values, slice(first, end), mask, scores
+
+
+def mlx_attention(
+    q: mx.array, keys: mx.array, values: mx.array, seen: slice, mask: Any, scores: Scores
+) -> mx.array:
+    """MLX's attention of some rows of a cache."""
+    k, v = (part[None, :, seen] for part in (keys, values))
     return mx.fast.scaled_dot_product_attention(
         q[None], k, v, scale=scores.scale, mask=mask, sinks=scores.sinks
     )
+
+
+def mlx_product(x: mx.array, weights: Weights) -> mx.array:
+    """The product as MLX's layers compute it."""
+    return multiply(Kernels(), weights, x)
 
 
 def float32_product(x: mx.array, weights: Weights) -> mx.array:
@@ -469,6 +530,7 @@ def has_delta(shapes: Shapes) -> bool:
 ACCEPT = verify_accept.OP
 SAMPLE = verify_accept_sample.OP
 WALK = selector_walk.OP
+TAPE = gated_delta_tape.OP
 TRIALS = (
     Trial(ACCEPT, accept_cases, ACCEPT.reference, comparable=defined_part),
     Trial(SAMPLE, sample_cases, SAMPLE.reference, comparable=defined_part),
@@ -476,16 +538,25 @@ TRIALS = (
     Trial(
         small_m_qmm.OP,
         product_cases,
-        small_m_qmm.product,
+        mlx_product,
         lambda shapes: bool(shapes.linears),
         expected=float32_product,
         alone=last_row,
         row=-1,
         sizes=product_sizes,
+        recorded=True,
     ),
-    Trial(gated_delta_tape.OP, tape_cases, mlx_lm_chain, has_delta, alone=first_rows),
-    Trial(gated_delta_tree.OP, tree_cases, mlx_lm_tree, has_delta, alone=first_rows),
-    Trial(gated_delta_replay.OP, replay_cases, mlx_lm_replay, has_delta),
+    Trial(TAPE, tape_cases, mlx_lm_chain, has_delta, alone=first_rows, before=gates),
+    Trial(
+        gated_delta_tree.OP,
+        tree_cases,
+        mlx_lm_tree,
+        has_delta,
+        alone=first_rows,
+        once=with_tree,
+        before=gates,
+    ),
+    Trial(gated_delta_replay.OP, replay_cases, mlx_lm_replay, has_delta, once=with_values),
     Trial(
         verify_attention.OP,
         attention_cases,
@@ -494,6 +565,7 @@ TRIALS = (
         alone=first_query,
         axis=1,
         sizes=attention_sizes,
+        once=with_mask,
     ),
 )
 

@@ -85,14 +85,14 @@ def from_json(name: str, parts: dict[str, Any]) -> KernelResult:
     """A result from its JSON object. Raises ValueError or TypeError for another object."""
     sizes = tuple(Timed(tuple(size), *rest) for size, *rest in parts.pop("sizes", ()))
     result = KernelResult(**parts, sizes=sizes)
-    timed = [number for timed in sizes for number in (*timed.size, *timed[1:])]
-    numbers = (result.error, result.seconds, result.ratio, *timed)
+    numbers = (result.error, result.seconds, result.ratio, *(n for t in sizes for n in t[1:]))
     if (
         result.name != name
         or not isinstance(result.right, bool)
         or not isinstance(result.reason, str)
         or not (result.right or result.reason)
         or not all(number is None or isinstance(number, int | float) for number in numbers)
+        or not all(isinstance(part, int | str) for timed in sizes for part in timed.size)
     ):
         raise ValueError("this is no result")
     return result
@@ -108,7 +108,7 @@ def entry_of(results: dict[str, KernelResult]) -> dict[str, Any]:
 
 
 STORE = MeasurementStore(
-    "kernels.json", "verdicts", "kernels", format=2, limit=16, parse=results_of, dump=entry_of
+    "kernels.json", "verdicts", "kernels", format=3, limit=16, parse=results_of, dump=entry_of
 )
 
 
