@@ -19,7 +19,7 @@ from dflash_mlx.models.packed import SequencePass
 from dflash_mlx.models.target import Target
 from dflash_mlx.types import Progress, silent
 
-from .cases import TOLERANCE, TRIALS, Case, Sized, Trial, outputs
+from .cases import TOLERANCE, Case, Sized
 from .results import (
     NARROW,
     STARTED,
@@ -33,6 +33,7 @@ from .results import (
 )
 from .shapes import GENERIC, Shapes
 from .timing import Clock, Timed, compare_times, describe_ratio
+from .trials import TRIALS, Trial, outputs
 
 TIME_BUDGET = 2.0  # seconds, at the start of a program
 OnResult = Callable[[KernelResult], None]

@@ -11,7 +11,8 @@ import mlx.core as mx
 from dflash_mlx.kernels.small_m_qmm import Weights
 from dflash_mlx.kernels.source import Launcher, recorded
 
-from .cases import Case, Trial, outputs
+from .cases import Case
+from .trials import Trial, outputs
 
 MAX_TIME_RATIO = 1.05  # to the time of stock MLX; smaller differences are noise
 RUNS = 3  # the time is the median of these

@@ -15,10 +15,10 @@ import dflash_mlx
 from dflash_mlx.kernels import dispatch
 from dflash_mlx.kernels.source import Launcher, MetalLauncher, Source
 from dflash_mlx.selfcheck import cases, results, timing
-from dflash_mlx.selfcheck.cases import TRIALS
 from dflash_mlx.selfcheck.check import prove
 from dflash_mlx.selfcheck.results import KernelResult
 from dflash_mlx.selfcheck.shapes import GENERIC
+from dflash_mlx.selfcheck.trials import TRIALS
 
 from .emulator import Emulator, emulated
 from .ours import Edit, Faulty

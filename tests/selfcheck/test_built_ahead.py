@@ -21,10 +21,11 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import DEVICE_MEMORY_SIZE, MetalLauncher, Source, pad_small
 from dflash_mlx.models.linear import multiply
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.selfcheck.cases import TRIALS, outputs, product_sizes, weights_of
+from dflash_mlx.selfcheck.cases import product_sizes, weights_of
 from dflash_mlx.selfcheck.check import launches
 from dflash_mlx.selfcheck.results import KernelResult, result_key, write_results
 from dflash_mlx.selfcheck.shapes import LinearShape, Shapes
+from dflash_mlx.selfcheck.trials import TRIALS, outputs
 from dflash_mlx.speculation.acceptance import RULES, make_rule
 from dflash_mlx.speculation.drafts import Draft, Independent
 

@@ -19,12 +19,9 @@ from dflash_mlx.kernels.verify_attention import FEW_ROWS, NEAR
 from dflash_mlx.pair import prepare_kernels
 from dflash_mlx.selfcheck import results, timing
 from dflash_mlx.selfcheck.cases import (
-    TRIALS,
     Sized,
-    Trial,
     attention_cases,
     attention_sizes,
-    outputs,
     product_sizes,
     replay_cases,
 )
@@ -39,6 +36,7 @@ from dflash_mlx.selfcheck.results import (
     result_key,
 )
 from dflash_mlx.selfcheck.shapes import GENERIC, AttentionShape, LinearShape, Shapes, linear_shape
+from dflash_mlx.selfcheck.trials import TRIALS, Trial, outputs
 
 CALLS = timing.CALLS
 SHAPES = Shapes(vocab=9, rows=4, dtype="float32")
