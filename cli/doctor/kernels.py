@@ -87,7 +87,6 @@ def check_all(pair: "Pair", out: Output) -> list["KernelResult"]:
             prove_and_keep(
                 pair.target.kernels.launcher or dispatch.MetalLauncher(),
                 Shapes.of(pair.target, pair.drafter),
-                budget=float("inf"),
                 everything=True,
                 on_result=lambda result: spinner.relabel(f"checking {result.name}"),
             )

@@ -7,6 +7,7 @@ fill in; nothing is computed outside them. A draft becomes a token in `Engine._c
 runs in the one thread that owns MLX (worker_thread.py).
 """
 
+import logging
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from time import perf_counter
@@ -17,7 +18,7 @@ import mlx.core as mx
 from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.errors import DFlashError, PromptTooLong, UsageError
-from dflash_mlx.kernels.dispatch import EXACT_ROWS
+from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.acceptance import make_rule
@@ -30,11 +31,14 @@ from .round import ScheduledStep, StepKind, propose
 from .scheduler import Scheduler
 from .sequence import PREFILL_STEP_SIZE, AnswerState, Sequence
 
+log = logging.getLogger(__name__)
+
 
 class Engine:
     """Generates answers for many sequences of one target at once.
 
     passes, rows: how many passes of the target were run so far, and how many tokens they read.
+    between_answers: work that is done step by step while no answer is generated; None if none.
     """
 
     def __init__(self, target: Target, *drafters: Drafter | None, compiler: Compiler | None = None):
@@ -50,6 +54,7 @@ class Engine:
         self.prefill_step_size = PREFILL_STEP_SIZE
         self.passes = 0
         self.rows = 0
+        self.between_answers: Iterator[None] | None = None
         self._passes_ahead: WeakKeyDictionary[Sequence, SequencePass] = WeakKeyDictionary()
         self._running: WeakSet[Sequence] = WeakSet()
 
@@ -220,6 +225,31 @@ class Engine:
         if kept < len(sequence.tokens) and sequence.target_cache.can_rewind(kept):
             sequence.rewind(kept)
         self.prefix_cache.keep(sequence, ended=True)
+
+    def work_between_answers(self) -> bool:
+        """Do one step of `between_answers`. Returns False if none is left, or an answer runs."""
+        if self.between_answers is None or self._running:
+            return False
+        try:
+            next(self.between_answers)
+        except StopIteration:
+            self.between_answers = None
+        except Exception:
+            log.exception("the work between answers failed and was dropped")
+            self.between_answers = None
+        return self.between_answers is not None
+
+    def finish_work(self) -> None:
+        """Do all of `between_answers` now; while an answer runs, nothing."""
+        while self.work_between_answers():
+            pass
+
+    def change_kernels(self, kernels: Kernels) -> None:
+        """Run other kernels from now on, between two answers. Costs of the old ones are dropped."""
+        before = self.target.kernels
+        self.target.kernels = kernels
+        if (kernels.on, kernels.sizes) != (before.on, before.sizes):
+            self.scheduler.forget_latencies()
 
     def _undo(self, sequence: Sequence) -> None:
         """Drop the tokens that were read but not committed, or the whole answer.

@@ -5,8 +5,9 @@ of each operation, `results` the file that keeps the results.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -24,19 +25,90 @@ from .results import (
     NARROW,
     STARTED,
     STORE,
+    UNCHECKED,
     UNTIMED,
     UNUSED,
     KernelResult,
     apply_results,
     result_key,
+    unchecked,
     write_results,
 )
 from .shapes import GENERIC, Shapes
 from .timing import Clock, Timed, compare_times, describe_ratio
 from .trials import TRIALS, Trial, outputs
 
-TIME_BUDGET = 2.0  # seconds, at the start of a program
+# Seconds of a program's start. The first start should take at most 6 s longer than later ones, and
+# a step takes up to 1 s: MLX compiles two libraries for it, half a second each.
+TIME_BUDGET = 5.0
 OnResult = Callable[[KernelResult], None]
+
+
+class PairCheck:
+    """The check of a pair's kernels on this machine; it goes on where the last program ended.
+
+    `on_check` is called with the number of operations that are checked, and of all.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        shapes: Shapes,
+        *,
+        clock: Clock = time.perf_counter,
+        trials: Sequence[Trial] = TRIALS,
+        on_check: Progress = silent,
+    ):
+        assert kernels.launcher is not None
+        self._kernels = kernels
+        self._clock = clock
+        self._on_check = on_check
+        key = result_key(shapes)
+        known = STORE.read().get(key, {})
+        names = [trial.name for trial in trials if trial.fitting(shapes)]
+        self._results = {name: known.get(name, unchecked(name)) for name in names}
+        self._steps = check_steps(
+            kernels.launcher,
+            shapes,
+            self._results,
+            clock=clock,
+            trials=trials,
+            on_result=keeper(key),
+        )
+
+    def run(self, seconds: float) -> bool:
+        """Check until `seconds` have passed, or to the end. Returns whether anything is left."""
+        ends = self._clock() + seconds
+        while self._clock() < ends:
+            if not self.step():
+                return False
+        return not all(result.final for result in self._results.values())
+
+    def step(self) -> bool:
+        """Compare or time one kernel once. Returns False if there was nothing left."""
+        done = sum(result.final for result in self._results.values())
+        if done < len(self._results):
+            self._on_check(done, len(self._results))
+        return next(self._steps, None) is not None
+
+    def kernels(self) -> Kernels:
+        """The pair's kernels: those that are right and fast are enabled, as far as is known."""
+        return apply_results(self._kernels, self._results.values())
+
+
+def keeper(key: str, *, anew: bool = False) -> OnResult:
+    """Writes each result to an entry of the file, until that fails.
+
+    With `anew` the first one replaces the whole entry.
+    """
+    state = {"anew": anew, "kept": True}
+
+    def keep(result: KernelResult) -> None:
+        if state["kept"]:  # else a warning was logged
+            state["kept"] = write_results(key, [result], anew=state["anew"])
+            state["anew"] = False
+
+    return keep
 
 
 def prove(
@@ -44,52 +116,89 @@ def prove(
     shapes: Shapes,
     *,
     clock: Clock = time.perf_counter,
-    budget: float = TIME_BUDGET,
-    known: Mapping[str, KernelResult] | None = None,
     everything: bool = False,
+    timed: bool = True,
     trials: Sequence[Trial] = TRIALS,
     on_result: OnResult = lambda _: None,
 ) -> tuple[KernelResult, ...]:
-    """Check the kernels of the operations that a model of these shapes uses.
+    """Check all kernels now; arguments as `check_steps`. Returns one result for each operation."""
+    results: dict[str, KernelResult] = {}
+    steps = check_steps(
+        launcher,
+        shapes,
+        results,
+        clock=clock,
+        everything=everything,
+        timed=timed,
+        trials=trials,
+        on_result=on_result,
+    )
+    for _ in steps:
+        pass
+    return tuple(results.values())
 
-    First all outputs are compared, then all kernels are timed, until `budget` seconds have passed
-    on `clock`. A kernel that is not timed is not used; pass its result as `known` to a later call,
-    which then only times it, or the remaining sizes. With `everything`, operations that the model
-    does not use are compared too, at `GENERIC` shapes. `on_result` is called before each comparison
-    and timing with the reason `STARTED`, and after it with the result. Returns one result for each
-    operation that was checked.
+
+def check_steps(
+    launcher: Launcher,
+    shapes: Shapes,
+    results: dict[str, KernelResult],
+    *,
+    clock: Clock,
+    trials: Sequence[Trial],
+    on_result: OnResult,
+    everything: bool = False,
+    timed: bool = True,
+) -> Iterator[KernelResult]:
+    """Check the kernels of the operations that a model of these shapes uses, step by step.
+
+    A step is one comparison of outputs, which may compile the kernel, or one timing. It takes
+    `results` from where they are, and yields the operation's new one. One operation after another
+    is compared and timed, in the order of `trials`. In exact mode no kernel is timed, because all
+    that are right are used. With `everything`, operations that the model does not use are compared
+    too, at `GENERIC` shapes, and all also as exact mode launches them. `on_result` is called before
+    each step with the reason `STARTED`, and after it with the result; if the step is interrupted,
+    with the result before it.
     """
-    began = clock()
-    results = dict(known or {})
-    if shapes.exact:
-        trials = [exactly(trial) for trial in trials]
-    tried = {trial: bool(trial.fitting(shapes)) for trial in trials}
-    for trial, used in tried.items():
-        if trial.name in results or not (used or everything):
+
+    def run(result: KernelResult, step: Callable[[KernelResult], KernelResult]) -> KernelResult:
+        on_result(KernelResult(result.name, False, reason=STARTED))
+        try:
+            result = step(result)
+        finally:
+            results[result.name] = result
+            on_result(result)
+        return result
+
+    for trial in trials:
+        used = bool(trial.fitting(shapes))
+        if not (used or everything):
             continue
-        on_result(KernelResult(trial.name, False, reason=STARTED))
-        cases = trial.fitting(shapes if used else GENERIC)
-        result = compare(launcher, trial, cases, bits=shapes.exact)
-        if result.right and everything:
-            result = compare(launcher, exactly(trial), cases, bits=True)
+        result = results.get(trial.name, unchecked(trial.name))
+        if result.reason == UNCHECKED:
+            passed = UNUSED if not used else "" if shapes.exact else UNTIMED
+            cases = trial.fitting(shapes if used else GENERIC)
+            modes = {shapes.exact, shapes.exact or everything}
+            comparisons = [(exact, case) for exact in sorted(modes) for case in cases]
+            for number, (exact, case) in enumerate(comparisons, 1):
+                after = passed if number == len(comparisons) else UNCHECKED
+                result = run(result, comparison(launcher, trial, case, after, exact=exact))
+                yield result
+                if not result.right:
+                    break
+        if result.reason != UNTIMED or not timed:
+            continue
+        if trial.sizes is None:
+            case = trial.fitting(shapes)[-1]
+            result = run(result, partial(measure_times, launcher, trial, case, clock))
+            yield result
+            continue
+        for sized in trial.sizes(shapes):
+            if result.right and sized.size not in {timed.size for timed in result.sizes}:
+                result = run(result, partial(measure_size, launcher, trial, sized, clock))
+                yield result
         if result.right:
-            result = replace(result, reason=UNTIMED if used else UNUSED)
-        results[trial.name] = result
-        on_result(result)
-    # Operations that are timed at several sizes take longest, so they come last.
-    for trial in sorted(tried, key=lambda trial: trial.sizes is not None):
-        result = results.get(trial.name)
-        if result is None or result.final or not tried[trial] or clock() - began >= budget:
-            continue
-        on_result(KernelResult(trial.name, False, reason=STARTED))
-        if trial.sizes is not None and not shapes.exact:
-            ends = began + budget
-            result = measure_sizes(launcher, trial, trial.sizes(shapes), result, clock, ends)
-        else:
-            result = measure_times(launcher, trial, trial.fitting(shapes)[-1], result, clock)
-        results[trial.name] = result
-        on_result(results[trial.name])
-    return tuple(results[trial.name] for trial in tried if trial.name in results)
+            result = run(result, summed)
+            yield result
 
 
 def exactly(trial: Trial) -> Trial:
@@ -97,36 +206,45 @@ def exactly(trial: Trial) -> Trial:
     return replace(trial, op=replace(trial.op, launch=trial.op.launching(exact=True)))
 
 
-def compare(
-    launcher: Launcher, trial: Trial, cases: Sequence[Case], *, bits: bool = False
-) -> KernelResult:
-    """Compare the outputs of a kernel with those of its reference, for all cases.
+def comparison(
+    launcher: Launcher, trial: Trial, case: Case, passed: str, *, exact: bool
+) -> Callable[[KernelResult], KernelResult]:
+    """A step that compares one case; a result that is right has the reason `passed` afterwards."""
+
+    def step(result: KernelResult) -> KernelResult:
+        found = compare(launcher, exactly(trial) if exact else trial, case, bits=exact)
+        if not found.right:
+            return found
+        return replace(found, error=max(found.error or 0.0, result.error or 0.0), reason=passed)
+
+    return step
+
+
+def compare(launcher: Launcher, trial: Trial, case: Case, *, bits: bool = False) -> KernelResult:
+    """Compare the outputs of a kernel with those of its reference, for one case.
 
     With `bits` one row must also have the same bits as in a launch with that row alone.
     """
+    try:
+        got = outputs(trial.op.launch(launcher, *case))
+        alone: list[mx.array] = []
+        if bits and trial.alone:
+            alone = outputs(trial.op.launch(launcher, *trial.alone(*case)))
+        mx.eval(got, alone)
+    except Exception as error:  # after any error the kernel cannot be used
+        return KernelResult(trial.name, False, reason=f"raised {describe_error(error)}")
+    want = outputs((trial.expected or trial.op.reference)(*case))
+    if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
+        return KernelResult(trial.name, False, reason="gives another shape or dtype")
     worst = 0.0
-    for case in cases:
-        try:
-            got = outputs(trial.op.launch(launcher, *case))
-            alone: list[mx.array] = []
-            if bits and trial.alone:
-                alone = outputs(trial.op.launch(launcher, *trial.alone(*case)))
-            mx.eval(got, alone)
-        except Exception as error:  # after any error the kernel cannot be used
-            return KernelResult(trial.name, False, reason=f"raised {describe_error(error)}")
-        want = outputs((trial.expected or trial.op.reference)(*case))
-        if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
-            return KernelResult(trial.name, False, reason="gives another shape or dtype")
-        for ours, theirs in zip(got, want, strict=True):
-            error, allowed = error_and_tolerance(trial.comparable(ours), trial.comparable(theirs))
-            if not error <= allowed:
-                reason = describe_difference(error, theirs)
-                return KernelResult(trial.name, False, error if allowed else None, reason=reason)
-            worst = max(worst, error)
-        if alone and not same_bits(trial, got[0], alone[0]):
-            return KernelResult(
-                trial.name, False, reason="gives a row other bits than that row alone"
-            )
+    for ours, theirs in zip(got, want, strict=True):
+        error, allowed = error_and_tolerance(trial.comparable(ours), trial.comparable(theirs))
+        if not error <= allowed:
+            reason = describe_difference(error, theirs)
+            return KernelResult(trial.name, False, error if allowed else None, reason=reason)
+        worst = max(worst, error)
+    if alone and not same_bits(trial, got[0], alone[0]):
+        return KernelResult(trial.name, False, reason="gives a row other bits than that row alone")
     return KernelResult(trial.name, True, worst)
 
 
@@ -174,7 +292,7 @@ def describe_error(error: Exception) -> str:
 
 
 def measure_times(
-    launcher: Launcher, trial: Trial, case: Case, result: KernelResult, clock: Clock
+    launcher: Launcher, trial: Trial, case: Case, clock: Clock, result: KernelResult
 ) -> KernelResult:
     """The result with the time of the kernel at one case."""
     try:
@@ -184,41 +302,27 @@ def measure_times(
     return replace(result, seconds=ours, ratio=ratio, reason=describe_ratio(ratio))
 
 
-def measure_sizes(
-    launcher: Launcher,
-    trial: Trial,
-    sizes: Iterable[Sized],
-    result: KernelResult,
-    clock: Clock,
-    ends: float,
+def measure_size(
+    launcher: Launcher, trial: Trial, sized: Sized, clock: Clock, result: KernelResult
 ) -> KernelResult:
-    """The result with the times of the sizes that are not timed yet.
+    """The result with the time of the kernel at one more size."""
+    size, weight, case = sized
+    try:
+        timed = Timed(size, weight, *compare_times(launcher, trial, case, clock))
+    except Exception as error:
+        return replace(result, right=False, reason=f"raised {describe_error(error)}")
+    return replace(result, sizes=(*result.sizes, timed))
 
-    Starts no further size after the time `ends` of the clock.
-    """
-    by_size = {timed.size: timed for timed in result.sizes}
-    for size, weight, case in sizes:
-        if size in by_size:
-            continue
-        if clock() >= ends:
-            return replace(result, sizes=(*by_size.values(),))
-        try:
-            by_size[size] = Timed(size, weight, *compare_times(launcher, trial, case, clock))
-        except Exception as error:
-            return replace(result, right=False, reason=f"raised {describe_error(error)}")
-    if not by_size:
+
+def summed(result: KernelResult) -> KernelResult:
+    """The result after all sizes: means of the times, and the reason why the kernel is not used."""
+    if not result.sizes:
         return replace(result, reason=NARROW)
-    total = sum(timed.weight for timed in by_size.values())
-    seconds = sum(timed.weight * timed.seconds for timed in by_size.values()) / total
-    ratio = sum(timed.weight * timed.ratio for timed in by_size.values()) / total
-    won = any(timed.won for timed in by_size.values())
-    return replace(
-        result,
-        seconds=seconds,
-        ratio=ratio,
-        reason="" if won else describe_ratio(ratio),
-        sizes=(*by_size.values(),),
-    )
+    total = sum(timed.weight for timed in result.sizes)
+    seconds = sum(timed.weight * timed.seconds for timed in result.sizes) / total
+    ratio = sum(timed.weight * timed.ratio for timed in result.sizes) / total
+    reason = "" if result.won else describe_ratio(ratio)
+    return replace(result, seconds=seconds, ratio=ratio, reason=reason)
 
 
 # Building the kernels that a pair uses, so that the first answer does not wait for it
@@ -300,59 +404,17 @@ def equal_bits(a: mx.array, b: mx.array) -> bool:
     return a.dtype == b.dtype and bool(mx.array_equal(a.view(unsigned), b.view(unsigned)))
 
 
-def proven(
-    kernels: Kernels,
-    shapes: Shapes,
-    *,
-    clock: Clock = time.perf_counter,
-    trials: Sequence[Trial] = TRIALS,
-    on_kernels: Progress = silent,
-) -> Kernels:
-    """Disable the kernels that are wrong or slow at these shapes on this machine.
-
-    Results are read from the file; missing ones are determined now and written to it. `on_kernels`
-    is called with the number of operations that were compared, and of all.
-    """
-    assert kernels.launcher is not None
-    known = STORE.read().get(result_key(shapes), {})
-    used = [trial.name for trial in trials if trial.fitting(shapes)]
-    compared = set[str]()
-
-    def report(result: KernelResult) -> None:
-        on_kernels(len(compared), len(used))
-        compared.add(result.name)
-
-    if not all(name in known and known[name].final for name in used):
-        options: dict[str, Any] = {"known": known, "clock": clock, "trials": trials}
-        results = prove_and_keep(kernels.launcher, shapes, on_result=report, **options)
-        known = {result.name: result for result in results}
-    return apply_results(kernels, [known[name] for name in used])
-
-
 def prove_and_keep(
-    launcher: Launcher,
-    shapes: Shapes,
-    *,
-    on_result: OnResult = lambda _: None,
-    known: Mapping[str, KernelResult] | None = None,
-    **options: Any,
+    launcher: Launcher, shapes: Shapes, *, on_result: OnResult = lambda _: None, **options: Any
 ) -> tuple[KernelResult, ...]:
-    """As `prove`; also writes each result to the file at once.
+    """As `prove`; also writes each result to the file at once, in place of older ones.
 
     `STARTED` is written first, so that a kernel that crashes the process is off at the next start.
-    An exception, such as Ctrl-C, empties the entry.
     """
-    key = result_key(shapes)
-    kept = write_results(key, anew=not known)
+    keep = keeper(result_key(shapes), anew=True)
 
-    def keep(result: KernelResult) -> None:
-        if kept:  # else a warning was logged
-            write_results(key, [result])
+    def both(result: KernelResult) -> None:
+        keep(result)
         on_result(result)
 
-    try:
-        return prove(launcher, shapes, on_result=keep, known=known, **options)
-    except BaseException:
-        if kept:
-            write_results(key, anew=True)
-        raise
+    return prove(launcher, shapes, on_result=both, **options)

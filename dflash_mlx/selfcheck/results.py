@@ -18,7 +18,8 @@ from .shapes import Shapes
 from .timing import Timed
 
 UNUSED = "this model does not use it"
-UNTIMED = "not timed yet: the time was spent"
+UNCHECKED = "not checked yet"
+UNTIMED = "not timed yet"
 NARROW = "all matrices are too narrow for it"
 STARTED = "its last check did not end"
 
@@ -31,8 +32,8 @@ class KernelResult:
     output from the reference's, divided by the larger of 1 and the absolute value of the reference;
     None if integers differ or nothing was compared. seconds: per call, ratio: to the time of stock
     MLX; None if not timed. reason: why the kernel is not used; empty if it is used. sizes: if it
-    was timed at several, it is used where it is faster, and `seconds` and `ratio` are means of all
-    sizes, weighted by their bytes.
+    is timed at several, it is used where it is faster, also while others are not timed yet.
+    `seconds` and `ratio` are then means of all sizes, weighted by their bytes.
     """
 
     name: str
@@ -46,12 +47,22 @@ class KernelResult:
     @property
     def final(self) -> bool:
         """Whether the check is complete: compared, and timed if needed."""
-        return self.reason != UNTIMED
+        return self.reason not in (UNCHECKED, UNTIMED)
+
+    @property
+    def won(self) -> frozenset[tuple[int | str, ...]]:
+        """The sizes at which the kernel is faster than stock MLX."""
+        return frozenset(timed.size for timed in self.sizes if timed.won)
 
     @property
     def used(self) -> bool:
         """Whether the model uses the operation."""
         return self.reason != UNUSED
+
+
+def unchecked(name: str) -> KernelResult:
+    """The result of an operation before its check."""
+    return KernelResult(name, True, reason=UNCHECKED)
 
 
 # The file of this machine's kernel results, so that each kernel is checked only once.
@@ -139,10 +150,11 @@ def apply_results(kernels: Kernels, results: Iterable[KernelResult]) -> Kernels:
     wrong = set()
     sizes = dict[str, frozenset[Any]]()
     for result in results:
-        if not result.reason or (kernels.exact and result.right):
+        fast = not result.reason or (result.reason == UNTIMED and result.won)
+        if fast or (kernels.exact and result.right and result.reason != UNCHECKED):
             on.add(result.name)
             if result.sizes and not kernels.exact:
-                sizes[result.name] = frozenset(timed.size for timed in result.sizes if timed.won)
+                sizes[result.name] = result.won
         else:
             off[result.name] = result.reason
             if not result.right:

@@ -208,10 +208,8 @@ ACCEPT = verify_accept.OP
 SAMPLE = verify_accept_sample.OP
 WALK = selector_walk.OP
 TAPE = gated_delta_tape.OP
+# In the order of the check: first what gains most.
 TRIALS = (
-    Trial(ACCEPT, accept_cases, ACCEPT.reference, comparable=defined_part),
-    Trial(SAMPLE, sample_cases, SAMPLE.reference, comparable=defined_part),
-    Trial(WALK, walk_cases, WALK.reference, lambda shapes: shapes.selector is not None),
     Trial(
         small_m_qmm.OP,
         product_cases,
@@ -222,6 +220,16 @@ TRIALS = (
         row=-1,
         sizes=product_sizes,
         recorded=True,
+    ),
+    Trial(
+        verify_attention.OP,
+        attention_cases,
+        mlx_attention,
+        lambda shapes: bool(shapes.attention),
+        alone=first_query,
+        axis=1,
+        sizes=attention_sizes,
+        once=with_mask,
     ),
     Trial(TAPE, tape_cases, mlx_lm_chain, has_delta, alone=first_rows, before=gates),
     Trial(
@@ -234,16 +242,9 @@ TRIALS = (
         before=gates,
     ),
     Trial(gated_delta_replay.OP, replay_cases, mlx_lm_replay, has_delta, once=with_values),
-    Trial(
-        verify_attention.OP,
-        attention_cases,
-        mlx_attention,
-        lambda shapes: bool(shapes.attention),
-        alone=first_query,
-        axis=1,
-        sizes=attention_sizes,
-        once=with_mask,
-    ),
+    Trial(ACCEPT, accept_cases, ACCEPT.reference, comparable=defined_part),
+    Trial(SAMPLE, sample_cases, SAMPLE.reference, comparable=defined_part),
+    Trial(WALK, walk_cases, WALK.reference, lambda shapes: shapes.selector is not None),
 )
 
 

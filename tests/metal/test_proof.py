@@ -63,7 +63,7 @@ class Neighbourly(MetalLauncher):
 def result_of(name: str, launcher: Launcher) -> KernelResult:
     """What the proof makes of one operation, at the generic shapes."""
     with emulated(strict=False):
-        (found,) = prove(launcher, GENERIC, trials=(TRIAL[name],), budget=0.0)
+        (found,) = prove(launcher, GENERIC, trials=(TRIAL[name],), timed=False)
     return found
 
 
@@ -99,7 +99,7 @@ def test_bits_of_a_row_alone(name: str) -> None:
     ):
         with emulated(strict=False):
             shapes = replace(GENERIC, exact=exact)
-            (found,) = prove(launcher, shapes, trials=(TRIAL[name],), budget=0.0)
+            (found,) = prove(launcher, shapes, trials=(TRIAL[name],), timed=False)
         assert found.right == right, found.reason
         assert right or "alone" in found.reason
 
@@ -119,7 +119,7 @@ def test_a_kernel_that_raises_for_a_row_alone_is_wrong() -> None:
     several = replace(trial, cases=lambda shapes: [c for c in trial.cases(shapes) if len(c[0]) > 1])
     with emulated(strict=False):
         shapes = replace(GENERIC, exact=True)
-        (found,) = prove(Lonely(), shapes, trials=(several,), budget=0.0)
+        (found,) = prove(Lonely(), shapes, trials=(several,), timed=False)
     assert not found.right
     assert found.reason.startswith("raised RuntimeError")
 
@@ -191,5 +191,6 @@ def test_doctor_and_answers_with_a_broken_kernel(
     results.STORE.path.unlink()
     said = run(*ask)
     assert said["tokens"] == wanted["tokens"]
-    assert set(said["kernels"]["off"].values()) <= {results.UNTIMED}  # slow machines time no more
+    off = set(said["kernels"]["off"].values())
+    assert off <= {results.UNTIMED, results.UNCHECKED}  # slow machines check no more
     assert any("argmax" in record.launch.name for record in emulated_mac.records)

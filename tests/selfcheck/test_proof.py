@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,18 +25,21 @@ from dflash_mlx.selfcheck.cases import (
     product_sizes,
     replay_cases,
 )
-from dflash_mlx.selfcheck.check import error_and_tolerance, prove, proven
+from dflash_mlx.selfcheck.check import TIME_BUDGET, PairCheck, error_and_tolerance, prove
 from dflash_mlx.selfcheck.results import (
     STARTED,
     STORE,
+    UNCHECKED,
     UNTIMED,
     UNUSED,
     KernelResult,
     latest_results,
     result_key,
+    unchecked,
 )
 from dflash_mlx.selfcheck.shapes import GENERIC, AttentionShape, LinearShape, Shapes, linear_shape
 from dflash_mlx.selfcheck.trials import TRIALS, Trial, outputs
+from dflash_mlx.types import Progress, silent
 
 CALLS = timing.CALLS
 SHAPES = Shapes(vocab=9, rows=4, dtype="float32")
@@ -75,9 +78,18 @@ class Device:
     def prove(self, *names: str, **options: Any) -> dict[str, KernelResult]:
         """The verdicts on some operations."""
         trials = tuple(self.trial(name) for name in names)
-        given: Any = {"clock": self.clock, "budget": 1000.0, "trials": trials, **options}
+        given: Any = {"clock": self.clock, "trials": trials, **options}
         device: Any = self
         return {result.name: result for result in prove(device, SHAPES, **given)}
+
+    def check(
+        self, trials: Sequence[Trial], *, exact: bool = False, on_check: Progress = silent
+    ) -> PairCheck:
+        """The check of a pair at a program's start."""
+        launcher: Any = self
+        kernels = Kernels(launcher, exact=exact, on=frozenset())
+        shapes = replace(SHAPES, exact=exact)
+        return PairCheck(kernels, shapes, clock=self.clock, trials=trials, on_check=on_check)
 
 
 def test_what_is_right_and_fast_is_used() -> None:
@@ -131,24 +143,37 @@ def test_what_is_slow_is_not_used() -> None:
     assert Device(cost={"double": 1.04}).prove("double")["double"].reason == ""
 
 
-def test_results_come_before_times_and_times_end_with_the_budget() -> None:
-    """All are compared, even late; what is not timed is off, and is timed the next time."""
+def test_one_operation_after_another_until_the_time_is_spent() -> None:
+    """What is not checked is off, and not wrong; a later start goes on where this one ended."""
     device = Device()
-    found = device.prove("a", "b", "c", budget=20.0)
-    assert device.ran[:6] == ["a", "a", "b", "b", "c", "c"]
-    assert [found[name].reason for name in "abc"] == ["", UNTIMED, UNTIMED]
-    assert all(result.right for result in found.values())
-    device.ran.clear()
-    again = device.prove("a", "b", "c", budget=20.0, known=found)
-    assert [again[name].reason for name in "abc"] == ["", "", UNTIMED]
-    assert set(device.ran) == {"b"}
+    trials = [device.trial(name) for name in "abc"]
+    whole = device.check(trials)
+    seconds = []
+    while whole.step():
+        seconds.append(device.now - sum(seconds))
+    assert not whole.run(1.0)
+    compared, timed = 0.5, CALLS * (timing.RUNS + 1) * 1.5
+    assert seconds == [compared, compared, timed] * 3
+    STORE.path.unlink()
+    for budget, on, off in (
+        (0.4, "", dict.fromkeys("abc", UNCHECKED)),
+        (1.0, "", {"a": UNTIMED} | dict.fromkeys("bc", UNCHECKED)),
+        (1.0, "a", dict.fromkeys("bc", UNCHECKED)),
+        (3 * timed, "abc", {}),
+    ):
+        check = device.check(trials)
+        device.ran.clear()
+        assert check.run(budget) is bool(off)
+        kernels = check.kernels()
+        assert (kernels.on, kernels.off, kernels.wrong) == ({*on}, off, frozenset())
+    assert {*device.ran} == {"b", "c"}
 
 
 def test_only_what_the_model_uses_is_timed() -> None:
     """Others are compared when somebody asks for everything."""
     device = Device()
     trials = (device.trial("used"), device.trial("unused", needs=False))
-    options: Any = {"clock": device.clock, "trials": trials, "budget": 99.0}
+    options: Any = {"clock": device.clock, "trials": trials}
     assert list(device.prove(**options)) == ["used"]
     every: Any = [replace(trials[1], needs=lambda shapes: shapes is GENERIC)]
     found = device.prove(**{**options, "trials": every}, everything=True)
@@ -185,7 +210,7 @@ def test_a_kernel_is_used_at_the_sizes_where_it_won() -> None:
     device = Device()
     trial = sized(device, "product", TIMES)
     launcher: Any = device
-    (found,) = prove(launcher, SHAPES, clock=device.clock, budget=1e3, trials=[trial])
+    (found,) = prove(launcher, SHAPES, clock=device.clock, trials=[trial])
     assert found.reason == ""
     assert found.ratio == pytest.approx(0.1 * 0.5 + 0.6 * 0.9 + 0.3 * 1.4)
     for exact, runs in ((False, [True, True, False]), (True, [True] * 3)):
@@ -197,27 +222,29 @@ def test_a_kernel_is_used_at_the_sizes_where_it_won() -> None:
     assert fault.launches(trial.op, X)  # one verdict for all would run it where it loses
     lost = {size: (bytes_read, 1.4) for size, (bytes_read, _) in TIMES.items()}
     trial = sized(device, "product", lost)
-    (found,) = prove(launcher, SHAPES, clock=device.clock, budget=1e3, trials=[trial])
+    (found,) = prove(launcher, SHAPES, clock=device.clock, trials=[trial])
     assert found.reason == "1.4x as slow as MLX's own"
 
 
 def test_sizes_that_are_left_are_timed_at_the_next_start() -> None:
-    """Those that are known are not timed again, and are kept in the file."""
+    """Those that are known are in use, are not timed again, and are kept in the file."""
     device = Device()
-    launcher: Any = device
-    options: Any = {"clock": device.clock, "trials": [sized(device, "product", TIMES)]}
-    kernels = Kernels(launcher, on=frozenset())
-    counts, now = [], kernels
-    for _ in range(8):
+    trial = sized(device, "product", TIMES)
+    for count, won in enumerate([set(), {(1,)}, {(1,), (2,)}, {(1,), (2,)}]):
         device.ran.clear()
-        now = proven(kernels, SHAPES, **options)
-        counts.append(len(STORE.read()[result_key(SHAPES)]["product"].sizes))
-        if counts[-1] < 3:
-            assert now.off == {"product": UNTIMED}
-    assert counts[-1] == 3
-    assert sorted({*counts}) == [1, 2, 3][-len({*counts}) :]
+        check = device.check([trial])
+        assert check.step()  # the comparison, of three numbers, or the next size
+        assert {*device.ran} == {f"product {count or 3}"}
+        assert len(STORE.read()[result_key(SHAPES)]["product"].sizes) == count
+        kernels = check.kernels()
+        assert kernels.sizes == ({"product": won} if won else {})
+        assert kernels.off == ({} if won else {"product": UNTIMED})
+    check = device.check([trial])
+    device.ran.clear()
+    assert check.step()  # the means
+    assert not check.step()
     assert not device.ran
-    assert now.sizes == {"product": {(1,), (2,)}}
+    assert STORE.read()[result_key(SHAPES)]["product"].ratio == pytest.approx(1.01)
 
 
 def test_sizes_of_a_model_are_all_its_matrices() -> None:
@@ -352,13 +379,12 @@ def test_the_largest_threadgroup_is_tried(kind: AttentionShape, threads: int) ->
 def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernels]:
     """What a start of the program makes of a device's kernels."""
 
-    def run(device: Device, *names: str, exact: bool = False) -> Kernels:
+    def run(device: Device, *names: str, **options: Any) -> Kernels:
         device.ran.clear()
         device.now = 0.0
-        launcher: Any = device
-        trials = [device.trial(name) for name in names]
-        kernels = Kernels(launcher, exact=exact, on=frozenset())
-        return proven(kernels, SHAPES, clock=device.clock, trials=trials)
+        check = device.check([device.trial(name) for name in names], **options)
+        check.run(TIME_BUDGET)
+        return check.kernels()
 
     return run
 
@@ -369,8 +395,12 @@ def test_the_second_start_launches_nothing(
     """Until MLX is another one, or a kernel's text."""
     device = Device({"wrong": lambda x: 3 * x}, {"good": 0.01, "slow": 0.02, "wrong": 0.1})
     device.stock = lambda x: [setattr(device, "now", device.now + 0.015), 2 * x][1]
+    names = ("good", "slow", "wrong")
+    counts = list[tuple[int, int]]()
     for ran in (True, False):
-        kernels = start(device, "good", "slow", "wrong")
+        kernels = start(device, *names, on_check=lambda *count: counts.append(count))
+        assert sorted({*counts}) == [(done, 3) for done in range(3)] * ran
+        counts.clear()
         assert bool(device.ran) is ran
         assert kernels.on == {"good"}
         assert kernels.wrong == {"wrong"}
@@ -390,16 +420,6 @@ def test_the_second_start_launches_nothing(
             assert not device.ran
 
 
-def test_what_was_not_timed_is_timed_later(start: Callable[..., Kernels]) -> None:
-    """Each start goes on where the last one ended; a result is not looked at twice."""
-    device = Device()
-    used: list[Any] = [start(device, "a", "b", "c").on for _ in range(4)]
-    assert used == [frozenset(), {"a"}, {"a", "b"}, {"a", "b", "c"}]
-    assert set(device.ran) == {"c"}
-    start(device, "a", "b", "c")
-    assert not device.ran
-
-
 def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) -> None:
     """Nothing can be written after it; a user who breaks off is no such case."""
 
@@ -412,7 +432,7 @@ def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) ->
     with pytest.raises(KeyboardInterrupt):
         start(device, "crash")
     assert seen == [KernelResult("crash", False, reason=STARTED)]
-    assert not STORE.read()[result_key(SHAPES)]
+    assert STORE.read()[result_key(SHAPES)] == {"crash": unchecked("crash")}
     results.write_results(result_key(SHAPES), seen)
     kernels = start(device, "crash")
     assert not device.ran
@@ -464,7 +484,11 @@ def test_a_folder_that_cannot_be_written_to(
 
 def test_nothing_happens_without_a_launcher() -> None:
     """On Linux nothing is proven, and nothing is built."""
-    prepare_kernels(tiny.golden_pair("qwen3_full"), lambda *_: pytest.fail("it is proven"))
+
+    def fail(*_: int) -> None:
+        pytest.fail("it is checked")
+
+    prepare_kernels(tiny.golden_pair("qwen3_full"), fail, fail)
     assert not STORE.path.exists()
 
 
