@@ -303,8 +303,8 @@ def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> Non
     target = pair.target
     if target.kernels.launcher is not None:
         shapes = Shapes.of(target, pair.drafter)
-        check = PairCheck(target.kernels, shapes, on_check=on_check)
-        is_left = check.run(inf if target.kernels.exact else TIME_BUDGET)
+        check = PairCheck(target.kernels, shapes)
+        is_left = check.run(inf if target.kernels.exact else TIME_BUDGET, on_check)
         target.kernels = check.kernels()
         build(target.kernels, shapes, on_kernels=on_kernels)
         if is_left and not isinstance(target, LeaderTarget):  # all ranks run the same kernels

@@ -6,7 +6,7 @@ of each operation, `results` the file that keeps the results.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -45,10 +45,7 @@ OnResult = Callable[[KernelResult], None]
 
 
 class PairCheck:
-    """The check of a pair's kernels on this machine; it goes on where the last program ended.
-
-    `on_check` is called with the number of operations that are checked, and of all.
-    """
+    """The check of a pair's kernels on this machine; it goes on where the last program ended."""
 
     def __init__(
         self,
@@ -57,12 +54,10 @@ class PairCheck:
         *,
         clock: Clock = time.perf_counter,
         trials: Sequence[Trial] = TRIALS,
-        on_check: Progress = silent,
     ):
         assert kernels.launcher is not None
         self._kernels = kernels
         self._clock = clock
-        self._on_check = on_check
         key = result_key(shapes)
         known = STORE.read().get(key, {})
         names = [trial.name for trial in trials if trial.fitting(shapes)]
@@ -73,22 +68,25 @@ class PairCheck:
             self._results,
             clock=clock,
             trials=trials,
-            on_result=keeper(key),
+            on_result=Keeper(key),
         )
 
-    def run(self, seconds: float) -> bool:
-        """Check until `seconds` have passed, or to the end. Returns whether anything is left."""
+    def run(self, seconds: float, on_check: Progress = silent) -> bool:
+        """Check until `seconds` have passed, or to the end. Returns whether anything is left.
+
+        `on_check` is called with the number of operations that are checked, and of all.
+        """
         ends = self._clock() + seconds
-        while self._clock() < ends:
-            if not self.step():
-                return False
-        return not all(result.final for result in self._results.values())
+        total = len(self._results)
+        while (done := sum(result.final for result in self._results.values())) < total:
+            if self._clock() >= ends:
+                return True
+            on_check(done, total)
+            self.step()
+        return False
 
     def step(self) -> bool:
         """Compare or time one kernel once. Returns False if there was nothing left."""
-        done = sum(result.final for result in self._results.values())
-        if done < len(self._results):
-            self._on_check(done, len(self._results))
         return next(self._steps, None) is not None
 
     def kernels(self) -> Kernels:
@@ -96,19 +94,21 @@ class PairCheck:
         return apply_results(self._kernels, self._results.values())
 
 
-def keeper(key: str, *, anew: bool = False) -> OnResult:
-    """Writes each result to an entry of the file, until that fails.
+@dataclass(slots=True)
+class Keeper:
+    """Writes results to an entry of the file, until that fails, which the log says.
 
     With `anew` the first one replaces the whole entry.
     """
-    state = {"anew": anew, "kept": True}
 
-    def keep(result: KernelResult) -> None:
-        if state["kept"]:  # else a warning was logged
-            state["kept"] = write_results(key, [result], anew=state["anew"])
-            state["anew"] = False
+    key: str
+    anew: bool = False
+    fails: bool = False
 
-    return keep
+    def __call__(self, result: KernelResult) -> None:
+        if not self.fails:
+            self.fails = not write_results(self.key, [result], anew=self.anew)
+            self.anew = False
 
 
 def prove(
@@ -411,7 +411,7 @@ def prove_and_keep(
 
     `STARTED` is written first, so that a kernel that crashes the process is off at the next start.
     """
-    keep = keeper(result_key(shapes), anew=True)
+    keep = Keeper(result_key(shapes), anew=True)
 
     def both(result: KernelResult) -> None:
         keep(result)

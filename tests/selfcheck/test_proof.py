@@ -82,14 +82,12 @@ class Device:
         device: Any = self
         return {result.name: result for result in prove(device, SHAPES, **given)}
 
-    def check(
-        self, trials: Sequence[Trial], *, exact: bool = False, on_check: Progress = silent
-    ) -> PairCheck:
+    def check(self, trials: Sequence[Trial], *, exact: bool = False) -> PairCheck:
         """The check of a pair at a program's start."""
         launcher: Any = self
         kernels = Kernels(launcher, exact=exact, on=frozenset())
         shapes = replace(SHAPES, exact=exact)
-        return PairCheck(kernels, shapes, clock=self.clock, trials=trials, on_check=on_check)
+        return PairCheck(kernels, shapes, clock=self.clock, trials=trials)
 
 
 def test_what_is_right_and_fast_is_used() -> None:
@@ -379,11 +377,13 @@ def test_the_largest_threadgroup_is_tried(kind: AttentionShape, threads: int) ->
 def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernels]:
     """What a start of the program makes of a device's kernels."""
 
-    def run(device: Device, *names: str, **options: Any) -> Kernels:
+    def run(
+        device: Device, *names: str, exact: bool = False, on_check: Progress = silent
+    ) -> Kernels:
         device.ran.clear()
         device.now = 0.0
-        check = device.check([device.trial(name) for name in names], **options)
-        check.run(TIME_BUDGET)
+        check = device.check([device.trial(name) for name in names], exact=exact)
+        check.run(TIME_BUDGET, on_check)
         return check.kernels()
 
     return run
