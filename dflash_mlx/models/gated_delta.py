@@ -9,6 +9,7 @@ from mlx_lm.models.gated_delta import compute_g, gated_delta_ops, gated_delta_up
 
 from dflash_mlx.kernels import gated_delta_replay, gated_delta_tape, gated_delta_tree
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.source import DEVICE_MEMORY_SIZE
 
 from .cache.tree_pass import TreePass
 
@@ -173,7 +174,10 @@ def replay(tapes: Sequence[Writes], rows: Sequence[int]) -> list[State]:
     `rows`: the first rows of the pass, or a path if it read a tree. It runs one operation per
     layer: stacking the layers for a single operation would copy every state two more times.
     """
-    path = mx.array([*rows], mx.int32)
+    unused: list[int] = []  # so that no launch has to pad the path again
+    if any(tape.kernels.enables(gated_delta_replay.OP) for tape in tapes):
+        unused = [0] * (DEVICE_MEMORY_SIZE - len(rows))
+    path = mx.array([*rows, *unused], mx.int32)
     count = mx.array([len(rows)], mx.int32)
     states: list[State] = []
     for tape in tapes:
