@@ -1,7 +1,7 @@
 """The self-check: compares every kernel with its reference and with the time of stock MLX.
 
-A kernel is not used if its results differ, if it raises, or if it is slower. `cases` has the inputs
-of each operation, `results` the file that keeps the results.
+A kernel is not used if its results differ, if it raises, or if it is slower. `trials` says what is
+compared and timed, `timing` how, and `results` keeps the results in a file.
 """
 
 import time

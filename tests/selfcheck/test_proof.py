@@ -5,12 +5,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 import pytest
 import tiny
 
+from dflash_mlx.distributed.leader import LeaderTarget
 from dflash_mlx.kernels import small_m_qmm, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.small_m_qmm import BUCKETS, MOST_COLUMNS
@@ -25,7 +27,13 @@ from dflash_mlx.selfcheck.cases import (
     product_sizes,
     replay_cases,
 )
-from dflash_mlx.selfcheck.check import TIME_BUDGET, PairCheck, error_and_tolerance, prove
+from dflash_mlx.selfcheck.check import (
+    TIME_BUDGET,
+    PairCheck,
+    build,
+    error_and_tolerance,
+    prove,
+)
 from dflash_mlx.selfcheck.results import (
     STARTED,
     STORE,
@@ -480,6 +488,37 @@ def test_a_folder_that_cannot_be_written_to(
     STORE.path.parent.write_text("a file where the folder should be")
     assert start(Device({}, {"a": 0.01}), "a").on == {"a"}
     assert caplog.text.count("cannot be kept") == 1
+
+
+@pytest.mark.parametrize("sort", ["one Mac", "several Macs", "exact"])
+def test_what_is_left_is_checked_between_answers(
+    monkeypatch: pytest.MonkeyPatch, sort: str
+) -> None:
+    """Not on several Macs, whose ranks run equal kernels. Exact mode only compares, but all."""
+    device = Device()
+    trials = [device.trial(name) for name in "abc"]
+    given: Any = {"trials": trials, "clock": device.clock}
+    monkeypatch.setattr("dflash_mlx.pair.PairCheck", partial(PairCheck, **given))
+    monkeypatch.setattr("dflash_mlx.pair.build", partial(build, trials=trials))
+    pair = tiny.make_pair(tiny.make_target("qwen3"), None)
+    launcher: Any = device
+    exact = sort == "exact"
+    pair.target.kernels = Kernels(launcher, exact=exact, on=frozenset())
+    if sort == "several Macs":
+        pair.target.__class__ = LeaderTarget
+    counts: list[tuple[int, int]] = []
+    prepare_kernels(pair, silent, lambda *count: counts.append(count))
+    left = pair.engine.between_answers is not None
+    assert left is (sort == "one Mac")
+    assert pair.target.kernels.on == ({*"abc"} if exact else {"a"})
+    assert all(done < 3 for done, _ in counts)
+    if exact:
+        assert "".join(device.ran) == 2 * "aabbcc"  # compared, then built
+        return
+    counts.clear()
+    pair.engine.finish_work()
+    assert pair.target.kernels.on == ({*"abc"} if left else {"a"})
+    assert not counts  # a chat is on the screen
 
 
 def test_nothing_happens_without_a_launcher() -> None:
