@@ -308,12 +308,12 @@ def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> Non
         target.kernels = check.kernels()
         build(target.kernels, shapes, on_kernels=on_kernels)
         if is_left and not isinstance(target, LeaderTarget):  # all ranks run the same kernels
-            pair.engine.between_answers = finish_check(check, target, pair.engine)
+            pair.engine.between_answers = finish_check(check, pair.engine)
     if target.kernels.exact:
         check_exact(target, pair.target_name)
 
 
-def finish_check(check: PairCheck, target: Target, engine: Engine) -> Iterator[None]:
+def finish_check(check: PairCheck, engine: Engine) -> Iterator[None]:
     """Finish a check step by step, then use the kernels that it has found."""
     while check.step():
         yield

@@ -234,8 +234,8 @@ class Engine:
             next(self.between_answers)
         except StopIteration:
             self.between_answers = None
-        except Exception:
-            log.exception("the work between answers failed and was dropped")
+        except Exception as error:
+            log.warning("the work between answers was dropped: %r", error)
             self.between_answers = None
         return self.between_answers is not None
 

@@ -194,7 +194,7 @@ class Scheduler:
 
     def refresh(self, policy: Policy, depth: int) -> None:
         """Give a policy of the mode auto the known latencies at a depth."""
-        if isinstance(policy, AdaptivePolicy):
+        if isinstance(policy, AdaptivePolicy) and policy in self._tables:  # else it was dropped
             latencies = self._tables[policy].estimate(depth)
             if latencies is not None and latencies is not self._latencies.get(policy):
                 self._latencies[policy] = latencies

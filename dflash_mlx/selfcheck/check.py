@@ -42,6 +42,7 @@ from .trials import TRIALS, Trial, outputs
 # a step takes up to 1 s: MLX compiles two libraries for it, half a second each.
 TIME_BUDGET = 5.0
 OnResult = Callable[[KernelResult], None]
+Step = Callable[[KernelResult], KernelResult]
 
 
 class PairCheck:
@@ -160,7 +161,7 @@ def check_steps(
     with the result before it.
     """
 
-    def run(result: KernelResult, step: Callable[[KernelResult], KernelResult]) -> KernelResult:
+    def run(result: KernelResult, step: Step) -> KernelResult:
         on_result(KernelResult(result.name, False, reason=STARTED))
         try:
             result = step(result)
@@ -176,29 +177,20 @@ def check_steps(
         result = results.get(trial.name, unchecked(trial.name))
         if result.reason == UNCHECKED:
             passed = UNUSED if not used else "" if shapes.exact else UNTIMED
+            modes = sorted({shapes.exact, shapes.exact or everything})
             cases = trial.fitting(shapes if used else GENERIC)
-            modes = {shapes.exact, shapes.exact or everything}
-            comparisons = [(exact, case) for exact in sorted(modes) for case in cases]
-            for number, (exact, case) in enumerate(comparisons, 1):
-                after = passed if number == len(comparisons) else UNCHECKED
-                result = run(result, comparison(launcher, trial, case, after, exact=exact))
+            for step in comparisons(launcher, trial, cases, modes, passed):
+                result = run(result, step)
                 yield result
                 if not result.right:
                     break
-        if result.reason != UNTIMED or not timed:
-            continue
-        if trial.sizes is None:
-            case = trial.fitting(shapes)[-1]
-            result = run(result, partial(measure_times, launcher, trial, case, clock))
-            yield result
-            continue
-        for sized in trial.sizes(shapes):
-            if result.right and sized.size not in {timed.size for timed in result.sizes}:
-                result = run(result, partial(measure_size, launcher, trial, sized, clock))
+            del cases  # their arrays were evaluated
+        if result.reason == UNTIMED and timed:
+            for step in timings(launcher, trial, shapes, result, clock):
+                result = run(result, step)
                 yield result
-        if result.right:
-            result = run(result, summed)
-            yield result
+                if not result.right:
+                    break
 
 
 def exactly(trial: Trial) -> Trial:
@@ -206,18 +198,29 @@ def exactly(trial: Trial) -> Trial:
     return replace(trial, op=replace(trial.op, launch=trial.op.launching(exact=True)))
 
 
-def comparison(
-    launcher: Launcher, trial: Trial, case: Case, passed: str, *, exact: bool
-) -> Callable[[KernelResult], KernelResult]:
-    """A step that compares one case; a result that is right has the reason `passed` afterwards."""
+def comparisons(
+    launcher: Launcher, trial: Trial, cases: Sequence[Case], modes: Sequence[bool], passed: str
+) -> Iterator[Step]:
+    """Steps that compare all cases in all modes, exact or not.
 
-    def step(result: KernelResult) -> KernelResult:
-        found = compare(launcher, exactly(trial) if exact else trial, case, bits=exact)
-        if not found.right:
-            return found
-        return replace(found, error=max(found.error or 0.0, result.error or 0.0), reason=passed)
+    The result of the last one has the reason `passed` if it is right.
+    """
+    for exact in modes:
+        way = exactly(trial) if exact else trial
+        for case in cases:
+            is_last = exact == modes[-1] and case is cases[-1]
+            after = passed if is_last else UNCHECKED
+            yield partial(compare_next, launcher, way, case, exact, after)
 
-    return step
+
+def compare_next(
+    launcher: Launcher, trial: Trial, case: Case, bits: bool, passed: str, result: KernelResult
+) -> KernelResult:
+    """The result after one more case; its reason is `passed` if it is right."""
+    found = compare(launcher, trial, case, bits=bits)
+    if not found.right:
+        return found
+    return replace(found, error=max(found.error or 0.0, result.error or 0.0), reason=passed)
 
 
 def compare(launcher: Launcher, trial: Trial, case: Case, *, bits: bool = False) -> KernelResult:
@@ -289,6 +292,21 @@ def describe_difference(error: float, want: mx.array) -> str:
 def describe_error(error: Exception) -> str:
     """The class and the first line of an exception."""
     return f"{type(error).__name__}: {first_line(error)}"
+
+
+def timings(
+    launcher: Launcher, trial: Trial, shapes: Shapes, known: KernelResult, clock: Clock
+) -> Iterator[Step]:
+    """Steps that time a kernel, at all sizes that are not `known` if it has several."""
+    if trial.sizes is None:
+        yield partial(measure_times, launcher, trial, trial.fitting(shapes)[-1], clock)
+        return
+    sizes = {timed.size for timed in known.sizes}
+    for sized in trial.sizes(shapes):
+        if sized.size not in sizes:
+            sizes.add(sized.size)
+            yield partial(measure_size, launcher, trial, sized, clock)
+    yield summed
 
 
 def measure_times(

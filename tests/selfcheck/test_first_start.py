@@ -150,7 +150,7 @@ class Machine:
         engine = Engine(target)
         check = PairCheck(target.kernels, SHAPES, clock=lambda: self.now, trials=trials)
         if check.run(TIME_BUDGET):
-            engine.between_answers = finish_check(check, target, engine)
+            engine.between_answers = finish_check(check, engine)
         checked = self.now - began
         target.kernels = check.kernels()
         build(target.kernels, SHAPES, trials=trials)
