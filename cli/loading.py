@@ -190,6 +190,7 @@ def load_downloaded(
             cache_ram=cache_options.cache_ram,
             cache_disk=cache_options.cache_disk,
             on_kernels=kernel_progress(spinner),
+            on_check=check_progress(spinner),
             world=world(),
         )
 
@@ -307,6 +308,7 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
             trust_remote_code=model_options.trust_remote_code,
             on_download=download_progress(spinner, label, out),
             on_kernels=kernel_progress(spinner),
+            on_check=check_progress(spinner),
         )
 
 
@@ -318,6 +320,18 @@ def has_another_drafter(pair: "Pair") -> bool:
         names = names_with(pair, None)
         return not names.lookup and names.draft_label != pair.draft_name
     return False
+
+
+def check_progress(spinner: Spinner) -> Callable[[int, int], None]:
+    """A callback that shows how many kernels are checked."""
+    from dflash_mlx.selfcheck.check import TIME_BUDGET
+
+    def update(done: int, total: int) -> None:
+        label = f"checking {total} kernels, once for this Mac, about {TIME_BUDGET:.0f} s"
+        spinner.relabel(label, "kernels")
+        spinner.update(done, total)
+
+    return update
 
 
 def kernel_progress(spinner: Spinner) -> Callable[[int, int], None]:

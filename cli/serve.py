@@ -270,7 +270,10 @@ def check_address(host: str, api_key: str | None) -> None:
 
 
 def warm_up(server: "Server", out: Output) -> None:
-    """Answer once and measure at all depths, so that no request waits for that."""
+    """Answer once and measure at all depths, so that no request waits for that.
+
+    The check of the kernels ends before, because latencies depend on them.
+    """
     from dflash_mlx import api
     from dflash_mlx.engine.worker_thread import mlx_thread
 
@@ -278,6 +281,7 @@ def warm_up(server: "Server", out: Output) -> None:
     settings = server.settings
     label = "measuring this machine: can take a minute at a model's first start"
     with Spinner(out, label, has_line=True):
+        mlx_thread().call(pair.engine.finish_work)
         api.generate(
             pair,
             pair.encode(WARM_UP),

@@ -3,7 +3,9 @@
 Both configs and all tensor shapes are checked before any weights are read.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,7 +32,7 @@ from .hub.bits import check_bits, chosen_bits
 from .models.memory import limit_mlx_cache, memory_for_caches
 from .models.precision import is_quantised
 from .models.target import Target, check_kv_bits, target_config
-from .selfcheck.check import build, check_exact, proven
+from .selfcheck.check import TIME_BUDGET, PairCheck, build, check_exact
 from .selfcheck.shapes import Shapes
 from .types import Progress, silent
 
@@ -157,6 +159,7 @@ def load(
     cache_disk: int = 0,
     on_download: Progress | None = None,
     on_kernels: Progress = silent,
+    on_check: Progress = silent,
     world: World | None = None,
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
@@ -173,7 +176,7 @@ def load(
     quantised. cache_ram: bytes for the prefix cache; None is a quarter of the memory that the
     models leave, 0 turns it off. cache_disk: bytes of it on disk, which survive a restart.
     on_download is called with counts of bytes, on_kernels with counts of operations whose kernels
-    are ready.
+    are ready, on_check of those that are checked, which each Mac does once.
     world: this is its rank 0; the target and its part of the prefix cache are sharded over all
     ranks. Raises DFlashError if something is missing, damaged, not supported, not exact, or does
     not fit together.
@@ -222,7 +225,7 @@ def load(
             names.draft_label,
             lookup=lookup or names.lookup,
         )
-        prepare_kernels(pair, on_kernels)
+        prepare_kernels(pair, on_kernels, on_check)
         prefix_cache = pair.engine.prefix_cache
         room = default_limit()
         if isinstance(loaded, LeaderTarget):
@@ -330,21 +333,38 @@ def fit_context(pair: Pair) -> None:
         pair.engine.fit_context(max(0, memory_for_caches() - pair.engine.prefix_cache.limit))
 
 
-def prepare_kernels(pair: Pair, on_kernels: Progress) -> None:
+def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> None:
     """Enable the kernels that are right and fast at a pair's shapes, and build them.
 
-    Raises DFlashError if the pair should be exact and is not.
+    A kernel that this machine has not checked before is checked now, for TIME_BUDGET seconds. The
+    rest is left to the time between answers, except in exact mode, which needs all kernels at
+    once. Raises DFlashError if the pair should be exact and is not.
     """
     target = pair.target
     if target.kernels.launcher is not None:
         shapes = Shapes.of(target, pair.drafter)
-        kernels = proven(target.kernels, shapes, on_kernels=on_kernels)
+        check = PairCheck(target.kernels, shapes)
+        is_left = check.run(inf if target.kernels.exact else TIME_BUDGET, on_check)
+        kernels = check.kernels()
         if isinstance(target, LeaderTarget):
             target.ask_for_kernels(kernels, shapes.rows)
         target.kernels = kernels
-        build(target.kernels, shapes, on_kernels=on_kernels)
+        for name, reason in build(target.kernels, shapes, on_kernels=on_kernels).items():
+            check.fail(name, reason)
+            target.kernels = target.kernels.without([name], reason)
+        pair.engine.on_kernel_failed = check.fail
+        if is_left and not isinstance(target, LeaderTarget):  # all ranks run the same kernels
+            pair.engine.between_answers = finish_check(check, pair.engine)
     if target.kernels.exact:
         check_exact(target, pair.target_name)
+
+
+def finish_check(check: PairCheck, engine: Engine) -> Iterator[None]:
+    """Finish a check step by step, then use the kernels that it has found."""
+    while check.step():
+        yield
+    mx.clear_cache()
+    engine.change_kernels(check.kernels())
 
 
 def with_drafter(
@@ -357,6 +377,7 @@ def with_drafter(
     trust_remote_code: bool = False,
     on_download: Progress | None = None,
     on_kernels: Progress = silent,
+    on_check: Progress = silent,
 ) -> Pair:
     """The same loaded target with another drafter, its known one, or none; raises as `load`.
 
@@ -391,10 +412,11 @@ def with_drafter(
                 draft_name=names.draft_label,
                 lookup=lookup or names.lookup,
             )
-            prepare_kernels(other, on_kernels)
+            prepare_kernels(other, on_kernels, on_check)
         except BaseException:
             pair.target.tap(pair.drafter.taps if pair.drafter else ())
             raise
+        pair.engine.between_answers = None
         before = pair.engine.prefix_cache
         before.clear()
         prefix_cache = other.engine.prefix_cache

@@ -164,7 +164,7 @@ def kernels(*, gpu: bool) -> CheckResult:
     if not gpu:
         return ok(summary)
     from dflash_mlx.kernels.dispatch import wanted
-    from dflash_mlx.selfcheck.check import latest_results
+    from dflash_mlx.selfcheck.results import latest_results
 
     if (switch := wanted()) != "on":
         summary += f" · not used: DFLASH_KERNELS is {switch}"

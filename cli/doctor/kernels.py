@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlx.nn import Module
 
     from dflash_mlx import Pair
-    from dflash_mlx.selfcheck.check import KernelResult
+    from dflash_mlx.selfcheck.results import KernelResult
 
 NAME_COLUMNS = 20  # columns of the longest name
 NO_METAL = "MLX computes on the CPU here: no kernel runs"
@@ -87,7 +87,6 @@ def check_all(pair: "Pair", out: Output) -> list["KernelResult"]:
             prove_and_keep(
                 pair.target.kernels.launcher or dispatch.MetalLauncher(),
                 Shapes.of(pair.target, pair.drafter),
-                budget=float("inf"),
                 everything=True,
                 on_result=lambda result: spinner.relabel(f"checking {result.name}"),
             )

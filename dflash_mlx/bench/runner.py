@@ -69,8 +69,10 @@ def run(
 ) -> Iterator[Record]:
     """Answer the questions that are not done yet. watch: called between blocks.
 
-    Each mode first generates a short answer that is not recorded, to warm up.
+    Each mode first generates a short answer that is not recorded, to warm up. The check of the
+    kernels ends before, so that all answers run the same ones.
     """
+    mlx_thread().call(pair.engine.finish_work)
     remaining = [item for item in schedule.keys(questions) if item[0] not in done]
     for variant in dict.fromkeys(variant for _, _, variant in remaining):
         key, question, _ = next(item for item in remaining if item[2] == variant)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import inf
 from threading import Thread
 from typing import Any
 
@@ -24,9 +25,9 @@ from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.memory import estimate_memory, working_set
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
-from dflash_mlx.selfcheck.cases import TRIALS, Trial
-from dflash_mlx.selfcheck.check import build, proven
+from dflash_mlx.selfcheck.check import PairCheck, build
 from dflash_mlx.selfcheck.shapes import Shapes
+from dflash_mlx.selfcheck.trials import TRIALS, Trial
 
 from .group import BEAT, END, World, exit_with_message
 from .kernels import Enabled, common, enabled_in_layers, with_layers
@@ -145,8 +146,9 @@ class Follower:
         trials = [trial for trial in TRIALS if trial.name in wanted]
         kernels = checked(kernels, shapes, trials)
         enabled = common(enabled_in_layers(kernels), wanted)
-        build(with_layers(kernels, enabled, {}), shapes, trials=trials)
-        return [enabled, dict(kernels.off)]
+        failed = build(with_layers(kernels, enabled, {}), shapes, trials=trials)
+        enabled = {name: sizes for name, sizes in enabled.items() if name not in failed}
+        return [enabled, {**kernels.off, **failed}]
 
     def read(self, parts: list[RemoteCall], *, at_once: bool) -> None:
         """Run the same pass as rank 0."""
@@ -165,7 +167,9 @@ class Follower:
 
 def checked(kernels: Kernels, shapes: Shapes, trials: list[Trial]) -> Kernels:
     """The kernels of these trials that are right and fast on this machine."""
-    return proven(kernels, shapes, trials=trials)
+    check = PairCheck(kernels, shapes, trials=trials)
+    check.run(inf)
+    return check.kernels()
 
 
 def reply_to(question: int, work: Callable[[], list[Any]]) -> list[Any]:

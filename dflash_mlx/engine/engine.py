@@ -7,6 +7,7 @@ fill in; nothing is computed outside them. A draft becomes a token in `Engine._c
 runs in the one thread that owns MLX (worker_thread.py).
 """
 
+import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
@@ -27,7 +28,7 @@ from dflash_mlx.errors import (
     UsageError,
     first_line,
 )
-from dflash_mlx.kernels.dispatch import EXACT_ROWS, on_cpu
+from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels, on_cpu
 from dflash_mlx.models.memory import (
     WiredMemory,
     cache_bytes,
@@ -68,12 +69,16 @@ def prefill_step_size(config: dict[str, Any], kv_bits: int = 0) -> int:
     return PREFILL_STEP_SIZE if fused else min(PREFILL_STEP_SIZE, UNFUSED_STEP_SIZE)
 
 
+log = logging.getLogger(__name__)
+
+
 class Engine:
     """Generates answers for many sequences of one target at once.
 
     passes, rows: how many passes of the target were run so far, and how many tokens they read.
-    faults: how often the GPU or a kernel has failed. on_kernel_failed: called with each failure of
-    a kernel.
+    faults: how often the GPU or a kernel has failed. on_kernel_failed: called with the operation of
+    a kernel that failed, and the reason. between_answers: work that is done step by step while no
+    answer is generated; None if there is none.
     """
 
     def __init__(self, target: Target, *drafters: Drafter | None, compiler: Compiler | None = None):
@@ -90,10 +95,11 @@ class Engine:
         self.passes = 0
         self.rows = 0
         self.faults = 0
-        self.on_kernel_failed: Callable[[KernelFailed], None] = lambda failed: None
+        self.on_kernel_failed: Callable[[str, str], None] = lambda name, reason: None
         self._cache_bytes: int | None = None  # for the caches of a sequence; None: no limit
         self._fitting_tokens: int | None = None  # whose caches take no more than that
         self._wired = WiredMemory()
+        self.between_answers: Iterator[None] | None = None
         self._passes_ahead: WeakKeyDictionary[Sequence, SequencePass] = WeakKeyDictionary()
         self._running: WeakSet[Sequence] = WeakSet()
 
@@ -321,6 +327,31 @@ class Engine:
             self._wired.release()
             self.fit_context()
 
+    def work_between_answers(self) -> bool:
+        """Do one step of `between_answers`. Returns False if none is left, or an answer runs."""
+        if self.between_answers is None or self._running:
+            return False
+        try:
+            next(self.between_answers)
+        except StopIteration:
+            self.between_answers = None
+        except Exception as error:
+            log.warning("the work between answers was dropped: %r", error)
+            self.between_answers = None
+        return self.between_answers is not None
+
+    def finish_work(self) -> None:
+        """Do all of `between_answers` now; while an answer runs, nothing."""
+        while self.work_between_answers():
+            pass
+
+    def change_kernels(self, kernels: Kernels) -> None:
+        """Run other kernels from now on, between two answers. Costs of the old ones are dropped."""
+        before = self.target.kernels
+        self.target.kernels = kernels
+        if (kernels.on, kernels.sizes) != (before.on, before.sizes):
+            self.scheduler.forget_latencies()
+
     def _undo(self, sequence: Sequence) -> None:
         """Drop the tokens that were read but not committed, or the whole answer.
 
@@ -366,10 +397,13 @@ class Engine:
         if not suspects:
             return None
         found = len(suspects) == 1 or kernels.stepwise
-        failed = KernelFailed(suspects, first_line(error.__cause__ or error), replaced=found)
+        cause = first_line(error.__cause__ or error)
+        failed = KernelFailed(suspects, cause, replaced=found)
         if found:
-            self.target.kernels = kernels.without(suspects, failed.message)
-            self.on_kernel_failed(failed)
+            reason = f"raised {cause} in an answer"
+            self.change_kernels(kernels.without(suspects, reason))
+            for name in suspects:
+                self.on_kernel_failed(name, reason)
         else:
             self.target.kernels = kernels.by_steps()
         return failed

@@ -55,6 +55,7 @@ def fingerprint(target: Target, drafter: Drafter | None) -> str:
             repr(sorted(device_info().items())),
             repr((mx.default_device(), use_openblas(), os.environ.get("OPENBLAS_NUM_THREADS"))),
             repr((kernels.exact, kernels.references, sorted(kernels.on or ()))),
+            repr(sorted((name, sorted(map(repr, won))) for name, won in kernels.sizes.items())),
             *map(version, ("mlx", "mlx-lm", "dflash-chat")),
             *([f"KV cache {target.kv_bits} bits"] if target.kv_bits else []),
             *filter(None, [target.shared_by]),

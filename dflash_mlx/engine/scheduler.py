@@ -195,9 +195,18 @@ class Scheduler:
             for measured in table.between(1, depth):
                 table.at(measured)
 
+    def forget_latencies(self) -> None:
+        """Drop the latencies and what the policies learned, because passes now take other times.
+
+        The next request in the mode auto that finds the engine idle measures them again.
+        """
+        self._adaptive.clear()
+        self._tables.clear()
+        self._latencies.clear()
+
     def refresh(self, policy: Policy, depth: int) -> None:
         """Give a policy of the mode auto the known latencies at a depth."""
-        if isinstance(policy, AdaptivePolicy):
+        if isinstance(policy, AdaptivePolicy) and policy in self._tables:  # else it was dropped
             latencies = self._tables[policy].estimate(depth)
             if latencies is not None and latencies is not self._latencies.get(policy):
                 self._latencies[policy] = latencies

@@ -18,7 +18,7 @@ from functools import cache
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import mlx.core as mx
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PENDING_STEPS = 100  # steps of Python after which an asynchronous exception has arrived
 GATHER_SECONDS = 0.001  # how long a round waits for the sequences of the last one
+QUIET_SECONDS = 0.2  # without a job, before the engine may work between answers: scripts ask sooner
 
 
 class Stepper(Protocol):
@@ -43,6 +44,10 @@ class Stepper(Protocol):
 
     def step(self, sequences: "list[Sequence]") -> list[Block | DFlashError]:
         """Compute one round: the next block of each sequence, or its error."""
+        ...
+
+    def work_between_answers(self) -> bool:
+        """Do a step of work that can wait. Returns False if there is none, or not now."""
         ...
 
 
@@ -77,6 +82,7 @@ class MLXThread:
         self._given_up: BaseException | None = None
         self.explain: Callable[[BaseException], BaseException] = lambda error: error
         self._last_round: WeakSet[Sequence] = WeakSet()  # weak, to let their caches be freed
+        self._last_engine: Callable[[], Stepper | None] = lambda: None  # that may have work to do
         self._thread = Thread(target=self._run, name="dflash-mlx", daemon=True)
         self._thread.start()
         atexit.register(self._end)
@@ -144,15 +150,36 @@ class MLXThread:
             mx.clear_streams()
 
     def _next(self) -> bool:
-        """Run the next function or round. Returns False at the end of the thread."""
-        return self._run_round() if self._wanted else self._take(None)
+        """Run the next function or round. Returns False at the end of the thread.
+
+        If there is none for QUIET_SECONDS, the last round's engine works between answers until one
+        comes.
+        """
+        if self._wanted:
+            return self._run_round()
+        engine = self._last_engine()
+        if engine is None:
+            return self._take(None)
+        try:
+            job = self._jobs.get(timeout=QUIET_SECONDS)
+        except Empty:
+            while self._jobs.empty():
+                if not engine.work_between_answers():
+                    self._last_engine = lambda: None
+                    break
+            return True
+        return self._start(job)
 
     def _take(self, timeout: float | None) -> bool:
-        """Take the next job, if one comes in time. A function runs now, a round later."""
+        """Start the next job, if one comes in time. Returns False at the end of the thread."""
         try:
             job = self._jobs.get(timeout=timeout) if timeout != 0 else self._jobs.get_nowait()
         except Empty:
             return True
+        return self._start(job)
+
+    def _start(self, job: FunctionJob | BlockJob | None) -> bool:
+        """Run a function now, and keep a block for the next round. False at the thread's end."""
         if isinstance(job, FunctionJob):
             self._run_function(job)
         elif job is not None:
@@ -232,6 +259,7 @@ class MLXThread:
             self._stepping = list(group.values())
         if not group:
             return True
+        self._last_engine = ref(engine)
         try:
             blocks = engine.step(list(group))
         except BaseException as raised:

@@ -186,7 +186,7 @@ def available(*, exact: bool = False) -> Kernels:
     """The kernels for the value of DFLASH_KERNELS.
 
     "on": Metal kernels; each is disabled until the self-check has proven it
-    (`selfcheck.check.proven`). "off": the references in their place, which are slow, for debugging.
+    (`selfcheck.check`). "off": the references in their place, which are slow, for debugging.
     "stock": the functions of MLX and mlx-lm where they have one.
     """
     value = wanted()

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from .dispatch import Op
 from .gated_delta_tape import FLOATS, HEADERS, template
-from .source import Launcher, Source, pad_small
+from .source import Launcher, Source, pad_small, recorded
 
 THREADS = 256
 SOURCE = Source(
@@ -58,13 +58,31 @@ def launch(
     count: mx.array,
     inputs: mx.array,
 ) -> tuple[mx.array, mx.array]:
-    """As `reference`, in one dispatch. The states have the same bits as in the verify kernels."""
+    """As `reference`, in one dispatch. The states have the same bits as in the verify kernels.
+
+    A path of fewer than DEVICE_MEMORY_SIZE rows takes two dispatches more.
+    """
+    run = recorded(launcher, dispatch, delta.shape[1])
+    return run(state, delta, k, g, pad_small(path), count, inputs)
+
+
+def dispatch(
+    launcher: Launcher,
+    state: mx.array,
+    delta: mx.array,
+    k: mx.array,
+    g: mx.array,
+    path: mx.array,
+    count: mx.array,
+    inputs: mx.array,
+) -> tuple[mx.array, mx.array]:
+    """`launch`, recorded once for each number of verified rows."""
     layers, heads, values, keys = state.shape
     width = inputs.shape[1] - delta.shape[1]
     channels = inputs.shape[2]
     after, window = launcher(
         SOURCE,
-        [state, delta, k, g, pad_small(path), count, inputs],
+        [state, delta, k, g, path, count, inputs],
         template=template(k, g, state),
         grid=(heads * values * keys // 4 + width * channels, layers, 1),
         threadgroup=(THREADS, 1, 1),

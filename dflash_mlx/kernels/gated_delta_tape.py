@@ -8,7 +8,7 @@ queries and keys after `normalize_qk`, gates of `compute_g`, beta = sigmoid(b).
 import mlx.core as mx
 
 from .dispatch import Op
-from .source import Launcher, Source
+from .source import Launcher, Source, recorded
 
 LANES = 8  # per row of the state
 STATE_ROWS = 16  # per threadgroup
@@ -65,6 +65,19 @@ def launch(
     state: mx.array,
 ) -> tuple[mx.array, mx.array, mx.array]:
     """As `reference`, in one dispatch. The bits of a row do not depend on the number of rows."""
+    return recorded(launcher, dispatch, len(v))(q, k, v, g, beta, state)
+
+
+def dispatch(
+    launcher: Launcher,
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    beta: mx.array,
+    state: mx.array,
+) -> tuple[mx.array, mx.array, mx.array]:
+    """`launch`, recorded once for each number of rows."""
     y, delta, after = launcher(
         SOURCE,
         [q, k, v, g, beta, state],

@@ -11,7 +11,7 @@ import mlx.core as mx
 from . import gated_delta_tape
 from .dispatch import Op
 from .gated_delta_tape import HEADERS, LANES, STATE_ROWS, step, template
-from .source import DEVICE_MEMORY_SIZE, Launcher, Source
+from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
 
 MAX_NODES = 64  # bits of the integer that holds a path
 SOURCE = Source(
@@ -59,9 +59,24 @@ def launch(
 ) -> tuple[mx.array, mx.array]:
     """As `reference`, in one dispatch. A row has the same bits as in a chain of its path."""
     unused = [-1] * (DEVICE_MEMORY_SIZE - len(parents))
+    above = mx.array([*parents, *unused], mx.int32)
+    return recorded(launcher, dispatch, len(v))(q, k, v, g, beta, state, above)
+
+
+def dispatch(
+    launcher: Launcher,
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    beta: mx.array,
+    state: mx.array,
+    parents: mx.array,
+) -> tuple[mx.array, mx.array]:
+    """`launch`, recorded once for each number of rows."""
     y, delta = launcher(
         SOURCE,
-        [q, k, v, g, beta, state, mx.array([*parents, *unused], mx.int32)],
+        [q, k, v, g, beta, state, parents],
         template=[("InT", q.dtype), ("Rows", STATE_ROWS), *template(k, g, state)],
         grid=(LANES * v.shape[1] * v.shape[2], 1, 1),
         threadgroup=(LANES * STATE_ROWS, 1, 1),

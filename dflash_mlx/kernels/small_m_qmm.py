@@ -100,6 +100,14 @@ class Weights:
         )
 
     @cached_property
+    def form(self) -> str:
+        """All that a kernel is compiled for, in words such as "4-bit affine in 64s, bfloat16"."""
+        arrays = self.values if self.scales is None else self.scales
+        packing = f"{self.bits}-bit {self.mode} in {self.group}s, " if self.bits else ""
+        dtype = str(arrays.dtype).rpartition(".")[2]
+        return f"{packing}{dtype}{'' if self.bias is None else ', bias'}"
+
+    @cached_property
     def layout(self) -> "Layout":
         return Layout(self)
 
@@ -194,11 +202,11 @@ def fits(x: mx.array, weights: Weights) -> bool:
     return weights.fit and x.ndim > 1 and x.size > 0 and x.dtype in FLOATS
 
 
-def size(x: mx.array, weights: Weights) -> tuple[int, ...]:
-    """The sizes that the speed depends on: columns, inputs, bits, and the bucket of the rows."""
+def size(x: mx.array, weights: Weights) -> tuple[int | str, ...]:
+    """What the speed depends on: columns, inputs, the weights' form, and the bucket of the rows."""
     inputs = x.shape[-1]
     rows = next((most for most in BUCKETS if x.size // inputs <= most), BUCKETS[-1])
-    return min(len(weights.values), MOST_COLUMNS), inputs, weights.bits, rows
+    return min(len(weights.values), MOST_COLUMNS), inputs, weights.form, rows
 
 
 OP = Op("small_m_qmm", reference, launch, fits, size, launch_exact)

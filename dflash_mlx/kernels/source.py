@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 Grid = tuple[int, int, int]
-RECORDED = 32  # functions that a launcher keeps
+RECORDED = 64  # functions that a launcher keeps: two or three for each number of rows
 DEVICE_MEMORY_SIZE = 8  # elements; MLX puts smaller inputs into constant memory, see `pad_small`
 
 

@@ -1,40 +1,28 @@
-"""The inputs with which the self-check runs every operation on a user's machine, and its timing.
+"""The inputs with which the self-check runs every operation on a user's machine.
 
 There are few cases, of the kinds that tend to fail: one row, odd sizes, ties, NaN, trees, windows.
 A kernel is compiled for one dtype and head size, so all cases have those of the given shapes. The
 last case has the sizes of the model.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
-from types import SimpleNamespace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-from mlx_lm.models.base import create_causal_mask
-from mlx_lm.models.gated_delta import gated_delta_update
 
-from dflash_mlx.kernels import (
-    gated_delta_replay,
-    gated_delta_tape,
-    gated_delta_tree,
-    selector_walk,
-    small_m_qmm,
-    verify_accept,
-    verify_accept_sample,
-    verify_attention,
-)
-from dflash_mlx.kernels.dispatch import Op
 from dflash_mlx.kernels.small_m_qmm import BUCKETS, LEAST_COLUMNS, MOST_COLUMNS, Weights
 from dflash_mlx.kernels.small_m_qmm import size as product_size
-from dflash_mlx.kernels.source import Launcher
-from dflash_mlx.kernels.verify_attention import FEW_ROWS, NEAR, Rows, Scores
+from dflash_mlx.kernels.verify_attention import (
+    FEW_ROWS,
+    MAX_ATTENTION_ROWS,
+    NEAR,
+    Rows,
+    Scores,
+)
 from dflash_mlx.kernels.verify_attention import size as attention_size
-from dflash_mlx.models.cache.tree_pass import TreePass
-from dflash_mlx.models.gated_delta import update_tree
 from dflash_mlx.speculation.acceptance import random_bits
-from dflash_mlx.speculation.tree import Tree
 
 from .shapes import AttentionShape, LinearShape, Shapes
 
@@ -54,6 +42,11 @@ def normal_array(seed: int, *shape: int, dtype: mx.Dtype = mx.float32) -> mx.arr
 def dtype_of(name: str) -> mx.Dtype:
     """The dtype with this name in `mlx.core`."""
     return getattr(mx, name)
+
+
+def binary_tree(rows: int) -> tuple[int, ...]:
+    """The parents of a tree's rows, each with two children while there are rows."""
+    return tuple((row - 1) // 2 for row in range(rows))
 
 
 # Accept operations
@@ -185,8 +178,8 @@ def tape_cases(shapes: Shapes) -> list[Case]:
 
 def tree_cases(shapes: Shapes) -> list[Case]:
     """Cases of a tree with several roots, and of a binary tree with the model's number of rows."""
-    wide = tuple(max(-1, row // 2 - 1) for row in range(shapes.rows))
-    return [(*delta_rows(shapes, len(p), 7), p) for p in ((-1, *TREE[1:-1], -1, 0, 5), wide)]
+    trees = (-1, *TREE[1:-1], -1, 0, 5), binary_tree(shapes.rows)
+    return [(*delta_rows(shapes, len(parents), 7), parents) for parents in trees]
 
 
 def replay_cases(shapes: Shapes) -> list[Case]:
@@ -255,14 +248,21 @@ def product_cases(shapes: Shapes) -> list[Case]:
             (shapes.rows, kind.outputs, kind.inputs),
         ):
             weights = weights_of(kind, outputs, inputs, dtype)
-            cases.append((normal_array(rows, rows, inputs, dtype=dtype), weights))
+            cases.append((rows_for(weights, rows, inputs, dtype), weights))
     return cases
+
+
+def rows_for(weights: Weights, count: int, inputs: int, dtype: mx.Dtype) -> mx.array:
+    """Rows to multiply by some weights, in the dtype that a layer with hidden states of `dtype`
+    makes of them.
+    """
+    return normal_array(count, count, inputs, dtype=mx.result_type(weights.dtype or dtype, dtype))
 
 
 class Sized(NamedTuple):
     """A case to time an operation at one of its sizes; `weight` is the number of bytes it reads."""
 
-    size: tuple[int, ...]
+    size: tuple[int | str, ...]
     weight: int
     case: Case
 
@@ -270,20 +270,20 @@ class Sized(NamedTuple):
 def product_sizes(shapes: Shapes) -> Iterator[Sized]:
     """Yield every size of the model's matrices with every bucket of rows; skip narrow matrices.
 
-    The bytes of matrices of one size are added. Weights are made one at a time.
+    The bytes of matrices of one size are added; the most bytes come first. Weights are made one
+    at a time.
     """
     dtype = dtype_of(shapes.dtype)
-    kinds: dict[tuple[int, int, int, bool], tuple[LinearShape, int]] = {}
+    reads = Counter[LinearShape]()
     for kind, count in shapes.products:
-        key = min(kind.outputs, MOST_COLUMNS), kind.inputs, kind.bits, kind.biased
-        read = count * kind.outputs * kind.inputs * (kind.bits or 16) // 8
-        kinds[key] = kind, read + kinds.get(key, (kind, 0))[1]
-    for (columns, inputs, *_), (kind, read) in kinds.items():
-        if columns < LEAST_COLUMNS:
+        size = replace(kind, outputs=min(kind.outputs, MOST_COLUMNS))
+        reads[size] += count * kind.outputs * kind.inputs * (kind.bits or 16) // 8
+    for kind, read in reads.most_common():
+        if kind.outputs < LEAST_COLUMNS:
             continue
-        weights = weights_of(kind, columns, inputs, dtype)
+        weights = weights_of(kind, kind.outputs, kind.inputs, dtype)
         for rows in BUCKETS:
-            x = normal_array(rows, rows, inputs, dtype=dtype)
+            x = rows_for(weights, rows, kind.inputs, dtype)
             yield Sized(product_size(x, weights), read, (x, weights))
 
 
@@ -312,14 +312,19 @@ def attention_case(
 
 
 def attention_cases(shapes: Shapes) -> list[Case]:
-    """For each layer type: one row, a tree, a tree across a split's edge, the model's chain."""
+    """For each layer type: one row, trees of the most rows, of a few, and across a split's edge.
+
+    The last is the model's chain. The largest tree has the largest threadgroup, see `attend`.
+    """
     dtype = dtype_of(shapes.dtype)
     chain = range(-1, shapes.rows - 1)
+    widest = binary_tree(MAX_ATTENTION_ROWS)
     return [
         attention_case(kind, dtype, parents, context, start, window)
         for kind in shapes.attention
         for parents, context, start, window in (
             ((-1,), 0, 0, 0),
+            (widest, 3, 0, kind.window and 7),
             (TREE, 37, 5, 9 if kind.window else 0),
             (TREE, 253, 0, kind.window and 12),
             (chain, shapes.context, 0, kind.window),
@@ -340,221 +345,3 @@ def attention_sizes(shapes: Shapes) -> Iterator[Sized]:
                 seen = min(context, kind.window or context)
                 read = 2 * seen * kind.kv_heads * kind.head_dim * dtype.size
                 yield Sized(attention_size(*case), read, case)
-
-
-# The trial of each operation
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """How an operation is checked and timed.
-
-    `cases(shapes)` are its arguments, those at the model's sizes last; `needs(shapes)` says whether
-    the model has such layers. `stock(*case)` is what MLX or mlx-lm computes without the operation.
-    Each output is compared with that of `expected(*case)` (None: the reference), after `comparable`
-    is applied to both. `alone(*case)` are the arguments for one row: row `row` along `axis` of the
-    first output. Exact mode requires the same bits from both. `sizes(shapes)` are the cases to
-    time; without it, the last of `cases` is timed.
-    """
-
-    op: Op
-    cases: Callable[[Shapes], list[Case]]
-    stock: Callable[..., Any]
-    needs: Callable[[Shapes], bool] = lambda _: True
-    comparable: Callable[[mx.array], mx.array] = lambda output: output
-    expected: Callable[..., Any] | None = None
-    alone: Callable[..., Case] | None = None
-    row: int = 0
-    axis: int = 0
-    sizes: Callable[[Shapes], Iterator[Sized]] | None = None
-
-    @property
-    def name(self) -> str:
-        return self.op.name
-
-    def fitting(self, shapes: Shapes) -> list[Case]:
-        """The cases whose shapes the kernel supports; empty if the model has no such layers."""
-        cases = self.cases(shapes) if self.needs(shapes) else []
-        return [case for case in cases if self.op.fits(*case)]
-
-
-def mlx_lm_chain(
-    q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
-) -> tuple[mx.array, mx.array]:
-    """mlx-lm's `gated_delta_update` of a chain; computes its gates from g."""
-    zeros = mx.zeros((v.shape[1],))
-    rows = (q[None], k[None], v[None], g[None], beta[None])
-    return gated_delta_update(*rows, zeros, zeros, state[None])
-
-
-def mlx_lm_tree(*args: Any) -> mx.array:
-    """The engine's tree verification without the kernel: one mlx-lm update for each depth."""
-    *rows, state, parents = args
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(depths[parent] + 1 if parent >= 0 else 1)
-    nodes = len(parents)  # without the anchor, which is one more row
-    tree = Tree((0,) * nodes, tuple(p + 1 for p in parents), tuple(depths), (0.0,) * nodes)
-    q, k, v, g, beta = (mx.concatenate([part[:1], part])[None] for part in rows)
-    zeros = mx.zeros((v.shape[2],))
-    net = SimpleNamespace(A_log=zeros, dt_bias=zeros, training=False)
-    return update_tree(net, q, k, v, g, beta, state[None], TreePass(tree))
-
-
-def mlx_lm_replay(
-    state: mx.array,
-    delta: mx.array,
-    k: mx.array,
-    g: mx.array,
-    path: mx.array,
-    count: mx.array,
-    inputs: mx.array,
-) -> list[mx.array]:
-    """The engine's commit without the kernel: the accepted rows run again in each layer."""
-    results = []
-    accepted = len(path)
-    rows = delta.shape[1]
-    for layer in range(len(state)):
-        fed = k[layer, path], k[layer, path], delta[layer, path].astype(k.dtype), g[layer, path]
-        results.append(mlx_lm_chain(*fed, g[layer, path], state[layer])[1])
-        results.append(mx.contiguous(inputs[layer, accepted : accepted + inputs.shape[1] - rows]))
-    return results
-
-
-def mlx_attention(
-    q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores
-) -> mx.array:
-    """MLX's attention of a chain, with mlx-lm's mask."""
-    count = q.shape[1]
-    window = scores.window or None
-    cached = rows.context if window is None else min(rows.context, window - 1)
-    first = rows.context - cached
-    end = rows.context + count
-    mask: Any = "causal" if count > 1 else None
-    if window is not None:
-        mask = create_causal_mask(count, cached, window_size=window)
-    k, v = (part[None, :, first:end] for part in (keys, values))
-    return mx.fast.scaled_dot_product_attention(
-        q[None], k, v, scale=scores.scale, mask=mask, sinks=scores.sinks
-    )
-
-
-def float32_product(x: mx.array, weights: Weights) -> mx.array:
-    """The product in float32, rounded once. MLX's CPU backend also rounds partial sums."""
-    if weights.scales is None:
-        weights = replace(weights, values=weights.values.astype(mx.float32))
-    return small_m_qmm.product(x.astype(mx.float32), weights).astype(x.dtype)
-
-
-def last_row(x: mx.array, weights: Weights) -> Case:
-    """The arguments of a product of the last row only."""
-    return x[-1:], weights
-
-
-def first_rows(*args: Any) -> Case:
-    """The arguments of a recurrence, chain or tree, of the first row only."""
-    rows = args[:5]
-    rest = args[5:]
-    return (*(part[:1] for part in rows), rest[0], *(parents[:1] for parents in rest[1:]))
-
-
-def first_query(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> Case:
-    """The arguments of attention of the first row only."""
-    return q[:, :1], keys, values, Rows.of(rows.context, (-1,), rows.start), scores
-
-
-def has_delta(shapes: Shapes) -> bool:
-    """Whether a model has Gated DeltaNet layers."""
-    return shapes.delta is not None
-
-
-ACCEPT = verify_accept.OP
-SAMPLE = verify_accept_sample.OP
-WALK = selector_walk.OP
-TRIALS = (
-    Trial(ACCEPT, accept_cases, ACCEPT.reference, comparable=defined_part),
-    Trial(SAMPLE, sample_cases, SAMPLE.reference, comparable=defined_part),
-    Trial(WALK, walk_cases, WALK.reference, lambda shapes: shapes.selector is not None),
-    Trial(
-        small_m_qmm.OP,
-        product_cases,
-        small_m_qmm.product,
-        lambda shapes: bool(shapes.linears),
-        expected=float32_product,
-        alone=last_row,
-        row=-1,
-        sizes=product_sizes,
-    ),
-    Trial(gated_delta_tape.OP, tape_cases, mlx_lm_chain, has_delta, alone=first_rows),
-    Trial(gated_delta_tree.OP, tree_cases, mlx_lm_tree, has_delta, alone=first_rows),
-    Trial(gated_delta_replay.OP, replay_cases, mlx_lm_replay, has_delta),
-    Trial(
-        verify_attention.OP,
-        attention_cases,
-        mlx_attention,
-        lambda shapes: bool(shapes.attention),
-        alone=first_query,
-        axis=1,
-        sizes=attention_sizes,
-    ),
-)
-
-
-# The time of a kernel, and of stock MLX for the same work
-
-MAX_TIME_RATIO = 1.05  # to the time of stock MLX; smaller differences are noise
-RUNS = 5  # the time is the median of these
-CALLS = 4  # dependent calls in a run
-
-Clock = Callable[[], float]
-
-
-class Timed(NamedTuple):
-    """A kernel at one size: seconds per call, their `ratio` to stock MLX's, bytes as `weight`."""
-
-    size: tuple[int, ...]
-    weight: int
-    seconds: float
-    ratio: float
-
-    @property
-    def won(self) -> bool:
-        """Whether the kernel is used at this size."""
-        return self.ratio <= MAX_TIME_RATIO
-
-
-def compare_times(
-    launcher: Launcher, trial: Trial, case: Case, clock: Clock
-) -> tuple[float, float]:
-    """Time the kernel and stock MLX in turn: the kernel's seconds per call, and the ratio.
-
-    The first run of each is a warm-up.
-    """
-    calls = (lambda *args: trial.op.launch(launcher, *args), trial.stock)
-    durations: tuple[list[float], list[float]] = ([], [])
-    mx.eval([part for part in case if isinstance(part, mx.array)])
-    for _ in range(RUNS + 1):
-        for call, seconds in zip(calls, durations, strict=True):
-            seconds.append(time_calls(call, case, clock))
-    ours, theirs = (median(seconds[1:]) / CALLS for seconds in durations)
-    return ours, ours / theirs if theirs else 1.0
-
-
-def describe_ratio(ratio: float) -> str:
-    """The reason that is shown for a slow kernel; empty for one that is not."""
-    return f"{ratio:.1f}x as slow as MLX's own" if ratio > MAX_TIME_RATIO else ""
-
-
-def time_calls(call: Callable[..., Any], case: Case, clock: Clock) -> float:
-    """The total seconds of CALLS calls, each of which depends on the one before."""
-    began = clock()
-    result = outputs(call(*case))
-    for _ in range(CALLS - 1):
-        result = outputs(call(mx.depends(case[0], result), *case[1:]))
-    mx.eval(result)
-    return clock() - began
-
-
-def outputs(result: Any) -> list[mx.array]:
-    """The outputs of an operation as a list of arrays."""
-    return list(result) if isinstance(result, list | tuple) else [result]

@@ -1,87 +1,124 @@
 """The self-check: compares every kernel with its reference and with the time of stock MLX.
 
-A kernel is not used if its results differ, if it raises, or if it is slower. `cases` has the inputs
-of each operation. Results are kept in a file, so that each kernel is checked once per machine.
+A kernel is not used if its results differ, if it raises, or if it is slower. `trials` says what is
+compared and timed, `timing` how, and `results` keeps the results in a file.
 """
 
-import hashlib
 import logging
-import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache
-from importlib.metadata import version
-from importlib.resources import files
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.device import device_info
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError, first_line
-from dflash_mlx.files.measurements import MeasurementStore, fingerprint
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
 from dflash_mlx.kernels.source import Launcher
 from dflash_mlx.models.packed import SequencePass
 from dflash_mlx.models.target import Target
 from dflash_mlx.types import Progress, silent
 
-from .cases import (
-    TOLERANCE,
-    TRIALS,
-    Case,
-    Clock,
-    Sized,
-    Timed,
-    Trial,
-    compare_times,
-    describe_ratio,
-    outputs,
+from .cases import TOLERANCE, Case, Sized
+from .results import (
+    NARROW,
+    STARTED,
+    STORE,
+    UNCHECKED,
+    UNTIMED,
+    UNUSED,
+    KernelResult,
+    apply_results,
+    result_key,
+    unchecked,
+    write_results,
 )
 from .shapes import GENERIC, Shapes
+from .timing import Clock, Timed, compare_times, describe_ratio
+from .trials import TRIALS, Trial, outputs
 
-TIME_BUDGET = 2.0  # seconds, at the start of a program
-UNUSED = "this model does not use it"
-UNTIMED = "not timed yet: the time was spent"
-NARROW = "all matrices are too narrow for it"
-STARTED = "its last check did not end"
+# Seconds of a program's start. The first start should take at most 6 s longer than later ones, and
+# a step takes up to 1 s: MLX compiles two libraries for it, half a second each.
+TIME_BUDGET = 5.0
+OnResult = Callable[[KernelResult], None]
+Step = Callable[[KernelResult], KernelResult]
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelResult:
-    """The result of one operation's kernel.
+class PairCheck:
+    """The check of a pair's kernels on this machine; it goes on where the last program ended."""
 
-    right: False if the kernel raises or its outputs are wrong. error: the largest difference of an
-    output from the reference's, divided by the larger of 1 and the absolute value of the reference;
-    None if integers differ or nothing was compared. seconds: per call, ratio: to the time of stock
-    MLX; None if not timed. reason: why the kernel is not used; empty if it is used. sizes: if it
-    was timed at several, it is used where it is faster, and `seconds` and `ratio` are means of all
-    sizes, weighted by their bytes.
+    def __init__(
+        self,
+        kernels: Kernels,
+        shapes: Shapes,
+        *,
+        clock: Clock = time.perf_counter,
+        trials: Sequence[Trial] = TRIALS,
+    ):
+        assert kernels.launcher is not None
+        self._kernels = kernels
+        self._clock = clock
+        key = result_key(shapes)
+        known = STORE.read().get(key, {})
+        names = [trial.name for trial in trials if trial.fitting(shapes)]
+        self._keep = Keeper(key)
+        self._results = {name: known.get(name, unchecked(name)) for name in names}
+        self._steps = check_steps(
+            kernels.launcher,
+            shapes,
+            self._results,
+            clock=clock,
+            trials=trials,
+            on_result=self._keep,
+        )
+
+    def run(self, seconds: float, on_check: Progress = silent) -> bool:
+        """Check until `seconds` have passed, or to the end. Returns whether anything is left.
+
+        `on_check` is called with the number of operations that are checked, and of all.
+        """
+        ends = self._clock() + seconds
+        total = len(self._results)
+        while (done := sum(result.final for result in self._results.values())) < total:
+            if self._clock() >= ends:
+                return True
+            on_check(done, total)
+            self.step()
+        return False
+
+    def step(self) -> bool:
+        """Compare or time one kernel once. Returns False if there was nothing left."""
+        return next(self._steps, None) is not None
+
+    def fail(self, name: str, reason: str) -> None:
+        """Remember that a kernel failed after its check, now and at later starts."""
+        self._results[name] = KernelResult(name, False, reason=reason)
+        self._keep(self._results[name])
+
+    def kernels(self) -> Kernels:
+        """The pair's kernels: those that are right and fast are enabled, as far as is known."""
+        return apply_results(self._kernels, self._results.values())
+
+
+@dataclass(slots=True)
+class Keeper:
+    """Writes results to an entry of the file, until that fails, which the log says.
+
+    With `anew` the first one replaces the whole entry.
     """
 
-    name: str
-    right: bool
-    error: float | None = None
-    seconds: float | None = None
-    ratio: float | None = None
-    reason: str = ""
-    sizes: tuple[Timed, ...] = ()
+    key: str
+    anew: bool = False
+    fails: bool = False
 
-    @property
-    def final(self) -> bool:
-        """Whether the check is complete: compared, and timed if needed."""
-        return self.reason != UNTIMED
-
-    @property
-    def used(self) -> bool:
-        """Whether the model uses the operation."""
-        return self.reason != UNUSED
-
-
-OnResult = Callable[[KernelResult], None]
+    def __call__(self, result: KernelResult) -> None:
+        if not self.fails:
+            self.fails = not write_results(self.key, [result], anew=self.anew)
+            self.anew = False
 
 
 def prove(
@@ -89,52 +126,80 @@ def prove(
     shapes: Shapes,
     *,
     clock: Clock = time.perf_counter,
-    budget: float = TIME_BUDGET,
-    known: Mapping[str, KernelResult] | None = None,
     everything: bool = False,
+    timed: bool = True,
     trials: Sequence[Trial] = TRIALS,
     on_result: OnResult = lambda _: None,
 ) -> tuple[KernelResult, ...]:
-    """Check the kernels of the operations that a model of these shapes uses.
+    """Check all kernels now; arguments as `check_steps`. Returns one result for each operation."""
+    results: dict[str, KernelResult] = {}
+    steps = check_steps(
+        launcher,
+        shapes,
+        results,
+        clock=clock,
+        everything=everything,
+        timed=timed,
+        trials=trials,
+        on_result=on_result,
+    )
+    for _ in steps:
+        pass
+    return tuple(results.values())
 
-    First all outputs are compared, then all kernels are timed, until `budget` seconds have passed
-    on `clock`. A kernel that is not timed is not used; pass its result as `known` to a later call,
-    which then only times it, or the remaining sizes. With `everything`, operations that the model
-    does not use are compared too, at `GENERIC` shapes. `on_result` is called before each comparison
-    and timing with the reason `STARTED`, and after it with the result. Returns one result for each
-    operation that was checked.
+
+def check_steps(
+    launcher: Launcher,
+    shapes: Shapes,
+    results: dict[str, KernelResult],
+    *,
+    clock: Clock,
+    trials: Sequence[Trial],
+    on_result: OnResult,
+    everything: bool = False,
+    timed: bool = True,
+) -> Iterator[KernelResult]:
+    """Check the kernels of the operations that a model of these shapes uses, step by step.
+
+    A step is one comparison of outputs, which may compile the kernel, or one timing. It takes
+    `results` from where they are, and yields the operation's new one. One operation after another
+    is compared and timed, in the order of `trials`. In exact mode no kernel is timed, because all
+    that are right are used. With `everything`, operations that the model does not use are compared
+    too, at `GENERIC` shapes, and all also as exact mode launches them. `on_result` is called before
+    each step with the reason `STARTED`, and after it with the result; if the step is interrupted,
+    with the result before it.
     """
-    began = clock()
-    results = dict(known or {})
-    if shapes.exact:
-        trials = [exactly(trial) for trial in trials]
-    tried = {trial: bool(trial.fitting(shapes)) for trial in trials}
-    for trial, used in tried.items():
-        if trial.name in results or not (used or everything):
+
+    def run(result: KernelResult, step: Step) -> KernelResult:
+        on_result(KernelResult(result.name, False, reason=STARTED))
+        try:
+            result = step(result)
+        finally:
+            results[result.name] = result
+            on_result(result)
+        return result
+
+    for trial in trials:
+        used = bool(trial.fitting(shapes))
+        if not (used or everything):
             continue
-        on_result(KernelResult(trial.name, False, reason=STARTED))
-        cases = trial.fitting(shapes if used else GENERIC)
-        result = compare(launcher, trial, cases, bits=shapes.exact)
-        if result.right and everything:
-            result = compare(launcher, exactly(trial), cases, bits=True)
-        if result.right:
-            result = replace(result, reason=UNTIMED if used else UNUSED)
-        results[trial.name] = result
-        on_result(result)
-    # Operations that are timed at several sizes take longest, so they come last.
-    for trial in sorted(tried, key=lambda trial: trial.sizes is not None):
-        result = results.get(trial.name)
-        if result is None or result.final or not tried[trial] or clock() - began >= budget:
-            continue
-        on_result(KernelResult(trial.name, False, reason=STARTED))
-        if trial.sizes is not None and not shapes.exact:
-            ends = began + budget
-            result = measure_sizes(launcher, trial, trial.sizes(shapes), result, clock, ends)
-        else:
-            result = measure_times(launcher, trial, trial.fitting(shapes)[-1], result, clock)
-        results[trial.name] = result
-        on_result(results[trial.name])
-    return tuple(results[trial.name] for trial in tried if trial.name in results)
+        result = results.get(trial.name, unchecked(trial.name))
+        if result.reason == UNCHECKED:
+            passed = UNUSED if not used else "" if shapes.exact else UNTIMED
+            modes = sorted({shapes.exact, shapes.exact or everything})
+            cases = trial.fitting(shapes if used else GENERIC)
+            for step in comparisons(launcher, trial, cases, modes, passed):
+                result = run(result, step)
+                yield result
+                if not result.right:
+                    break
+            del cases  # their arrays were evaluated
+        if result.reason == UNTIMED and timed:
+            for step in timings(launcher, trial, shapes, result, clock):
+                result = run(result, step)
+                yield result
+                if not result.right:
+                    break
 
 
 def exactly(trial: Trial) -> Trial:
@@ -142,37 +207,57 @@ def exactly(trial: Trial) -> Trial:
     return replace(trial, op=replace(trial.op, launch=trial.op.launching(exact=True)))
 
 
-def compare(
-    launcher: Launcher, trial: Trial, cases: Sequence[Case], *, bits: bool = False
+def comparisons(
+    launcher: Launcher, trial: Trial, cases: Sequence[Case], modes: Sequence[bool], passed: str
+) -> Iterator[Step]:
+    """Steps that compare all cases in all modes, exact or not.
+
+    The result of the last one has the reason `passed` if it is right.
+    """
+    for exact in modes:
+        way = exactly(trial) if exact else trial
+        for case in cases:
+            is_last = exact == modes[-1] and case is cases[-1]
+            after = passed if is_last else UNCHECKED
+            yield partial(compare_next, launcher, way, case, exact, after)
+
+
+def compare_next(
+    launcher: Launcher, trial: Trial, case: Case, bits: bool, passed: str, result: KernelResult
 ) -> KernelResult:
-    """Compare the outputs of a kernel with those of its reference, for all cases.
+    """The result after one more case; its reason is `passed` if it is right."""
+    found = compare(launcher, trial, case, bits=bits)
+    if not found.right:
+        return found
+    return replace(found, error=max(found.error or 0.0, result.error or 0.0), reason=passed)
+
+
+def compare(launcher: Launcher, trial: Trial, case: Case, *, bits: bool = False) -> KernelResult:
+    """Compare the outputs of a kernel with those of its reference, for one case.
 
     With `bits` one row must also have the same bits as in a launch with that row alone.
     """
+    try:
+        got = outputs(trial.op.launch(launcher, *case))
+        alone: list[mx.array] = []
+        if bits and trial.alone:
+            alone = outputs(trial.op.launch(launcher, *trial.alone(*case)))
+        mx.eval(got, alone)
+    except Exception as error:  # after any error the kernel cannot be used
+        log.info("the kernel of %s raised", trial.name, exc_info=True)  # the compiler's lines
+        return KernelResult(trial.name, False, reason=f"raised {describe_error(error)}")
+    want = outputs((trial.expected or trial.op.reference)(*case))
+    if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
+        return KernelResult(trial.name, False, reason="gives another shape or dtype")
     worst = 0.0
-    for case in cases:
-        try:
-            got = outputs(trial.op.launch(launcher, *case))
-            alone: list[mx.array] = []
-            if bits and trial.alone:
-                alone = outputs(trial.op.launch(launcher, *trial.alone(*case)))
-            mx.eval(got, alone)
-        except Exception as error:  # after any error the kernel cannot be used
-            log.info("the kernel of %s raised", trial.name, exc_info=True)  # the compiler's lines
-            return KernelResult(trial.name, False, reason=f"raised {describe_error(error)}")
-        want = outputs((trial.expected or trial.op.reference)(*case))
-        if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
-            return KernelResult(trial.name, False, reason="gives another shape or dtype")
-        for ours, theirs in zip(got, want, strict=True):
-            error, allowed = error_and_tolerance(trial.comparable(ours), trial.comparable(theirs))
-            if not error <= allowed:
-                reason = describe_difference(error, theirs)
-                return KernelResult(trial.name, False, error if allowed else None, reason=reason)
-            worst = max(worst, error)
-        if alone and not same_bits(trial, got[0], alone[0]):
-            return KernelResult(
-                trial.name, False, reason="gives a row other bits than that row alone"
-            )
+    for ours, theirs in zip(got, want, strict=True):
+        error, allowed = error_and_tolerance(trial.comparable(ours), trial.comparable(theirs))
+        if not error <= allowed:
+            reason = describe_difference(error, theirs)
+            return KernelResult(trial.name, False, error if allowed else None, reason=reason)
+        worst = max(worst, error)
+    if alone and not same_bits(trial, got[0], alone[0]):
+        return KernelResult(trial.name, False, reason="gives a row other bits than that row alone")
     return KernelResult(trial.name, True, worst)
 
 
@@ -219,8 +304,23 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line(error)}"
 
 
+def timings(
+    launcher: Launcher, trial: Trial, shapes: Shapes, known: KernelResult, clock: Clock
+) -> Iterator[Step]:
+    """Steps that time a kernel, at all sizes that are not `known` if it has several."""
+    if trial.sizes is None:
+        yield partial(measure_times, launcher, trial, trial.fitting(shapes)[-1], clock)
+        return
+    sizes = {timed.size for timed in known.sizes}
+    for sized in trial.sizes(shapes):
+        if sized.size not in sizes:
+            sizes.add(sized.size)
+            yield partial(measure_size, launcher, trial, sized, clock)
+    yield summed
+
+
 def measure_times(
-    launcher: Launcher, trial: Trial, case: Case, result: KernelResult, clock: Clock
+    launcher: Launcher, trial: Trial, case: Case, clock: Clock, result: KernelResult
 ) -> KernelResult:
     """The result with the time of the kernel at one case."""
     try:
@@ -230,41 +330,27 @@ def measure_times(
     return replace(result, seconds=ours, ratio=ratio, reason=describe_ratio(ratio))
 
 
-def measure_sizes(
-    launcher: Launcher,
-    trial: Trial,
-    sizes: Iterable[Sized],
-    result: KernelResult,
-    clock: Clock,
-    ends: float,
+def measure_size(
+    launcher: Launcher, trial: Trial, sized: Sized, clock: Clock, result: KernelResult
 ) -> KernelResult:
-    """The result with the times of the sizes that are not timed yet.
+    """The result with the time of the kernel at one more size."""
+    size, weight, case = sized
+    try:
+        timed = Timed(size, weight, *compare_times(launcher, trial, case, clock))
+    except Exception as error:
+        return replace(result, right=False, reason=f"raised {describe_error(error)}")
+    return replace(result, sizes=(*result.sizes, timed))
 
-    Starts no further size after the time `ends` of the clock.
-    """
-    by_size = {timed.size: timed for timed in result.sizes}
-    for size, weight, case in sizes:
-        if size in by_size:
-            continue
-        if clock() >= ends:
-            return replace(result, sizes=(*by_size.values(),))
-        try:
-            by_size[size] = Timed(size, weight, *compare_times(launcher, trial, case, clock))
-        except Exception as error:
-            return replace(result, right=False, reason=f"raised {describe_error(error)}")
-    if not by_size:
+
+def summed(result: KernelResult) -> KernelResult:
+    """The result after all sizes: means of the times, and the reason why the kernel is not used."""
+    if not result.sizes:
         return replace(result, reason=NARROW)
-    total = sum(timed.weight for timed in by_size.values())
-    seconds = sum(timed.weight * timed.seconds for timed in by_size.values()) / total
-    ratio = sum(timed.weight * timed.ratio for timed in by_size.values()) / total
-    won = any(timed.won for timed in by_size.values())
-    return replace(
-        result,
-        seconds=seconds,
-        ratio=ratio,
-        reason="" if won else describe_ratio(ratio),
-        sizes=(*by_size.values(),),
-    )
+    total = sum(timed.weight for timed in result.sizes)
+    seconds = sum(timed.weight * timed.seconds for timed in result.sizes) / total
+    ratio = sum(timed.weight * timed.ratio for timed in result.sizes) / total
+    reason = "" if result.won else describe_ratio(ratio)
+    return replace(result, seconds=seconds, ratio=ratio, reason=reason)
 
 
 # Building the kernels that a pair uses, so that the first answer does not wait for it
@@ -276,18 +362,25 @@ def build(
     *,
     on_kernels: Progress = silent,
     trials: Sequence[Trial] = TRIALS,
-) -> None:
+) -> dict[str, str]:
     """Launch every kernel that is used at these shapes, so that MLX compiles it.
 
-    `on_kernels` is called with the number of operations that are ready, and of all.
+    Returns the operations whose kernels raised, with the reasons. `on_kernels` is called with the
+    number of operations that are ready, and of all.
     """
+    failed = dict[str, str]()
     used = [trial for trial in trials if kernels.enables(trial.op) and trial.fitting(shapes)]
     for done, trial in enumerate(used):
         on_kernels(done, len(used))
-        for arrays in launches(kernels, trial, shapes):
-            mx.eval(arrays)
+        try:
+            for arrays in launches(kernels, trial, shapes):
+                mx.eval(arrays)
+        except Exception as error:
+            log.info("the kernel of %s raised", trial.name, exc_info=True)  # the compiler's lines
+            failed[trial.name] = f"raised {describe_error(error)}"
     on_kernels(len(used), len(used))
     mx.clear_cache()
+    return failed
 
 
 def launches(kernels: Kernels, trial: Trial, shapes: Shapes) -> Iterator[list[mx.array]]:
@@ -346,155 +439,17 @@ def equal_bits(a: mx.array, b: mx.array) -> bool:
     return a.dtype == b.dtype and bool(mx.array_equal(a.view(unsigned), b.view(unsigned)))
 
 
-# The file of this machine's kernel results, so that each kernel is checked only once.
-
-
-@cache
-def source_hash() -> str:
-    """A hash of the Metal sources, and of the Python modules that launch them."""
-    digest = hashlib.sha256()
-    for package in ("dflash_mlx.metal_kernels", "dflash_mlx.kernels"):
-        for file in sorted(files(package).iterdir(), key=lambda file: file.name):
-            if file.name.endswith((".metal", ".h", ".py")):
-                digest.update(f"{file.name}\n".encode() + file.read_bytes())
-    return digest.hexdigest()[:24]
-
-
-def machine_key() -> str:
-    """A hash of all that results depend on except the model: chip, system, versions, sources."""
-    info = device_info()
-    chip = [str(info.get(name)) for name in ("device_name", "architecture")]
-    parts = [*chip, platform.release(), *map(version, ("mlx", "mlx-lm")), source_hash()]
-    return fingerprint(parts)
-
-
-def result_key(shapes: Shapes) -> str:
-    """The key of an entry: this machine, and the shapes of a pair."""
-    return f"{machine_key()}-{fingerprint([repr(shapes)])}"
-
-
-def from_json(name: str, parts: dict[str, Any]) -> KernelResult:
-    """A result from its JSON object. Raises ValueError or TypeError for another object."""
-    sizes = tuple(Timed(tuple(size), *rest) for size, *rest in parts.pop("sizes", ()))
-    result = KernelResult(**parts, sizes=sizes)
-    timed = [number for timed in sizes for number in (*timed.size, *timed[1:])]
-    numbers = (result.error, result.seconds, result.ratio, *timed)
-    if (
-        result.name != name
-        or not isinstance(result.right, bool)
-        or not isinstance(result.reason, str)
-        or not (result.right or result.reason)
-        or not all(number is None or isinstance(number, int | float) for number in numbers)
-    ):
-        raise ValueError("this is no result")
-    return result
-
-
-def results_of(entry: dict[str, dict[str, Any]]) -> dict[str, KernelResult]:
-    """The results of an entry by operation. Raises ValueError or TypeError for another object."""
-    return {name: from_json(name, parts) for name, parts in entry.items()}
-
-
-def entry_of(results: dict[str, KernelResult]) -> dict[str, Any]:
-    return {name: asdict(result) for name, result in results.items()}
-
-
-STORE = MeasurementStore(
-    "kernels.json", "verdicts", "kernels", format=2, limit=16, parse=results_of, dump=entry_of
-)
-
-
-def write_results(key: str, results: Iterable[KernelResult] = (), *, anew: bool = False) -> bool:
-    """Add results to an entry; with `anew` the entry's old results are dropped.
-
-    Returns False, with a warning in the log, if the file cannot be written.
-    """
-    known = {} if anew else STORE.read().get(key, {})
-    return STORE.write(key, known | {result.name: result for result in results})
-
-
-def latest_results() -> dict[str, KernelResult]:
-    """The last entry of this machine, for any model, by operation; empty if there is none."""
-    current = machine_key()
-    entries = [e for key, e in STORE.read().items() if key.startswith(current)]
-    return entries[-1] if entries else {}
-
-
-def proven(
-    kernels: Kernels,
-    shapes: Shapes,
-    *,
-    clock: Clock = time.perf_counter,
-    trials: Sequence[Trial] = TRIALS,
-    on_kernels: Progress = silent,
-) -> Kernels:
-    """Disable the kernels that are wrong or slow at these shapes on this machine.
-
-    Results are read from the file; missing ones are determined now and written to it. `on_kernels`
-    is called with the number of operations that were compared, and of all.
-    """
-    assert kernels.launcher is not None
-    known = STORE.read().get(result_key(shapes), {})
-    used = [trial.name for trial in trials if trial.fitting(shapes)]
-    compared = set[str]()
-
-    def report(result: KernelResult) -> None:
-        on_kernels(len(compared), len(used))
-        compared.add(result.name)
-
-    if not all(name in known and known[name].final for name in used):
-        options: dict[str, Any] = {"known": known, "clock": clock, "trials": trials}
-        results = prove_and_keep(kernels.launcher, shapes, on_result=report, **options)
-        known = {result.name: result for result in results}
-    return apply_results(kernels, [known[name] for name in used])
-
-
 def prove_and_keep(
-    launcher: Launcher,
-    shapes: Shapes,
-    *,
-    on_result: OnResult = lambda _: None,
-    known: Mapping[str, KernelResult] | None = None,
-    **options: Any,
+    launcher: Launcher, shapes: Shapes, *, on_result: OnResult = lambda _: None, **options: Any
 ) -> tuple[KernelResult, ...]:
-    """As `prove`; also writes each result to the file at once.
+    """As `prove`; also writes each result to the file at once, in place of older ones.
 
     `STARTED` is written first, so that a kernel that crashes the process is off at the next start.
-    An exception, such as Ctrl-C, empties the entry.
     """
-    key = result_key(shapes)
-    kept = write_results(key, anew=not known)
+    keep = Keeper(result_key(shapes), anew=True)
 
-    def keep(result: KernelResult) -> None:
-        if kept:  # else a warning was logged
-            write_results(key, [result])
+    def both(result: KernelResult) -> None:
+        keep(result)
         on_result(result)
 
-    try:
-        return prove(launcher, shapes, on_result=keep, known=known, **options)
-    except BaseException:
-        if kept:
-            write_results(key, anew=True)
-        raise
-
-
-def apply_results(kernels: Kernels, results: Iterable[KernelResult]) -> Kernels:
-    """Enable the kernels that are right and fast, and disable the others.
-
-    A kernel that was timed at several sizes runs where it is faster. In exact mode slow kernels are
-    enabled too, because stock MLX cannot replace them.
-    """
-    on = set()
-    off = {}
-    wrong = set()
-    sizes = dict[str, frozenset[Any]]()
-    for result in results:
-        if not result.reason or (kernels.exact and result.right):
-            on.add(result.name)
-            if result.sizes and not kernels.exact:
-                sizes[result.name] = frozenset(timed.size for timed in result.sizes if timed.won)
-        else:
-            off[result.name] = result.reason
-            if not result.right:
-                wrong.add(result.name)
-    return replace(kernels, on=frozenset(on), off=off, wrong=frozenset(wrong), sizes=sizes)
+    return prove(launcher, shapes, on_result=both, **options)

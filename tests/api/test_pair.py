@@ -466,6 +466,14 @@ def test_taps_move_with_the_drafter(folders: Any) -> None:
     assert pair.target.taps(tokens).shape == (1, 9, 0)
 
 
+def test_a_new_drafter_ends_the_check_of_the_old_pair(folders: Any) -> None:
+    """It would set the kernels of the old pair between answers of the new one."""
+    pair = load(*folders)
+    pair.engine.between_answers = iter(())
+    with_drafter(pair, no_draft=True)
+    assert pair.engine.between_answers is None
+
+
 def test_a_new_drafter_that_was_broken_off(
     folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

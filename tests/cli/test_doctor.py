@@ -790,7 +790,7 @@ def test_a_model_that_no_kernel_is_proven_for(cli_app):
 
 def test_verdicts_are_json():
     """A kernel that gives NaN has an infinite error, for which JSON has no word."""
-    from dflash_mlx.selfcheck.check import KernelResult
+    from dflash_mlx.selfcheck.results import KernelResult
 
     result_json = import_module("dflash_mlx.cli.doctor.kernels").result_json
     wrong = result_json(KernelResult("a", False, float("inf"), reason="gives what is no number"))
@@ -811,8 +811,8 @@ def test_verdicts_by_size_are_told():
     """At how many sizes a kernel is used, and that experts have none."""
     import tiny
 
-    from dflash_mlx.selfcheck.cases import Timed
-    from dflash_mlx.selfcheck.check import KernelResult
+    from dflash_mlx.selfcheck.results import KernelResult
+    from dflash_mlx.selfcheck.timing import Timed
 
     report = import_module("dflash_mlx.cli.doctor.kernels")
     sizes = (Timed((512, 64, 4, 8), 9, 1e-3, 0.5), Timed((1024, 64, 4, 8), 9, 1e-3, 1.5))
@@ -825,8 +825,8 @@ def test_verdicts_by_size_are_told():
 
 def test_what_is_known_of_kernels(mac, look, monkeypatch):
     """The cached verdicts of this machine; a wrong kernel is a warning, a slow one is not."""
-    from dflash_mlx.selfcheck import check as results
-    from dflash_mlx.selfcheck.check import UNUSED, KernelResult
+    from dflash_mlx.selfcheck import results
+    from dflash_mlx.selfcheck.results import UNUSED, KernelResult
 
     monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: True)
     monkeypatch.delenv("DFLASH_KERNELS")

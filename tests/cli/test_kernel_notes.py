@@ -46,6 +46,16 @@ def test_what_is_said() -> None:
         assert notes.kernels_line(none) == ""
 
 
+def test_the_check_is_shown_while_it_runs() -> None:
+    """How many kernels, how long about, and that it happens once."""
+    shown: list[Any] = []
+    spinner = SimpleNamespace(
+        relabel=lambda *label: shown.append(label), update=lambda *count: shown.append(count)
+    )
+    part("loading").check_progress(spinner)(3, 6)
+    assert shown == [("checking 6 kernels, once for this Mac, about 5 s", "kernels"), (3, 6)]
+
+
 @pytest.fixture
 def dialogue(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A conversation with a pair whose kernels are those above; what it notes is kept."""

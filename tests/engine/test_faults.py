@@ -151,13 +151,13 @@ LARGE = "Thread group size (512) is greater than the maximum (448)."
 KERNELS = frozenset({"verify_accept", "verify_attention"})
 
 
-def with_kernels(engine: Engine, patch: pytest.MonkeyPatch, fails: Callable[[], bool]) -> list[str]:
-    """Give an engine two kernels, one of which raises; returns the messages of failures.
+def with_kernels(engine: Engine, patch: pytest.MonkeyPatch, fails: Callable[[], bool]) -> list[Any]:
+    """Give an engine two kernels, one of which raises; returns the failures that it tells.
 
     Both compute their references. `verify_accept` raises at once if its launch is evaluated at
     once; else a pass of the target raises, as where MLX evaluates it later.
     """
-    told: list[str] = []
+    told: list[Any] = []
 
     def run(launcher: Any, *args: Any) -> Any:
         if fails() and isinstance(launcher, StepwiseLauncher):
@@ -175,7 +175,7 @@ def with_kernels(engine: Engine, patch: pytest.MonkeyPatch, fails: Callable[[], 
         verify(batch)
 
     patch.setattr(engine, "_verify", verifying)
-    patch.setattr(engine, "on_kernel_failed", lambda failed: told.append(failed.message))
+    patch.setattr(engine, "on_kernel_failed", lambda *failure: told.append(failure))
     launcher: Any = object()
     engine.target.kernels = Kernels(launcher, on=frozenset({"verify_accept", "selector_walk"}))
     return told
@@ -194,7 +194,7 @@ def test_a_kernel_that_raises_is_replaced(monkeypatch: pytest.MonkeyPatch) -> No
             lambda: sequence.last_answer is not None and sequence.answer.position > 3,
         )
         assert alone(engine, request, sequence) == wanted
-        assert told == [f"the kernel verify_accept failed ({LARGE.rstrip('.')})."]
+        assert told == [("verify_accept", f"raised {LARGE.rstrip('.')} in an answer")]
         kernels = engine.target.kernels
         assert not kernels.stepwise
         assert (kernels.on, kernels.wrong) == ({"selector_walk"}, {"verify_accept"})

@@ -532,6 +532,42 @@ def test_an_answer_that_runs_is_not_stopped_by_another(monkeypatch: pytest.Monke
     assert second.policy.name == "auto"
 
 
+def test_other_kernels_have_other_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs of kernels that changed between two answers are measured anew, when nobody waits."""
+    pair, depths = pair_of("qwen3"), list[int]()
+    monkeypatch.setattr("dflash_mlx.engine.latency_table.measure", recorded(depths))
+    session = Session(pair, mode="auto")
+
+    def answer() -> Any:
+        list(session.stream(prompt_of(20), max_tokens=9))
+        assert session.policy is not None
+        return session.policy
+
+    def change(**parts: Any) -> None:
+        kernels = replace(pair.target.kernels, **parts)
+        mlx_thread().call(pair.engine.change_kernels, kernels)
+
+    answer()
+    change(on=frozenset({"a"}))
+    assert depths == [64]
+    answer()
+    assert depths == [64, 64]
+    change(off={"b": "1.4x as slow as MLX's own"})  # it did not run before, either
+    answer()
+    change(sizes={"a": frozenset({(1, "4-bit"), (2, "4-bit")})})
+    other = Session(pair, mode="baseline").stream(prompt_of(20, 1), max_tokens=30)
+    next(other)
+    assert "when no other answer is running" in answer().reason
+    assert depths == [64, 64]
+    list(other)
+    answer()
+    assert depths == [64, 64, 64]
+    for parts in ({"on": frozenset({"a"}), "sizes": {}}, {"on": None, "sizes": {}}):
+        change(**parts)
+        answer()
+    assert depths == [64, 64, 64]  # those of both are in the file
+
+
 def recorded(depths: list[int]) -> Callable[..., Latencies]:
     """What stands for measuring: notes each depth."""
 

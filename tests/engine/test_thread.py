@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from threading import Event, Thread, Timer
 
 import pytest
 import tiny
 
+from dflash_mlx.engine import worker_thread
 from dflash_mlx.engine.worker_thread import MLXThread, mlx_thread
 from dflash_mlx.options import GenerationOptions
+from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 
 
@@ -107,6 +110,75 @@ def test_a_process_ends_while_it_computes() -> None:
             [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """One whose thread does not rest for long between answers."""
+    monkeypatch.setattr(worker_thread, "QUIET_SECONDS", 0.01)
+    target = tiny.make_target("qwen3")
+    return tiny.make_pair(target, tiny.random_drafter(target))
+
+
+def test_work_between_answers_waits_for_their_end(pair: Pair) -> None:
+    """Not before the first answer, and not while one is generated, however slowly it is read."""
+    seen, done = list[int](), Event()
+
+    def work() -> Iterator[None]:
+        for number in range(3):
+            seen.append(number)
+            yield
+        done.set()
+
+    pair.engine.between_answers = work()
+    blocks = Session(pair).stream(tiny.prompt_of(9), max_tokens=40)
+    for _ in range(3):
+        next(blocks)
+        time.sleep(0.05)
+    assert not seen
+    list(blocks)
+    assert done.wait(60)
+    assert seen == [0, 1, 2]
+
+
+def test_a_request_waits_for_one_step_at_most(pair: Pair) -> None:
+    """The rest goes on after the next answer."""
+    steps, begun, go_on = list[int](), Event(), Event()
+
+    def work() -> Iterator[None]:
+        for number in range(3):
+            steps.append(number)
+            begun.set()
+            go_on.wait(60)
+            yield
+
+    pair.engine.between_answers = work()
+    session = Session(pair)
+    list(session.stream(tiny.prompt_of(9), max_tokens=4))
+    assert begun.wait(60)
+    Timer(0.05, go_on.set).start()
+    assert mlx_thread().call(lambda: [*steps]) == [0]
+    list(session.stream(tiny.prompt_of(9), max_tokens=4))
+    mlx_thread().call(pair.engine.finish_work)
+    assert steps == [0, 1, 2]
+
+
+def test_work_that_fails_is_said_and_ends_nothing(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread computes the next answer."""
+
+    def work() -> Iterator[None]:
+        yield
+        raise RuntimeError("[METAL] no memory")
+
+    pair.engine.between_answers = work()
+    session = Session(pair)
+    list(session.stream(tiny.prompt_of(9), max_tokens=4))
+    mlx_thread().call(pair.engine.finish_work)
+    assert pair.engine.between_answers is None
+    assert "[METAL] no memory" in caplog.text
+    assert list(session.stream(tiny.prompt_of(9), max_tokens=4))[-1].finish_reason
 
 
 def test_a_closed_reply_cancels_its_request() -> None:

@@ -11,6 +11,9 @@ import pytest
 from dflash_mlx.kernels import small_m_qmm, verify_accept, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import RECORDED, MetalLauncher, Source, recorded
+from dflash_mlx.models.gated_delta import Writes, replay
+from dflash_mlx.selfcheck.shapes import GENERIC
+from dflash_mlx.selfcheck.trials import TRIALS
 
 ROWS, LAYERS = 5, 3
 
@@ -81,6 +84,42 @@ def test_a_launcher_that_keeps_nothing_is_noticed(host_time: Any) -> None:
     """The counts above can be others."""
     first, again = verifies(host_time.narrow_target(LAYERS), Forgetful(), (ROWS, ROWS))
     assert first == again == LAYERS * (7 + 2) + 1
+
+
+@pytest.mark.parametrize("name", ["tape", "tree", "replay"])
+def test_recurrent_layers_share_one_text(name: str) -> None:
+    """It is written once for each number of rows."""
+    (trial,) = (trial for trial in TRIALS if trial.name == f"gated_delta_{name}")
+    case = trial.fitting(GENERIC)[-1]
+
+    def texts(launcher: Counted) -> int:
+        built(lambda: [trial.op.launch(launcher, *case) for _ in range(LAYERS)])
+        return len(launcher.texts)
+
+    assert texts(Counted()) == 1
+    assert texts(Forgetful()) == LAYERS
+
+
+def test_a_commit_pads_its_path_once() -> None:
+    """Guards against two dispatches more in each layer."""
+    paths: list[mx.array] = []
+
+    class Noting(MetalLauncher):
+        """Gives zeros."""
+
+        def __call__(self, source: Source, inputs: Any, **call: Any) -> list[mx.array]:
+            paths.append(inputs[4])
+            return [mx.zeros(shape) for shape in call["output_shapes"]]
+
+        def recorded(self, function: Callable[..., Any], kind: Any) -> Callable[..., Any]:
+            return lambda *args: function(self, *args)
+
+    delta = mx.zeros((5, 4, 32))
+    parts = mx.zeros((1, 8, 256)), mx.zeros((4, 32, 32)), mx.zeros((5, 2, 32)), mx.zeros((5, 4))
+    tape = Writes(Kernels(Noting()), *parts, delta)
+    replay([tape] * LAYERS, range(2))
+    assert [id(path) for path in paths] == [id(paths[0])] * LAYERS
+    assert paths[0].tolist() == [0, 1] + [0] * 6
 
 
 class Lazy(MetalLauncher):

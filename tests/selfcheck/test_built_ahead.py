@@ -6,6 +6,7 @@ notes both, and nothing is computed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -18,15 +19,13 @@ from dflash_mlx import pair as pairs
 from dflash_mlx.kernels import dispatch, outcome
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import DEVICE_MEMORY_SIZE, MetalLauncher, Source, pad_small
+from dflash_mlx.models.linear import multiply
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.selfcheck.cases import TRIALS, outputs
-from dflash_mlx.selfcheck.check import (
-    KernelResult,
-    launches,
-    result_key,
-    write_results,
-)
-from dflash_mlx.selfcheck.shapes import Shapes
+from dflash_mlx.selfcheck.cases import product_sizes, weights_of
+from dflash_mlx.selfcheck.check import launches
+from dflash_mlx.selfcheck.results import KernelResult, result_key, write_results
+from dflash_mlx.selfcheck.shapes import LinearShape, Shapes
+from dflash_mlx.selfcheck.trials import TRIALS, outputs
 from dflash_mlx.speculation.acceptance import RULES, make_rule
 from dflash_mlx.speculation.drafts import Draft, Independent
 
@@ -107,6 +106,35 @@ def test_what_rounds_launch_is_built_and_nothing_else(published: Published) -> N
     assert len(built) <= 16
 
 
+def test_products_of_mixed_weights_are_built() -> None:
+    """A model whose layers differ in groups, modes, dtypes or biases compiles nothing later."""
+    launcher = Noting()
+    plain = LinearShape(1024, 128, 4, 64, "affine", "bfloat16")
+    kinds = (
+        plain,
+        replace(plain, group=32),
+        replace(plain, group=32, mode="mxfp4", dtype="uint8"),
+        replace(plain, dtype="float16"),
+        replace(plain, dtype="float32"),
+        replace(plain, biased=True),
+        replace(plain, bits=0, group=0, mode="", dtype="float32"),
+    )
+    shapes = Shapes(9, 4, "bfloat16", products=tuple((kind, 1) for kind in kinds), linears=kinds)
+    (trial,) = (trial for trial in TRIALS if trial.sizes is product_sizes)
+    sizes = {trial.name: frozenset(sized.size for sized in product_sizes(shapes))}
+    kernels = Kernels(launcher, on=OPERATIONS, sizes=sizes)
+
+    def layers() -> Iterable[mx.array]:
+        for kind in kinds:
+            for rows in (2, 4, 8, 16):
+                x = mx.zeros((rows, 128), mx.bfloat16)
+                yield multiply(kernels, weights_of(kind, 1024, 128, mx.bfloat16), x)
+
+    used = set(noted(launcher, layers))
+    assert used == noted(launcher, lambda: (a for a in launches(kernels, trial, shapes)))
+    assert len(used) == 4 * len(kinds)
+
+
 def test_fault_a_text_for_each_type_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above can fail: drafts of a drafter and of a grammar have other types."""
     monkeypatch.setattr(outcome, "ids", pad_small)
@@ -130,8 +158,7 @@ def test_the_first_answer_compiles_nothing(builds: bool, monkeypatch: pytest.Mon
         dflash_mlx.generate(pair, "What is 12 plus 7?", mode="auto", max_tokens=30)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pairs, "proven", lambda kernels, *_, **__: kernels)
-        patch.setattr(pairs, "build", lambda *_, **__: None)
+        patch.setattr(pairs, "prepare_kernels", lambda *_: None)
         _, pair = started()
     shapes = Shapes.of(pair.target, pair.drafter)
     used = [KernelResult(trial.name, True) for trial in TRIALS if trial.fitting(shapes)]

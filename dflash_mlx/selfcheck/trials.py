@@ -1,0 +1,253 @@
+"""How every operation is checked and timed: its cases, and what stock MLX runs in its place."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.base import create_causal_mask
+from mlx_lm.models.gated_delta import compute_g, gated_delta_update
+
+from dflash_mlx.kernels import (
+    gated_delta_replay,
+    gated_delta_tape,
+    gated_delta_tree,
+    selector_walk,
+    small_m_qmm,
+    verify_accept,
+    verify_accept_sample,
+    verify_attention,
+)
+from dflash_mlx.kernels.dispatch import Kernels, Op
+from dflash_mlx.kernels.small_m_qmm import Weights
+from dflash_mlx.kernels.source import Launcher
+from dflash_mlx.kernels.verify_attention import Rows, Scores
+from dflash_mlx.models.cache.tree_pass import TreePass
+from dflash_mlx.models.gated_delta import update_tree
+from dflash_mlx.models.linear import multiply
+from dflash_mlx.speculation.tree import Tree
+
+from .cases import (
+    Case,
+    Sized,
+    accept_cases,
+    attention_cases,
+    attention_sizes,
+    defined_part,
+    product_cases,
+    product_sizes,
+    replay_cases,
+    sample_cases,
+    tape_cases,
+    tree_cases,
+    walk_cases,
+)
+from .shapes import Shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How an operation is checked and timed.
+
+    `cases(shapes)` are its arguments, those at the model's sizes last; `needs(shapes)` says whether
+    the model has such layers. `stock(*once(*case))` is what MLX or mlx-lm computes without the
+    operation; `once` is what a pass computes once for all its layers. An answer launches the
+    operation with `before(*case)`, which it computes for each launch. `recorded`: it records the
+    launch together with others.
+    Each output is compared with that of `expected(*case)` (None: the reference), after `comparable`
+    is applied to both. `alone(*case)` are the arguments for one row: row `row` along `axis` of the
+    first output. Exact mode requires the same bits from both. `sizes(shapes)` are the cases to
+    time; without it, the last of `cases` is timed.
+    """
+
+    op: Op
+    cases: Callable[[Shapes], list[Case]]
+    stock: Callable[..., Any]
+    needs: Callable[[Shapes], bool] = lambda _: True
+    comparable: Callable[[mx.array], mx.array] = lambda output: output
+    expected: Callable[..., Any] | None = None
+    alone: Callable[..., Case] | None = None
+    row: int = 0
+    axis: int = 0
+    sizes: Callable[[Shapes], Iterator[Sized]] | None = None
+    once: Callable[..., Case] = lambda *case: case
+    before: Callable[..., Case] = lambda *case: case
+    recorded: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    def launch(self, launcher: Launcher, *case: Any) -> Any:
+        """What an answer computes with the kernel."""
+        return self.op.launch(launcher, *self.before(*case))
+
+    def fitting(self, shapes: Shapes) -> list[Case]:
+        """The cases whose shapes the kernel supports; empty if the model has no such layers."""
+        cases = self.cases(shapes) if self.needs(shapes) else []
+        return [case for case in cases if self.op.fits(*case)]
+
+
+def mlx_lm_chain(
+    q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
+) -> tuple[mx.array, mx.array]:
+    """mlx-lm's `gated_delta_update` of a chain; computes its gates from g."""
+    zeros = mx.zeros((v.shape[1],))
+    rows = (q[None], k[None], v[None], g[None], beta[None])
+    return gated_delta_update(*rows, zeros, zeros, state[None])
+
+
+def gates(q: mx.array, k: mx.array, v: mx.array, a: mx.array, b: mx.array, *rest: Any) -> Case:
+    """The arguments of a launch, with the gates that `mlx_lm_chain` computes from a and b."""
+    zeros = mx.zeros((v.shape[1],))
+    return q, k, v, compute_g(zeros, a, zeros), mx.sigmoid(b), *rest
+
+
+def with_tree(*args: Any) -> Case:
+    """The arguments of `mlx_lm_tree`; row 0 of the parents is the anchor."""
+    *rows, parents = args
+    depths = [0]
+    for parent in parents[1:]:
+        depths.append(depths[parent] + 1)
+    nodes = len(parents) - 1
+    tree = TreePass(Tree((0,) * nodes, parents[1:], tuple(depths[1:]), (0.0,) * nodes))
+    mx.eval(tree.levels, tree.by_level, tree.by_row)
+    return *rows, tree
+
+
+def mlx_lm_tree(*args: Any) -> mx.array:
+    """The engine's tree verification without the kernel: one mlx-lm update for each depth."""
+    *rows, tree = args
+    zeros = mx.zeros((rows[2].shape[1],))
+    net = SimpleNamespace(A_log=zeros, dt_bias=zeros, training=False)
+    q, k, v, a, b, state = (part[None] for part in rows)
+    return update_tree(net, q, k, v, a, b, state, tree)
+
+
+def with_values(
+    state: mx.array, delta: mx.array, k: mx.array, g: mx.array, path: mx.array, *_: Any
+) -> Case:
+    """The arguments of `mlx_lm_replay`: mlx-lm reads values, which have the dtype of k."""
+    return state, delta.astype(k.dtype), k, g, len(path)
+
+
+def mlx_lm_replay(
+    state: mx.array,
+    values: mx.array,
+    k: mx.array,
+    g: mx.array,
+    count: int,
+) -> list[mx.array]:
+    """The engine's commit of a chain without the kernel: its first rows run again in each layer."""
+    results = []
+    for layer in range(len(state)):
+        keys, fed, decay = (part[layer, :count] for part in (k, values, g))
+        results.append(mlx_lm_chain(keys, keys, fed, decay, decay, state[layer])[1])
+    return results
+
+
+def with_mask(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> Case:
+    """The arguments of `mlx_attention`, with mlx-lm's mask of a chain."""
+    count = q.shape[1]
+    window = scores.window or None
+    cached = rows.context if window is None else min(rows.context, window - 1)
+    first = rows.context - cached
+    end = rows.context + count
+    mask: Any = "causal" if count > 1 else None
+    if window is not None:
+        mask = create_causal_mask(count, cached, window_size=window)
+    return q, keys, values, slice(first, end), mask, scores
+
+
+def mlx_attention(
+    q: mx.array, keys: mx.array, values: mx.array, seen: slice, mask: Any, scores: Scores
+) -> mx.array:
+    """MLX's attention of some rows of a cache."""
+    k, v = (part[None, :, seen] for part in (keys, values))
+    return mx.fast.scaled_dot_product_attention(
+        q[None], k, v, scale=scores.scale, mask=mask, sinks=scores.sinks
+    )
+
+
+def mlx_product(x: mx.array, weights: Weights) -> mx.array:
+    """The product as MLX's layers compute it."""
+    return multiply(Kernels(), weights, x)
+
+
+def float32_product(x: mx.array, weights: Weights) -> mx.array:
+    """The product in float32, rounded once. MLX's CPU backend also rounds partial sums."""
+    if weights.scales is None:
+        weights = replace(weights, values=weights.values.astype(mx.float32))
+    return small_m_qmm.product(x.astype(mx.float32), weights).astype(x.dtype)
+
+
+def last_row(x: mx.array, weights: Weights) -> Case:
+    """The arguments of a product of the last row only."""
+    return x[-1:], weights
+
+
+def first_rows(*args: Any) -> Case:
+    """The arguments of a recurrence, chain or tree, of the first row only."""
+    rows = args[:5]
+    rest = args[5:]
+    return (*(part[:1] for part in rows), rest[0], *(parents[:1] for parents in rest[1:]))
+
+
+def first_query(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> Case:
+    """The arguments of attention of the first row only."""
+    return q[:, :1], keys, values, Rows.of(rows.context, (-1,), rows.start), scores
+
+
+def has_delta(shapes: Shapes) -> bool:
+    """Whether a model has Gated DeltaNet layers."""
+    return shapes.delta is not None
+
+
+ACCEPT = verify_accept.OP
+SAMPLE = verify_accept_sample.OP
+WALK = selector_walk.OP
+TAPE = gated_delta_tape.OP
+# In the order of the check: first what gains most.
+TRIALS = (
+    Trial(
+        small_m_qmm.OP,
+        product_cases,
+        mlx_product,
+        lambda shapes: bool(shapes.linears),
+        expected=float32_product,
+        alone=last_row,
+        row=-1,
+        sizes=product_sizes,
+        recorded=True,
+    ),
+    Trial(
+        verify_attention.OP,
+        attention_cases,
+        mlx_attention,
+        lambda shapes: bool(shapes.attention),
+        alone=first_query,
+        axis=1,
+        sizes=attention_sizes,
+        once=with_mask,
+    ),
+    Trial(TAPE, tape_cases, mlx_lm_chain, has_delta, alone=first_rows, before=gates),
+    Trial(
+        gated_delta_tree.OP,
+        tree_cases,
+        mlx_lm_tree,
+        has_delta,
+        alone=first_rows,
+        once=with_tree,
+        before=gates,
+    ),
+    Trial(gated_delta_replay.OP, replay_cases, mlx_lm_replay, has_delta, once=with_values),
+    Trial(ACCEPT, accept_cases, ACCEPT.reference, comparable=defined_part),
+    Trial(SAMPLE, sample_cases, SAMPLE.reference, comparable=defined_part),
+    Trial(WALK, walk_cases, WALK.reference, lambda shapes: shapes.selector is not None),
+)
+
+
+def outputs(result: Any) -> list[mx.array]:
+    """The outputs of an operation as a list of arrays."""
+    return list(result) if isinstance(result, list | tuple) else [result]
