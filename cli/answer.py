@@ -359,8 +359,8 @@ def answer_prompt(
     """Stream an answer into a view and return it.
 
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
-    prefill, between chunks. `on_start` gets the answer before its first block, and it grows from
-    then on. `on_end` gets it at the end, also after any exception. After a second Ctrl-C the caller
+    prefill, between chunks. `on_start` gets the answer before its first block; it then grows block
+    by block. `on_end` gets it at the end, after any exception too. After a second Ctrl-C the caller
     must leave; the interrupt is deferred while `on_end` runs. `tool_parser` takes tool calls out of
     the text.
     """
