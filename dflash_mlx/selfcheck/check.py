@@ -299,7 +299,7 @@ def describe_difference(error: float, want: mx.array) -> str:
     return f"differs from its reference by {error:.1g}"
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """The class and the first line of an exception."""
     return f"{type(error).__name__}: {first_line(error)}"
 
@@ -377,7 +377,7 @@ def build(
                 mx.eval(arrays)
         except Exception as error:
             log.info("the kernel of %s raised", trial.name, exc_info=True)  # the compiler's lines
-            failed[trial.name] = f"raised {describe_error(error)}"
+            failed[trial.name] = f"raised {describe_error(error.__cause__ or error)}"
     on_kernels(len(used), len(used))
     mx.clear_cache()
     return failed

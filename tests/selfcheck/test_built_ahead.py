@@ -167,7 +167,7 @@ def test_the_first_answer_compiles_nothing(builds: bool, monkeypatch: pytest.Mon
     answered(pair)  # costs are measured
     seen.clear()
     if not builds:
-        monkeypatch.setattr(pairs, "build", lambda *_, **__: None)
+        monkeypatch.setattr(pairs, "build", lambda *_, **__: {})
     launcher, pair = started()
     assert seen == ([(done, len(used)) for done in range(len(used) + 1)] if builds else [])
     built = set(launcher.texts)

@@ -146,7 +146,9 @@ class Machine:
         trials = [self.trial(trial.name) for trial in TRIALS if trial.name in LIBRARIES]
         began = self.now
         launcher: Any = self
-        target: Any = SimpleNamespace(kernels=Kernels(launcher, on=frozenset()))
+        target: Any = SimpleNamespace(
+            kernels=Kernels(launcher, on=frozenset()), config={"head_dim": 128}, kv_bits=0
+        )
         engine = Engine(target)
         check = PairCheck(target.kernels, SHAPES, clock=lambda: self.now, trials=trials)
         if check.run(TIME_BUDGET):

@@ -518,6 +518,7 @@ def test_what_is_left_is_checked_between_answers(
     pair.target.kernels = Kernels(launcher, exact=exact, on=frozenset())
     if sort == "several Macs":
         pair.target.__class__ = LeaderTarget
+        monkeypatch.setattr(LeaderTarget, "ask_for_kernels", lambda *_: None)
     counts: list[tuple[int, int]] = []
     prepare_kernels(pair, silent, lambda *count: counts.append(count))
     left = pair.engine.between_answers is not None
@@ -531,6 +532,43 @@ def test_what_is_left_is_checked_between_answers(
     pair.engine.finish_work()
     assert pair.target.kernels.on == ({*"abc"} if left else {"a"})
     assert not counts  # a chat is on the screen
+
+
+def test_kernels_that_fail_after_their_check_stay_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While they are built at a larger shape, or in an answer; in this run and at later starts."""
+
+    def refuse(x: mx.array) -> None:
+        if not checking:
+            raise ValueError("Thread group size (512) is greater than the maximum (448).")
+
+    device = Device({"b": lambda x: refuse(x) or 2 * x}, dict.fromkeys("abc", 0.01))
+    device.stock = lambda x: [setattr(device, "now", device.now + 0.015), 2 * x][1]
+    trials = [device.trial(name) for name in "abc"]
+
+    def built(*args: Any, **options: Any) -> dict[str, str]:
+        nonlocal checking
+        checking = False
+        return build(*args, trials=trials, **options)
+
+    given: Any = {"trials": trials, "clock": device.clock}
+    monkeypatch.setattr("dflash_mlx.pair.PairCheck", partial(PairCheck, **given))
+    monkeypatch.setattr("dflash_mlx.pair.build", built)
+    launcher: Any = device
+    left = {"a": True, "c": True}
+    for start in range(3):
+        checking = True
+        pair = tiny.make_pair(tiny.make_target("qwen3"), None)
+        pair.target.kernels = Kernels(launcher, on=frozenset())
+        prepare_kernels(pair, silent, silent)
+        kernels = pair.target.kernels
+        assert kernels.on == left.keys()
+        assert kernels.off["b"].startswith("raised ValueError: Thread group size (512)")
+        if start == 0:
+            pair.engine.on_kernel_failed("c", "raised Boom in an answer")
+            del left["c"]
+        else:
+            assert kernels.off["c"] == "raised Boom in an answer"
+            assert kernels.wrong == {"b", "c"}
 
 
 def test_nothing_happens_without_a_launcher() -> None:
