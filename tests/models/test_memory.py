@@ -295,9 +295,8 @@ def test_nothing_smaller_to_name():
 def a_mac(monkeypatch, gpu):
     """MLX with this GPU, where the CPU is the default device, as in tests on a Mac."""
     chip = {"device_name": "Apple M4", "architecture": "arm64"}
-    infos = {mx.gpu: gpu, mx.cpu: chip}
     monkeypatch.setattr(mx, "is_available", lambda _: True)
-    monkeypatch.setattr(mx, "device_info", lambda device=mx.cpu: infos[device])
+    monkeypatch.setattr(mx, "device_info", lambda device=mx.cpu: gpu if device == mx.gpu else chip)
 
 
 def test_working_set(monkeypatch):
