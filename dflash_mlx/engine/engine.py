@@ -346,7 +346,7 @@ class Engine:
             pass
 
     def change_kernels(self, kernels: Kernels) -> None:
-        """Run other kernels from now on, between two answers. Costs of the old ones are dropped."""
+        """Run other kernels from the next pass on. Costs measured with the old ones are dropped."""
         before = self.target.kernels
         self.target.kernels = kernels
         if (kernels.on, kernels.sizes) != (before.on, before.sizes):

@@ -39,7 +39,7 @@ BAD = [
     (["generate", "x", "--seed", "-1"], 2, "seed cannot be -1."),
     (["generate", "x", "--max-tokens", "0"], 2, "--max-tokens cannot be 0."),
     (["generate", "x", "--block-size", "1"], 2, "--block-size cannot be 1."),
-    (["generate", "x", "--draft-bits", "3"], 2, "draft_bits cannot be 3."),
+    (["generate", "x", "--draft-bits", "3"], 2, "'3' is not 4, 8 or none."),
     (["generate", "x", "--draft-bits", "two"], 2, "'two' is not 4, 8 or none."),
     (["generate", "x", "--accept", "some"], 2, "'some' is not one of 'match', 'token', 'block'."),
     (["generate"], 2, "the prompt is empty."),

@@ -644,11 +644,11 @@ def old_mlx(mac, patch):
 
 
 def wrong_kernel(mac, patch):
-    from dflash_mlx.selfcheck.check import KernelResult
+    from dflash_mlx.selfcheck.results import KernelResult
 
     patch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: True)
     patch.setattr(
-        "dflash_mlx.selfcheck.check.latest_results",
+        "dflash_mlx.selfcheck.results.latest_results",
         lambda: {"a": KernelResult("a", False, 0.5, reason="differs from its reference by 0.5")},
     )
 

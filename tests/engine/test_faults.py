@@ -135,7 +135,7 @@ def test_a_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
             assert [text_of(Session(bundled), prompt) for prompt in prompts] == wanted
     session = Session(bundled)
     with monkeypatch.context() as patch:
-        patch.setattr(bundled.engine, "_verify", lambda batch: (_ for _ in ()).throw(MemoryError()))
+        patch.setattr(bundled.engine, "_verify", raising(MemoryError()))
         with pytest.raises(GPUFault, match="too little memory"):
             text_of(session, prompts[0])
     assert text_of(session, prompts[0]) == wanted[0]
