@@ -606,16 +606,25 @@ def results_of(python: str, calls: list[Call], found: list[Result]) -> None:
         process.stdin.close()
 
 
-def intended(call: Call) -> str | None:
+INTENDED = Path(__file__).with_name("old_new_intended.toml")
+
+
+def intended(call: Call, differences: list[dict[str, str]]) -> str | None:
     """The reason if a difference in this call is intended, otherwise None."""
-    file = Path(__file__).with_name("old_new_intended.toml")
-    if not file.exists():
-        return None
     line = json.dumps(call)
-    for entry in tomllib.loads(file.read_text("utf-8")).get("difference", []):
+    for entry in differences:
         if re.search(entry["call"], line):
             return entry["reason"]
     return None
+
+
+def without(names: list[str], thing: Any) -> Any:
+    """A result without these keys and flags."""
+    if isinstance(thing, dict):
+        return {key: without(names, part) for key, part in thing.items() if key not in names}
+    if isinstance(thing, list):
+        return [without(names, part) for part in thing if part not in names]
+    return thing
 
 
 def wording(result: Result) -> str:
@@ -625,16 +634,18 @@ def wording(result: Result) -> str:
 
 def compare(calls: list[Call], old: list[Result], new: list[Result]) -> int:
     """Print a table by kind and each difference; returns the number of unintended ones."""
+    wanted = tomllib.loads(INTENDED.read_text("utf-8"))
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in SHARES}
     wrong = 0
     for call, before, after in zip(calls, old, new, strict=True):
+        after = without(wanted["added"], after)
         words = wording(before) != wording(after)
         count = counts[call["kind"]]
         count["calls"] += 1
         if before == after:
             count["wording" if words else "equal"] += 1
             continue
-        reason = intended(call)
+        reason = intended(call, wanted["difference"])
         if reason is not None:
             count["intended"] += 1
             continue
