@@ -79,7 +79,7 @@ def share_under_pressure() -> float:
     level = ctypes.c_int()
     size = ctypes.c_size_t(ctypes.sizeof(level))
     sysctl = ctypes.CDLL(None).sysctlbyname
-    failed = sysctl(PRESSURE, ctypes.byref(level), ctypes.byref(size), None, 0)
+    failed = sysctl(PRESSURE, ctypes.byref(level), ctypes.byref(size), None, ctypes.c_size_t(0))
     return 1.0 if failed else SHARE_UNDER_PRESSURE.get(level.value, 1.0)
 
 
