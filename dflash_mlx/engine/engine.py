@@ -33,6 +33,7 @@ from dflash_mlx.models.memory import (
     WiredMemory,
     cache_bytes,
     free_bytes,
+    head_dim,
     share_under_pressure,
     snapshot_bytes,
 )
@@ -64,7 +65,7 @@ def prefill_step_size(config: dict[str, Any], kv_bits: int = 0) -> int:
 
     mlx-lm's attention to a quantised cache writes the scores, too.
     """
-    size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    size = head_dim(config, "full_attention")
     fused = size in FUSED_HEAD_SIZES and not config.get("kv_lora_rank") and not kv_bits
     return PREFILL_STEP_SIZE if fused else min(PREFILL_STEP_SIZE, UNFUSED_STEP_SIZE)
 
