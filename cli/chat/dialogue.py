@@ -130,7 +130,7 @@ class Dialogue:
     """One conversation, which answers and slash commands change.
 
     settings: the options of the next answer. totals, hints: over the answers of the loaded pair or
-    the server. interrupted_at: time.monotonic of the last Ctrl-C.
+    the server. interrupted_at: time.monotonic of the last Ctrl-C, or of its hint.
     """
 
     def __init__(
@@ -329,6 +329,8 @@ class Dialogue:
         self.interrupted_at = interrupt.last_at
         if interrupt.requested_twice:
             raise LeaveChat(130)
+        if interrupt.requested:  # the hint is shown only now, after the round that was running
+            self.interrupted_at = time.monotonic()
         return answer
 
     def _show_missing_answer(self, steps: Steps) -> None:
