@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import mlx.core as mx
 from mlx import nn
+from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .chat.reasoning_parser import eos_ids_of
@@ -333,6 +334,13 @@ def fit_context(pair: Pair) -> None:
         pair.engine.fit_context(max(0, memory_for_caches() - pair.engine.prefix_cache.limit))
 
 
+def drafter_bytes(pair: Pair) -> int:
+    """The bytes of a drafter's weights; 0 without any."""
+    model = None if pair.drafter is None else pair.drafter.model
+    arrays: Any = tree_flatten([] if model is None else model.parameters())
+    return sum(array.nbytes for _, array in arrays)
+
+
 def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> None:
     """Enable the kernels that are right and fast at a pair's shapes, and build them.
 
@@ -421,7 +429,9 @@ def with_drafter(
         before.clear()
         prefix_cache = other.engine.prefix_cache
         prefix_cache.limit = before.limit
-        fit_context(other)
+        limit = pair.engine.memory_limit
+        if limit is not None:  # as at load, not with what old conversations hold now
+            other.engine.fit_context(limit + drafter_bytes(pair) - drafter_bytes(other))
         if before.disk is not None:
             prefix_cache.disk = disk_of(other, checkpoint, before.disk.limit)
         return other

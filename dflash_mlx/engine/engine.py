@@ -11,7 +11,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -97,7 +97,7 @@ class Engine:
         self.rows = 0
         self.faults = 0
         self.on_kernel_failed: Callable[[str, str], None] = lambda name, reason: None
-        self._cache_bytes: int | None = None  # for the caches of a sequence; None: no limit
+        self.memory_limit: int | None = None  # for the caches of a sequence; None: no limit
         self._fitting_tokens: int | None = None  # whose caches take no more than that
         self._wired = WiredMemory()
         self.between_answers: Iterator[None] | None = None
@@ -282,13 +282,18 @@ class Engine:
         """
         self._running.discard(sequence)
         self._renew(sequence)
-        with suppress(GPUFault), self._dropping_caches():
-            if self._passes_ahead.pop(sequence, None) is not None:
-                sequence.rewind(len(sequence.tokens))
-            kept = len(sequence.tokens) if length is None else length
-            if kept < len(sequence.tokens) and sequence.target_cache.can_rewind(kept):
-                sequence.rewind(kept)
-            self.prefix_cache.keep(sequence, ended=True)
+        try:
+            with self._dropping_caches():
+                if self._passes_ahead.pop(sequence, None) is not None:
+                    sequence.rewind(len(sequence.tokens))
+                kept = len(sequence.tokens) if length is None else length
+                if kept < len(sequence.tokens) and sequence.target_cache.can_rewind(kept):
+                    sequence.rewind(kept)
+                self.prefix_cache.keep(sequence, ended=True)
+        except GPUFault as fault:
+            if sequence.last_answer is not None:
+                reason = fault.message.rstrip(".")
+                sequence.answer.notes.append(f"{reason}: the next prompt is read from its start")
         self._give_memory_back()
 
     def sequence_bytes(self, tokens: int) -> int:
@@ -311,15 +316,15 @@ class Engine:
 
         While macOS is short of memory they may be shorter, and the prefix cache is emptied.
         """
-        self._cache_bytes = self._cache_bytes if nbytes is None else nbytes
-        if self._cache_bytes is None:
+        self.memory_limit = self.memory_limit if nbytes is None else nbytes
+        if self.memory_limit is None:
             return
         share = share_under_pressure()
         if share < 1:
             self.prefix_cache.clear()
             mx.clear_cache()
         lengths = range(self.target.context_length + 1)
-        fitting = bisect_right(lengths, share * self._cache_bytes, key=self.sequence_bytes) - 1
+        fitting = bisect_right(lengths, share * self.memory_limit, key=self.sequence_bytes) - 1
         self._fitting_tokens = max(fitting, LEAST_CONTEXT)
 
     def _give_memory_back(self) -> None:

@@ -31,6 +31,7 @@ from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import load, with_drafter
 from dflash_mlx.session import Session
 
+GB = 10**9
 Edit = Callable[[Path], None]
 
 
@@ -539,3 +540,18 @@ def test_bundled_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (names.target, names.draft) == (tmp_path / "target", tmp_path / "draft")
     assert names.target_label == names.draft_label == hub.BUNDLED
     assert hub.pair_names(None, None, no_draft=True).draft is None
+
+
+def test_another_drafter_changes_the_memory_by_its_weights(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What conversations hold by then does not count: they end with the old drafter."""
+    pair = load(*folders, cache_ram=0)
+    before = pair.engine.memory_limit
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 5 * GB)
+    plain = with_drafter(pair, no_draft=True)
+    again = with_drafter(plain, folders[1])
+    assert before is not None
+    assert plain.engine.memory_limit is not None
+    assert plain.engine.memory_limit > before
+    assert again.engine.memory_limit == before

@@ -124,6 +124,24 @@ def test_idle_sequences_and_cached_prefixes_are_read_again(
     assert alone(engine, first) == wanted
 
 
+def test_a_fault_after_an_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs what would be cached, not the answer; the next answer is right."""
+    engine = engine_of("qwen3")
+    request = request_of(1)
+    wanted = alone(engine, request)
+    sequence = Sequence(engine.target, *engine.drafters)
+
+    def fails_at_the_end(sequence: Sequence, *, ended: bool = False) -> None:
+        if ended and sequence.tokens:
+            raise RuntimeError(NO_MEMORY)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.prefix_cache, "keep", fails_at_the_end)
+        assert alone(engine, request, sequence) == wanted
+    assert "the next prompt is read from its start" in sequence.answer.notes[-1]
+    assert alone(engine, request, sequence) == wanted
+
+
 def test_a_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the thread of MLX: the same text amid faults; a fault of a whole answer is an error."""
     bundled = dflash_mlx.load()

@@ -258,7 +258,7 @@ def test_a_chat_to_the_end_of_memory(
     """
     engine = bundled.engine
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "_cache_bytes", None)
+        patch.setattr(engine, "memory_limit", None)
         patch.setattr(engine, "_fitting_tokens", None)
         patch.setattr(engine_module, "LEAST_CONTEXT", 300)
         engine.fit_context(engine.sequence_bytes(400))
