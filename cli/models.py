@@ -11,7 +11,7 @@ from dflash_mlx.families import FAMILIES
 
 from .confirm import check_can_ask, confirm
 from .loading import best_downloaded, known_target, with_stalls
-from .options import BUNDLED, DisplayOptions, ModelOptions, option, option_groups, parse_bits
+from .options import BUNDLED, DisplayOptions, ModelOptions, bits_option, option_groups
 from .terminal.output import Output, format_bytes
 from .terminal.spinner import Spinner
 
@@ -207,11 +207,9 @@ def show(
     ] = False,
     kv_bits: Annotated[
         int | None,
-        option(
+        bits_option(
             "--kv-bits",
-            metavar="8|4|none",
-            parser=parse_bits,
-            help="Count the memory with a quantised KV cache, as with `dflash chat --kv-bits`.",
+            "Count the memory with a quantised KV cache, as with `dflash chat --kv-bits`.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,

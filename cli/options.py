@@ -51,6 +51,11 @@ def parse_bits(value: str | int) -> int:
     return bits[str(value)]
 
 
+def bits_option(name: str, help: str, *, panel: str = "") -> Any:
+    """A Typer option for bits of quantisation."""
+    return option(name, metavar="4|8|none", parser=parse_bits, help=help, panel=panel)
+
+
 def parse_size(value: str | int) -> int:
     """Bytes from a text such as 500MB (units of 1000) or 4GiB (of 1024); ValueError for others."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", str(value).strip().lower())
@@ -97,21 +102,17 @@ class ModelOptions:
     ] = False
     draft_bits: Annotated[
         int | None,
-        option(
+        bits_option(
             "--draft-bits",
-            metavar="4|8|none",
-            parser=parse_bits,
-            help="Quantise the drafter in memory. [8 beside a quantised target, else none]",
+            "Quantise the drafter in memory. [8 beside a quantised target, else none]",
             panel="Advanced",
         ),
     ] = None
     kv_bits: Annotated[
         int | None,
-        option(
+        bits_option(
             "--kv-bits",
-            metavar="8|4|none",
-            parser=parse_bits,
-            help="Quantise the KV cache: more context fits, answers may change. [none]",
+            "Quantise the KV cache: more context fits, answers may change. [none]",
             panel="Context and cache",
         ),
     ] = None
