@@ -80,7 +80,7 @@ class Turn:
     by: str = ""
 
 
-def typed(rng: Random, text: str) -> str:
+def casual(rng: Random, text: str) -> str:
     """The text with or without a capital and a final mark."""
     way = rng.random()
     if way < 0.5:
@@ -183,7 +183,7 @@ def calculate(rng: Random, last: Turn) -> Turn:
     names = [name for name, (_, result, *_) in operations.items() if 0 <= result < SUM_LIMIT]
     name = rng.choices(names, [3 if name in ("plus", "minus") else 2 for name in names])[0]
     n, result, words, steps, conclusion = operations[name]
-    ask = typed(rng, rng.choice(SUMS[name]).format(n=n))
+    ask = casual(rng, rng.choice(SUMS[name]).format(n=n))
     thinking = f"The last result was {a}. {words} {steps}"
     follow = reply(last, ask, thinking, conclusion, about=result, short=str(result))
     return replace(follow, answer=f"{steps}\n\n{conclusion}")
@@ -195,14 +195,14 @@ def another_sum(rng: Random, last: Turn) -> Turn:
     core = rng.choice((f"{{a}} {operation.word} {{b}}", "{a} {sign} {b}"))
     sample = calculation(rng, operation, rng.choice(ANOTHER_SUM).replace("{}", core))
     found = turn(sample)
-    return replace(found, ask=typed(rng, found.ask))
+    return replace(found, ask=casual(rng, found.ask))
 
 
 def guess(rng: Random, last: Turn) -> Turn:
     """Say a number; it is right or not."""
     wrong = max(0, last.about + rng.choice((-10, -2, -1, 1, 2, 10)))
     right = rng.random() < 0.4 or wrong == last.about
-    ask = typed(rng, rng.choice(GUESS).format(last.about if right else wrong))
+    ask = casual(rng, rng.choice(GUESS).format(last.about if right else wrong))
     return same(last, ask, f"{'Yes' if right else 'No'}. {last.conclusion}", "sure")
 
 
@@ -212,7 +212,7 @@ def onward(rng: Random, last: Turn) -> Turn | None:
         return None
     word = last.about.split()[1]
     answer, short = FACTS[last.about][last.short]
-    ask = typed(rng, rng.choice(ONWARD).format(word))
+    ask = casual(rng, rng.choice(ONWARD).format(word))
     thinking = f"The last answer was {last.short}."
     return reply(last, ask, thinking, answer, about=last.about, short=short)
 
@@ -233,7 +233,7 @@ def other_fact(rng: Random, last: Turn) -> Turn | None:
     else:
         phrase, asked = rng.choice(OTHER_FACT[kind]), name
         thinking = f"The question is the last one, now for {asked}."
-    return reply(last, typed(rng, phrase.format(asked)), thinking, answer, about=kind, short=short)
+    return reply(last, casual(rng, phrase.format(asked)), thinking, answer, about=kind, short=short)
 
 
 def one_step(rng: Random, last: Turn) -> Turn:
@@ -241,12 +241,12 @@ def one_step(rng: Random, last: Turn) -> Turn:
     steps = last.about
     if rng.random() < 0.25:
         ask, answer = rng.choice(STEPS), f"There are {len(steps)} steps."
-        return reply(last, typed(rng, ask), "We count the steps.", answer, conclusion="")
+        return reply(last, casual(rng, ask), "We count the steps.", answer, conclusion="")
     place = rng.randrange(len(steps))
     word = PLACES[place]
     if place == len(steps) - 1 and rng.random() < 0.7:
         word = "last"
-    ask = typed(rng, rng.choice(STEP).format(word))
+    ask = casual(rng, rng.choice(STEP).format(word))
     answer = f"Step {place + 1}: {steps[place][0].upper()}{steps[place][1:]}."
     return reply(last, ask, f"The user asks for the {word} step.", answer, conclusion="")
 
@@ -254,7 +254,7 @@ def one_step(rng: Random, last: Turn) -> Turn:
 def other_way(rng: Random, last: Turn) -> Turn:
     """Turn the last list around."""
     back = last.about[::-1]
-    ask = typed(rng, rng.choice(OTHER_WAY))
+    ask = casual(rng, rng.choice(OTHER_WAY))
     thinking = f"The last list was {', '.join(last.about)}."
     return reply(last, ask, thinking, ", ".join(back), about=back)
 
@@ -264,11 +264,11 @@ def one_item(rng: Random, last: Turn) -> Turn:
     items, listed = last.about, f"The last list was {', '.join(last.about)}."
     if rng.random() < 0.3:
         answer = f"There are {len(items)}."
-        return reply(last, typed(rng, rng.choice(LENGTH)), listed, answer, short=str(len(items)))
+        return reply(last, casual(rng, rng.choice(LENGTH)), listed, answer, short=str(len(items)))
     word, item = rng.choice(
         (*zip(PLACES, items, strict=False), ("first", items[0]), ("last", items[-1]))
     )
-    ask = typed(rng, rng.choice(ITEM).format(word))
+    ask = casual(rng, rng.choice(ITEM).format(word))
     return reply(last, ask, listed, f"The {word} is {item}.", short=item)
 
 
@@ -285,7 +285,7 @@ def rename(rng: Random, last: Turn) -> Turn:
     """Give the last function another name."""
     name = new_name(rng)
     task = renamed(last.about, name)
-    ask = typed(rng, rng.choice(RENAME).format(name))
+    ask = casual(rng, rng.choice(RENAME).format(name))
     thinking = f"The function stays the same, its name is now {name}."
     answer = answered(ask, task).answer
     return reply(last, ask, thinking, answer, about=task, conclusion="")
@@ -301,12 +301,12 @@ def about_function(rng: Random, last: Turn) -> Turn:
             (TITLE, f"It is called {name}.", f"It is {name}({arguments})."),
         )
     )
-    return reply(last, typed(rng, rng.choice(phrases)), thinking, answer, conclusion="")
+    return reply(last, casual(rng, rng.choice(phrases)), thinking, answer, conclusion="")
 
 
 def insist(rng: Random, last: Turn) -> Turn:
     """Ask again for what the model cannot do."""
-    ask = typed(rng, rng.choice(INSIST))
+    ask = casual(rng, rng.choice(INSIST))
     return reply(last, ask, "I still do not know this.", HONEST, conclusion="")
 
 
@@ -325,23 +325,23 @@ def briefly(rng: Random, last: Turn) -> Turn | None:
         if number is not None and number > 100:
             return None
         word = english(number) if number is not None else last.short
-        return same(last, typed(rng, rng.choice(ONE_WORD)), bare(word), "briefly")
+        return same(last, casual(rng, rng.choice(ONE_WORD)), bare(word), "briefly")
     phrases = ONLY_NUMBER if number is not None and rng.random() < 0.5 else BRIEFLY
-    return same(last, typed(rng, rng.choice(phrases)), bare(last.short), "briefly")
+    return same(last, casual(rng, rng.choice(phrases)), bare(last.short), "briefly")
 
 
 def sure(rng: Random, last: Turn) -> Turn | None:
     """Doubt the last answer."""
     if not last.conclusion or last.by in ("sure", "thanks"):
         return None
-    return same(last, typed(rng, rng.choice(SURE)), f"Yes. {last.conclusion}", "sure")
+    return same(last, casual(rng, rng.choice(SURE)), f"Yes. {last.conclusion}", "sure")
 
 
 def again(rng: Random, last: Turn) -> Turn | None:
     """Ask for the last answer once more."""
     if not last.conclusion or last.by:
         return None
-    return same(last, typed(rng, rng.choice(AGAIN)), f"Again: {last.conclusion}", "again")
+    return same(last, casual(rng, rng.choice(AGAIN)), f"Again: {last.conclusion}", "again")
 
 
 def thanks(rng: Random, last: Turn) -> Turn | None:

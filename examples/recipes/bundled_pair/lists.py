@@ -207,7 +207,7 @@ def joined(items: list[str]) -> str:
     return ", ".join(items)
 
 
-def typed(rng: Random, items: list[str], alone: bool = False) -> str:
+def as_typed(rng: Random, items: list[str], alone: bool = False) -> str:
     """The items as a user types them; on lines of their own only at the end of a question."""
     style = rng.random()
     if style < 0.6:
@@ -237,7 +237,7 @@ def asked(rng: Random, questions: tuple[str, ...], items: list[str], **fields: s
         mark = "?" if question.split()[0] in ASKING else "."
         question = f"{{list}}{rng.choice(SEPARATORS)}{question}{mark}"
     alone = question.endswith(": {list}")
-    ask = question.format(list=typed(rng, items, alone), **fields).replace(": \n", ":\n")
+    ask = question.format(list=as_typed(rng, items, alone), **fields).replace(": \n", ":\n")
     return ask[0].upper() + ask[1:] if rng.random() < 0.8 else ask
 
 

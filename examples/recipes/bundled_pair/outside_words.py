@@ -6,6 +6,7 @@ from random import Random
 
 from arithmetic import NAMES, THINGS
 from everyday import CAPITALS, DAYS, MONTHS, OPPOSITES, SOUNDS, YOUNG
+from wording import invented_word
 
 INVENTED = 0.22  # share of the slots that get an invented word
 SLOT = re.compile(r"\{(\w+)\}")
@@ -345,23 +346,10 @@ SHORT_FORMS = (
     ("I would", "I'd"),
 )
 
-ONSETS = "b bl br c ch cl d dr f fl fr g gl gr h j k kl kr l m n p pl pr qu r s sh sk sl".split()
-ONSETS += "sn st t th tr tw v w wh y z zw".split()
-CODAS = "b ck d ff g k l lt m mp n nd ng nk p r rd rk rn rt s sh sk st t th x z".split()
-ENDINGS = "er y le ish ion ity ous ant ine oid ment ia o a um on us ax el".split()
 
-
-def invented(rng: Random, capital: bool = False) -> str:
-    """A word that does not exist: one to three syllables, now and then with an ending."""
-    word = ""
-    for _ in range(rng.choice((1, 1, 2, 2, 3))):
-        word += rng.choice(ONSETS) + rng.choice(("a", "e", "i", "o", "u", "oo", "ee", "ai"))
-    if rng.random() < 0.7:
-        word += rng.choice(CODAS)
-        word += rng.choice(ENDINGS) if rng.random() < 0.4 else ""
-    if len(word) < 3:
-        word += rng.choice(CODAS)
-    return word.capitalize() if capital else word
+def invented(rng: Random) -> str:
+    """A word that does not exist, now and then with an English ending."""
+    return invented_word(rng, english=0.3)
 
 
 def letters(rng: Random, low: int = 4, high: int = 12) -> str:
@@ -384,7 +372,7 @@ def third(verb: str) -> str:
 
 MAKERS: dict[str, Callable[[Random], str]] = {
     "word": invented,
-    "Word": lambda rng: invented(rng, capital=True),
+    "Word": lambda rng: invented(rng).capitalize(),
     "entry": lambda rng: spelt(rng) if rng.random() < 1 - INVENTED else invented(rng),
     "place": lambda rng: f"{{{rng.choice(('country', 'city', 'known_country', 'known_city'))}}}",
     "person": lambda rng: rng.choice(("{first} {last}", "{famous}", "{Word} {Word}")),
@@ -421,7 +409,8 @@ def value(rng: Random, slot: str) -> str:
         return rng.choice(KNOWN[slot])
     table = TABLES[slot]
     if slot not in ALWAYS_REAL and rng.random() < INVENTED:
-        return invented(rng, capital=table[0][0].isupper())
+        word = invented(rng)
+        return word.capitalize() if table[0][0].isupper() else word
     return rng.choice(table)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from everyday import HONEST, HOW_TO
-from later_turns import Turn, bare, outside_question, question, typed
+from later_turns import Turn, bare, casual, outside_question, question
 from sample import Chat, Message, assistant, user
 from wording import invented_name
 
@@ -254,7 +254,7 @@ def instructions(rng: Random, orders: list[str]) -> str:
 
 def about_name(rng: Random, name: str, form: Form) -> Turn:
     """Ask for the name that the system prompt gave."""
-    ask, said = typed(rng, rng.choice(ASK_NAME)), f"My name is {name}."
+    ask, said = casual(rng, rng.choice(ASK_NAME)), f"My name is {name}."
     thinking = f"The system prompt says that my name is {name}."
     turn = Turn(ask, thinking, said, said, short=name)
     return form(turn) or turn

@@ -24,7 +24,6 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from lists import WORDS
 from tool_catalogue_more import (
     CLOSED,
     ENTRIES,
@@ -37,7 +36,7 @@ from tool_catalogue_more import (
     WORDINGS,
 )
 from tool_schemas import ADD_ARGUMENTS, ADD_NAMES, ADD_TEXTS, Tool, schema
-from tool_tasks import Step, Task, a_file, a_folder, a_number, a_person, an_hour
+from tool_tasks import Step, Task, a_file, a_folder, a_number, a_person, a_word, an_hour
 from wording import invented_name, invented_word
 
 Make = Callable[[Random], Task]
@@ -81,10 +80,6 @@ def of_kind(rng: Random, kind: str) -> Any:
         words = [invented_word(rng, 1, 2) for _ in range(rng.choice((1, 1, 1, 2)))]
         return " ".join(word.capitalize() if kind in NAMED else word for word in words)
     return KINDS[kind](rng)
-
-
-def a_word(rng: Random) -> str:
-    return invented_word(rng, 1, 3) if rng.random() < INVENTED else rng.choice(WORDS)
 
 
 def a_name(rng: Random) -> str:
@@ -349,7 +344,7 @@ def slots(template: str) -> frozenset[str]:
     return frozenset(SLOT.findall(template))
 
 
-def typed(chosen: Chosen, values: dict[str, Any], used: frozenset[str]) -> dict[str, Any]:
+def call_arguments(chosen: Chosen, values: dict[str, Any], used: frozenset[str]) -> dict[str, Any]:
     """The call's arguments, in the schema's order."""
     return {chosen.keys[slot]: value for slot, value in values.items() if slot in used}
 
@@ -381,7 +376,7 @@ def answered(
     rng: Random, chosen: Chosen, values: dict[str, Any], used: frozenset[str]
 ) -> tuple[Step, str]:
     """The call for these values, and what is reported of it."""
-    entry, arguments = chosen.entry, typed(chosen, values, used)
+    entry, arguments = chosen.entry, call_arguments(chosen, values, used)
     if not entry.what:
         fitting = [each for each in entry.results if slots(each) <= used]
         template = rng.choice((*fitting, *fitting, *rng.sample(GENERIC, 2)))
@@ -467,7 +462,7 @@ def pass_on(rng: Random, lookup: Chosen, sink: Chosen) -> Task:
     values = some_values(rng, lookup.entry)
     used = slots(lookup.entry.what)
     found = outcome(rng, rng.choice(lookup.entry.results), values)
-    arguments = typed(lookup, values, used)
+    arguments = call_arguments(lookup, values, used)
     first = Step(lookup.tool, arguments, shown(rng, lookup.entry.key, found, arguments))
     others = some_values(rng, sink.entry)
     others[sink.entry.sink] = str(found)

@@ -1,4 +1,4 @@
-"""Muon in float32 for PyTorch, whose own one works in bfloat16: slow where a CPU has to emulate it.
+"""Muon for PyTorch; matrices of one shape are orthogonalised together.
 
 Source: Keller Jordan, "Muon: an optimizer for hidden layers in neural networks" (2024).
 """
@@ -20,14 +20,15 @@ def orthogonal(x: Tensor) -> Tensor:
     tall = x.shape[1] > x.shape[2]
     x = x.transpose(1, 2) if tall else x
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
-    for _ in range(ITERATIONS):
-        square = x @ x.transpose(1, 2)
-        x = a * x + (b * square + c * square @ square) @ x
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(ITERATIONS):
+            square = x @ x.transpose(1, 2)
+            x = a * x + (b * square + c * square @ square) @ x
     return x.transpose(1, 2) if tall else x
 
 
 class Muon(torch.optim.Optimizer):
-    """Updates matrices; those of one shape are orthogonalised together.
+    """Updates matrices.
 
     The update has the size of AdamW's: 0.2 per entry (arXiv 2502.16982, section 2.2).
     """

@@ -66,8 +66,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         heads = (*x.shape[:2], -1, self.dim)
-        queries = rotate(self.q_norm(self.q_proj(x).view(heads)).transpose(1, 2), cosine, sine)
-        keys = rotate(self.k_norm(self.k_proj(x).view(heads)).transpose(1, 2), cosine, sine)
+        queries = self.q_norm(self.q_proj(x).view(heads).float()).transpose(1, 2)
+        keys = self.k_norm(self.k_proj(x).view(heads).float()).transpose(1, 2)
+        queries = rotate(queries, cosine, sine)
+        keys = rotate(keys, cosine, sine)
         values = self.v_proj(x).view(heads).transpose(1, 2)
         groups = queries.shape[1] // keys.shape[1]
         keys = keys.repeat_interleave(groups, dim=1)

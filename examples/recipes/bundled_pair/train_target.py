@@ -212,7 +212,9 @@ def train(rank: int, args: argparse.Namespace, meeting: str) -> None:
         tokens, weights = encoder.batch(args.seed, step, plan, rank)
         weights = weights[:, 1:].flatten()
         counted = weights > 0
-        logits = model.logits(model(tokens[:, :-1]).flatten(0, 1)[counted])
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = model(tokens[:, :-1])
+        logits = model.logits(hidden.flatten(0, 1)[counted].float())
         each = cross_entropy(logits, tokens[:, 1:].flatten()[counted], reduction="none")
         weights = weights[counted]
         loss = (each * weights).sum() / weights.sum()

@@ -5,6 +5,7 @@ from random import Random
 ONSETS = "b d f g h j k l m n p r s t v z br dr gr kl pl sh st tr".split()
 VOWELS = "a e i o u ai ea oo".split()
 CODAS = "n r l s t m k x nd rt".split() + [""] * 8
+ENDINGS = "er y le ish ion ity ous ant ine oid ment ia o a um on us ax el".split()
 ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
     "fifteen sixteen seventeen eighteen nineteen"
@@ -17,13 +18,14 @@ STARTS = frozenset(
 )
 
 
-def invented_word(rng: Random, least: int = 1, most: int = 3) -> str:
-    """A word that no language has, of so many syllables."""
+def invented_word(rng: Random, least: int = 1, most: int = 3, english: float = 0.0) -> str:
+    """A word that no language has, of so many syllables; a share has an `english` ending."""
     syllables = [
         rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
         for _ in range(rng.randint(least, most))
     ]
-    return "".join(syllables)
+    ending = rng.choice(ENDINGS) if rng.random() < english else ""
+    return "".join(syllables) + ending
 
 
 def invented_name(rng: Random) -> str:
