@@ -140,7 +140,7 @@ def gathered(tape: Tape, x: Array, by: Weights, indices: Array, pairs: int) -> A
     At most 128 pairs of 128 experts are too few for gather_qmm_rhs, which asks for 4 pairs an
     expert, and one row a pair is below every limit of vectors: gather_qmv (quantized.cpp,
     GatherQMM::eval_gpu; also in the wheel). Before it an Arange makes the rows' indices, because
-    mlx-lm passes only the experts' (ops.cpp, indices_or_default). The rows keep their order, so that
+    mlx-lm passes only the experts' (ops.cpp, indices_or_default). The rows lie in order, so that
     the wheel copies none of them, whatever the strides of their axes of one element
     (ensure_row_contiguous_matrix; the source of 0.32.2 copied them).
     """
