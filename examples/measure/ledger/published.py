@@ -100,6 +100,11 @@ HYBRID = {
     "linear_conv_kernel_dim": 4,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
 }
+LARGE_HYBRID = {
+    **HYBRID,
+    **shape(5120, 17_408, 64, 24, 4, 256),
+    "linear_num_value_heads": 48,
+}
 GEMMA = {
     **shape(2816, 2112, 30, 16, 8, 256),
     "model_type": "gemma4",
@@ -156,3 +161,9 @@ PAIRS = (
         mode="mxfp4",
     ),
 )  # fmt: skip
+# Counted beside the others; too large for the tables and tests of every pair.
+LARGE = Published(
+    "Qwen3.6-27B-4bit",
+    LARGE_HYBRID,
+    drafter(shape(5120, 17_408, 6, 32, 8, 128), LARGE_HYBRID, 8, 16, sliding_window=4096),
+)
