@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Chip:
     """A GPU. generation and size stand in its architecture's name: 13 and g in applegpu_g13g.
 
-    size: g is a base chip, s a Max, d an Ultra (device.cpp, Device::Device).
+    size: g is a base chip, s a Pro or a Max, d an Ultra. A comment in device.cpp calls g "base,
+    pro", but an M2 Pro is an applegpu_g14s and an M4 Pro an applegpu_g16s, as their owners report.
     """
 
     name: str
@@ -21,7 +22,7 @@ class Chip:
 
     @property
     def large(self) -> bool:
-        """Whether it is a Max or an Ultra."""
+        """Whether it is larger than a base chip."""
         return self.size in "sd"
 
     @property
@@ -33,7 +34,7 @@ class Chip:
 CHIPS = tuple(
     Chip(f"M{number}{suffix}", generation, size)
     for number, generation in ((1, 13), (2, 14), (3, 15), (4, 16), (5, 17))
-    for suffix, size in (("", "g"), (" Max", "s"), (" Ultra", "d"))
+    for suffix, size in (("", "g"), (" Pro", "s"), (" Max", "s"), (" Ultra", "d"))
     if size != "d" or number <= 3  # no M4 Ultra nor M5 Ultra was sold
 )
 
