@@ -62,7 +62,7 @@ def beside(models: Sequence[Model]) -> Iterator[Point]:
         for rows in ROWS:
             graph = pair.stock_rows(CONTEXT, rows)
             for chip in COUNTED:
-                line = Line.of(f"verify {rows}", CONTEXT, STOCK, graph)
+                line = Line.of(f"verify {rows}", CONTEXT, STOCK, graph, chip)
                 yield Point(model, chip, rows, count(model, chip, rows), line)
 
 

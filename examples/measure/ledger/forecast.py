@@ -11,14 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from math import ceil, prod
+from math import ceil
+
+from count.chips import Chip as Gpu
+from count.chips import chip_named as gpu_named
 
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import Kernels
 
 from .passes import TAPS, TracedPair
+from .products import SHARES, TILE_ROWS, is_quantised, matrix_rows, reads, rows_of, sides
 from .trace import Array, Graph
-from .traffic import TILE_ROWS, Cost, costs, reads
+from .traffic import Cost, costs
 
 WIDTHS = (2, 4, 8)  # rows of a verify pass, besides the drafter's own block
 PRODUCTS = ("QuantizedMatmul", "Matmul", "AddMM")
@@ -35,6 +39,11 @@ class Chip:
     dispatch: float
     host: float
     sync: float
+
+    @property
+    def gpu(self) -> Gpu:
+        """What MLX asks of it."""
+        return gpu_named(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,39 +115,34 @@ def round_seconds(draft: Graph, verify: Graph, chip: Chip) -> float:
 
 def gpu_seconds(graph: Graph, chip: Chip) -> float:
     return sum(
-        chip.dispatch * cost.dispatches + kernel_seconds(cost, graph, chip) for cost in costs(graph)
+        chip.dispatch * cost.dispatches + kernel_seconds(cost, graph, chip)
+        for cost in costs(graph, chip.gpu)
     )
 
 
 def kernel_seconds(cost: Cost, graph: Graph, chip: Chip) -> float:
     """Seconds of one operation without its dispatches.
 
-    A product of few rows multiplies row by row; one read of the matrix covers `free_rows` of them.
-    A product of more rows computes whole tiles. Experts are read as the ledger counts them.
+    A product of few rows multiplies row by row; one read of the matrix covers `free_rows` of them,
+    and from M3 on there are as many as the ledger counts. A product of more rows computes whole
+    tiles. Experts are read as the ledger counts them.
     """
     moved = (cost.read + cost.written) / chip.bandwidth
     if cost.op.name not in PRODUCTS or not cost.op.inputs:
         return moved
     once = (cost.read - cost.again + cost.written) / chip.bandwidth
-    times = reads(cost.op, graph.arrays)
-    shape = graph.arrays[cost.op.inputs[0]].shape
-    rows = rows_of(cost, graph)
-    if cost.op.name == "QuantizedMatmul" and times == rows:
-        return once * max(1.0, rows / chip.free_rows)
+    rows, (inputs, outputs) = rows_of(cost.op, graph.arrays), sides(cost.op, graph.arrays)
+    if is_quantised(cost.op) and rows < matrix_rows(chip.gpu, inputs, outputs):
+        times = reads(cost.op, graph.arrays, chip.gpu) if chip.gpu.generation >= SHARES else 1
+        return once * max(times, rows / chip.free_rows)
     out: Array = graph.arrays[cost.op.outputs[0]]
     padded = TILE_ROWS * ceil(rows / TILE_ROWS) / rows if rows > 1 else 1.0
-    return max(once, 2 * out.size * shape[-1] * padded / chip.flops)
-
-
-def rows_of(cost: Cost, graph: Graph) -> int:
-    """The number of rows that each matrix of a product multiplies."""
-    shape, matrix = (graph.arrays[name].shape for name in cost.op.inputs[:2])
-    return shape[-2] if prod(matrix[:-2]) > 1 else prod(shape[:-1])
+    return max(once, 2 * out.size * inputs * padded / chip.flops)
 
 
 def host_seconds(graph: Graph, chip: Chip) -> float:
     """Seconds of the host to build a pass."""
-    return chip.host * sum(cost.dispatches for cost in costs(graph))
+    return chip.host * sum(cost.dispatches for cost in costs(graph, chip.gpu))
 
 
 def committed(chance: float, rows: int) -> float:

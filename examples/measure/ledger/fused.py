@@ -15,10 +15,11 @@ from mlx_lm.models.gated_delta import compute_g, gated_delta_ops
 from mlx_lm.models.gemma4_text import geglu, logit_softcap
 
 from .fold import Pattern
+from .layout import VECTOR_ROWS
 
 ATTENTION = "ScaledDotProductAttention"
 VECTOR_DIMS, FULL_DIMS = (64, 96, 128, 256), (64, 80, 128)
-VECTOR_ROWS, VECTOR_QUERIES = 8, 32
+VECTOR_QUERIES = 32
 
 
 def small(*shape: int, dtype: mx.Dtype = mx.bfloat16) -> mx.array:
@@ -74,6 +75,7 @@ def ropes() -> Iterator[Pattern]:
     x, at = small(3, 4, 2, 64), small(3, dtype=mx.int32)
     frequencies = {dims: small(dims // 2, dtype=mx.float32) for dims in (32, 64)}
     for dims, rates in frequencies.items():
+        name = "RoPE" if dims == x.shape[-1] else "PartialRoPE"
 
         def by_base(x: mx.array, at: int | mx.array = 5, dims: int = dims) -> list[mx.array]:
             return [mx.fast.rope(x, dims, traditional=False, base=1e4, scale=1.0, offset=at)]
@@ -87,27 +89,31 @@ def ropes() -> Iterator[Pattern]:
                 )
             ]
 
-        yield Pattern.of("RoPE", by_base, x)
-        yield Pattern.of("RoPE", by_base, x, at)
-        yield Pattern.of("RoPE", by_rates, x, rates)
-        yield Pattern.of("RoPE", by_rates, x, rates, at)
+        yield Pattern.of(name, by_base, x)
+        yield Pattern.of(name, by_base, x, at)
+        yield Pattern.of(name, by_rates, x, rates)
+        yield Pattern.of(name, by_rates, x, rates, at)
 
 
 def norms() -> Iterator[Pattern]:
-    """`mx.fast.rms_norm` with and without weights."""
+    """`mx.fast.rms_norm` with and without weights. A product with a scalar is none of a weight."""
     x, weight = small(1, 3, 8), small(8)
-    yield Pattern.of("RMSNorm", lambda x, w: [mx.fast.rms_norm(x, w, 1e-5)], x, weight)
+
+    def fits(shapes: Sequence[tuple[int, ...]]) -> bool:
+        return shapes[1] == shapes[0][-1:]
+
+    yield Pattern.of("RMSNorm", lambda x, w: [mx.fast.rms_norm(x, w, 1e-5)], x, weight, fits=fits)
     yield Pattern.of("RMSNorm", lambda x: [mx.fast.rms_norm(x, None, 1e-5)], x)
 
 
 def compiled() -> Iterator[Pattern]:
     """Compiled functions, the longer ones first."""
     name, x, y, h = "Compiled", small(1, 3, 8), small(1, 3, 8), small(1, 3, 8)
-    heads, bias = small(8), small(8, dtype=mx.float32)
+    heads = small(8)
     yield Pattern.of(name, lambda a, b: [geglu(a, b)], x, y)
     yield Pattern.of(name, lambda a, b: [swiglu_oai(a, b)], x, y)
     yield Pattern.of(name, lambda h, a, b: [precise_swiglu(h, a, b)], h, x, y)
-    yield Pattern.of(name, lambda g, a, b: [compute_g(g, a, b)], bias, x, heads)
+    yield Pattern.of(name, lambda g, a, b: [compute_g(g, a, b)], heads, x, heads)
     yield Pattern.of(name, lambda x: [logit_softcap(30.0, x)], x)
     yield Pattern.of(name, lambda a, b: [swiglu(a, b)], x, y)
     yield Pattern.of(name, lambda x: [nn.silu(x)], x)

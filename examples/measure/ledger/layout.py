@@ -10,6 +10,7 @@ from math import prod
 from .trace import Array, Graph, Operation
 
 RESHAPES = frozenset("Reshape Flatten Unflatten Squeeze ExpandDims".split())
+VECTOR_ROWS = 8  # the most rows of MLX's vector attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,18 @@ class Layout:
         """Whether the array is row-contiguous."""
         sides = zip(self.shape, self.strides, dense_strides(self.shape), strict=True)
         return all(side == 1 or stride == dense for side, stride, dense in sides)
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether rows of the last axis lie one behind another, and nothing lies between them."""
+        sides = zip(self.shape, self.strides, strict=True)
+        following = 1
+        for step, side in sorted((step, side) for side, step in sides if side > 1):
+            if step != following:
+                return False
+            following *= side
+        last = self.strides[-1] == 1 or self.shape[-1] == 1
+        return last and (self.shape[-2] == 1 or self.strides[-2] == self.shape[-1])
 
 
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -102,6 +115,14 @@ def broadcast(source: Layout, shape: tuple[int, ...]) -> Layout:
     return Layout(shape, tuple(0 if side != was else step for side, was, step in wide), source.base)
 
 
+def attended(name: str, shape: tuple[int, ...]) -> Layout:
+    """What MLX's attention writes: heads by rows; but the kernel of many rows rows by heads."""
+    _, heads, rows, size = shape
+    if rows <= VECTOR_ROWS:
+        return Layout.dense(name, shape)
+    return Layout(shape, (heads * rows * size, size, heads * size, 1), name)
+
+
 def layouts(graph: Graph) -> dict[str, Layout]:
     """The layout of every array. A slice update reuses the memory that it updates."""
     names = (*graph.inputs, *graph.constants)
@@ -110,6 +131,8 @@ def layouts(graph: Graph) -> dict[str, Layout]:
         made = views(op, found[op.inputs[0]], graph.arrays) if op.inputs else None
         if op.name == "SliceUpdate":
             made = [found[op.inputs[0]]]
+        if op.name == "ScaledDotProductAttention":
+            made = [attended(op.outputs[0], graph.arrays[op.outputs[0]].shape)]
         if made is None:
             made = [Layout.dense(name, graph.arrays[name].shape) for name in op.outputs]
         found.update(zip(op.outputs, made, strict=True))

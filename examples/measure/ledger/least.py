@@ -1,7 +1,7 @@
 """The least that a pass must move: read its inputs once and write its results once.
 
 Weights, keys, values and states count once; of a table only the rows that are looked up; of experts
-as many as the rows can choose at most. Intermediate results are not counted: on a chip with enough
+as many as the rows choose on average. Intermediate results are not counted: on a chip with enough
 memory they would not be moved.
 """
 
@@ -27,7 +27,7 @@ def least(graph: Graph) -> int:
         elif op.name in ("GatherQMM", "GatherMM"):
             _, distinct, experts = picks(op, arrays)
             for name in weights_of(op):
-                sizes[name] = sizes[name] * distinct // experts
+                sizes[name] = round(sizes[name] * distinct / experts)
         for name, size in sizes.items():
             base = found[name].base
             if base in graph.inputs:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from count.chips import Chip
+
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
 from dflash_mlx.options import SamplingParams
@@ -11,7 +13,7 @@ from dflash_mlx.options import SamplingParams
 from .least import least
 from .passes import TracedPair, sample_tree
 from .trace import Graph
-from .traffic import costs
+from .traffic import CHIP, costs
 
 ROWS = (2, 4, 8, 16)
 TREE, PROMPT = 32, 64  # rows
@@ -43,9 +45,9 @@ class Line:
     least: int
 
     @classmethod
-    def of(cls, name: str, depth: int, by: str, graph: Graph) -> "Line":
+    def of(cls, name: str, depth: int, by: str, graph: Graph, chip: Chip = CHIP) -> "Line":
         """The sums over a graph."""
-        parts = costs(graph)
+        parts = costs(graph, chip)
         return cls(
             name,
             depth,

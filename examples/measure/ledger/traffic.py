@@ -5,13 +5,17 @@
   moves only the update, because MLX writes in place if nothing else holds the array. A gather reads
   only the elements that it returns.
 - A concatenation is one dispatch per input, as in MLX; a pad fills and copies.
-- Kernels and products that need dense inputs first copy others, with one more dispatch each.
-- A product with a quantised matrix reads the matrix once per few rows, see `reads`. A mixture of
-  experts reads an expert for each row that chose it, or once if rows are sorted by expert. `again`
-  counts the repeated reads. The chip's caches, which may serve them, are not modelled. The product
-  of this package reads its matrix once for every tile of rows in its grid.
+- Kernels and products that need dense inputs first copy others, with one more dispatch each; so
+  do norms whose rows have gaps between them, and ropes of a part of a head.
+- A product with a matrix reads it once per few rows, see products.py. A mixture of experts reads an
+  expert for each row that chose it, or once if many rows are sorted by expert. `again` counts the
+  repeated reads. The chip's caches, which may serve them, are not modelled. The product of this
+  package reads its matrix once for every tile of rows in its grid.
+- A product in parts, and an attention that splits the keys, write the parts and read them again in
+  a second dispatch. `parts` counts these bytes.
 - Keys and values count once per dispatch, in MLX's attention and in this package's, although both
   read them once per few queries.
+- A convolution's last inputs are kept for the next pass, by a copy that no trace shows.
 - A sort of a long row merges in several passes.
 
 These are counts. They do not say how much time a chip needs.
@@ -21,7 +25,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, log2, prod
 
+from count.chips import Chip, chip_named
+
 from .layout import Layout, layouts
+from .products import ACCUMULATOR, parts, reads
 from .trace import Array, Graph, Operation
 
 FREE = frozenset("Transpose Slice Split StopGradient Broadcast View".split())
@@ -32,18 +39,19 @@ COPIES = frozenset(
 DENSE = frozenset("CustomKernel QuantizedMatmul GatherQMM GatedDelta".split())
 SORTS = frozenset("Sort ArgSort Partition ArgPartition".split())
 SORTED_AT_ONCE = 2048  # elements of a row that MLX sorts in one pass
-VECTOR_ROWS = (
-    10  # from here on a quantised product works in tiles: MLX's smallest limit of all chips
-)
-TILE_ROWS = 32
-LONG = 1024  # number of keys from which MLX's vector attention takes two dispatches
+PAGE = 16_384  # bytes of a page, by which a buffer may be larger than what is kept of it
+LONG = 1024  # keys from which MLX's vector attention splits them on a large chip
+SORTED_PAIRS = 16  # pairs of rows and experts from which sorted ones share reads,
+SHARED_PAIRS = 4  # if there are as many an expert
+CHIP = chip_named("M4")  # that is counted for, unless told
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """The cost of one operation in bytes. `again`: the part of `read` that was already read.
 
-    `copied`: bytes of the arrays `of` that are moved unchanged.
+    `copied`: bytes of the arrays `of` that are moved unchanged. `parts`: bytes of partial results,
+    which are written and read once more, and are in `read` and `written`.
     """
 
     op: Operation
@@ -53,16 +61,17 @@ class Cost:
     again: int = 0
     copied: int = 0
     of: tuple[str, ...] = ()
+    parts: int = 0
 
 
-def costs(graph: Graph) -> list[Cost]:
+def costs(graph: Graph, chip: Chip = CHIP) -> list[Cost]:
     """The cost of every operation that is not free."""
     found = layouts(graph)
-    return [cost for op in graph.operations for cost in cost_of(op, graph.arrays, found)]
+    return [cost for op in graph.operations for cost in cost_of(op, graph.arrays, found, chip)]
 
 
 def cost_of(
-    op: Operation, arrays: Mapping[str, Array], found: Mapping[str, Layout]
+    op: Operation, arrays: Mapping[str, Array], found: Mapping[str, Layout], chip: Chip
 ) -> Iterator[Cost]:
     """Yield the costs of copies of its inputs that an operation needs, then its own."""
 
@@ -87,30 +96,73 @@ def cost_of(
         read = sum(nbytes(name) for name in op.inputs)
         yield Cost(op, count.get(op.name, 1), read, out, copied=out, of=of)
         return
-    if op.name in DENSE:
-        for name in op.inputs:
-            if not found[name].contiguous:
-                size = nbytes(name)
-                yield Cost(op, 1, size, size, copied=size, of=(found[name].base,))
+    for name in copied_first(op, found):
+        size = nbytes(name)
+        yield Cost(op, 1, size, size, copied=size, of=(found[name].base,))
     read = sum(nbytes(name) for name in dict.fromkeys(op.inputs))
-    again, dispatches = 0, 1
+    again, dispatches, partial = 0, 1, 0
     if op.name in ("QuantizedMatmul", "Matmul", "AddMM"):
-        again = (reads(op, arrays) - 1) * sum(nbytes(name) for name in weights_of(op))
+        again = (reads(op, arrays, chip) - 1) * sum(nbytes(name) for name in weights_of(op))
+        if (count := parts(op, arrays, chip)) > 1:
+            partial = count * arrays[op.outputs[0]].size * ACCUMULATOR
+            dispatches = 2
     elif op.name in ("GatherQMM", "GatherMM"):
         size = sum(nbytes(name) for name in weights_of(op))
         picked, distinct, experts = picks(op, arrays)
-        read -= size - size * distinct // experts
-        again = size * (picked - distinct) // experts
+        read -= size - round(size * distinct / experts)
+        again = round(size * (picked - distinct) / experts)
     elif op.name == "CustomKernel" and "small_m_qmm" in op.arguments[0]:
         tiles = op.arguments[3]  # tiles of rows in the grid
         again = (tiles - 1) * sum(nbytes(name) for name in dict.fromkeys(op.inputs[1:]))
     elif op.name == "ScaledDotProductAttention":
-        queries, keys = arrays[op.inputs[0]].shape, arrays[op.inputs[1]].shape
-        dispatches = 2 if queries[2] <= 8 and keys[2] >= LONG else 1
+        if count := splits(op, arrays, chip):
+            queries = arrays[op.inputs[0]]
+            partial = count * (queries.nbytes + 2 * ACCUMULATOR * prod(queries.shape[:3]))
+            dispatches = 2
     elif op.name in SORTS and arrays[op.inputs[0]].shape[-1] > SORTED_AT_ONCE:
         merges = ceil(log2(arrays[op.inputs[0]].shape[-1] / SORTED_AT_ONCE))
         again, dispatches = merges * read, 1 + 2 * merges
-    yield Cost(op, dispatches, read + again, out, again)
+    yield Cost(op, dispatches, read + again + partial, out + partial, again, parts=partial)
+    if op.name == "Convolution":
+        yield from kept(op, arrays)
+
+
+def copied_first(op: Operation, found: Mapping[str, Layout]) -> tuple[str, ...]:
+    """The inputs that an operation copies before it runs, because of their strides."""
+    if op.name in DENSE:
+        needed = op.inputs[:-2] if op.name == "GatherQMM" else op.inputs  # any indices will do
+        return tuple(name for name in needed if not found[name].contiguous)
+    first = found[op.inputs[0]] if op.inputs else None
+    if first is None:
+        return ()
+    gaps = op.name == "RMSNorm" and not first.in_rows
+    turned = op.name == "PartialRoPE" and first.shape[-2] > 1  # one row is turned in place
+    return op.inputs[:1] if gaps or turned else ()
+
+
+def kept(op: Operation, arrays: Mapping[str, Array]) -> Iterator[Cost]:
+    """The copy of a convolution's last inputs, unless they are nearly all of them."""
+    given, taps = arrays[op.inputs[0]], arrays[op.inputs[1]].shape[1]
+    size = given.nbytes // given.shape[1] * (taps - 1)
+    if ceil(given.nbytes / PAGE) * PAGE > size + PAGE:
+        yield Cost(op, 1, size, size)
+
+
+def splits(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> int:
+    """In how many parts MLX's vector attention splits the keys; 0 if it does not."""
+    (_, heads, rows, _), (_, shared, keys, _) = (arrays[name].shape for name in op.inputs[:2])
+    products = rows * heads // shared
+    if rows > 8 or not ((chip.large and keys >= LONG) or (heads > shared and keys >= 4 * LONG)):
+        return 0
+    if chip.size == "g":
+        return 64 if products >= 4 else 32
+    if chip.size == "s":
+        if keys <= LONG or products <= 4:
+            return 64
+        return 128 if keys <= 8192 else 256 if keys <= 32_768 else 512 if keys <= 65_536 else 1024
+    if products <= 2:
+        return 256 if keys > 8192 else 128
+    return 128 if products < 6 or keys < 16_384 else 512 if keys < 65_536 else 1024
 
 
 def copies(graph: Graph, labels: frozenset[str], share: float = 0.5) -> list[Cost]:
@@ -133,20 +185,15 @@ def weights_of(op: Operation) -> tuple[str, ...]:
     return op.inputs[1:2]
 
 
-def reads(op: Operation, arrays: Mapping[str, Array]) -> int:
-    """How often a product reads its matrix.
+def picks(op: Operation, arrays: Mapping[str, Array]) -> tuple[float, float, int]:
+    """The numbers of experts: reads of a product, different ones that are expected, and all.
 
-    MLX multiplies few rows with a quantised matrix one by one (`qmv`), more in tiles of rows.
+    Every choice counts as equally likely. Pairs in the order of experts are of unknown rows, and
+    count as one choice each.
     """
-    shape, matrix = arrays[op.inputs[0]].shape, arrays[op.inputs[1]].shape
-    rows = shape[-2] if prod(matrix[:-2]) > 1 else prod(shape[:-1])
-    if op.name == "QuantizedMatmul" and rows < VECTOR_ROWS:
-        return rows
-    return ceil(rows / TILE_ROWS)
-
-
-def picks(op: Operation, arrays: Mapping[str, Array]) -> tuple[int, int, int]:
-    """The numbers of experts: reads of a product, different ones among them at most, and all."""
-    experts, picked = arrays[op.inputs[1]].shape[0], arrays[op.inputs[-1]].size
-    distinct = min(picked, experts)
-    return (distinct if op.arguments[-1] is True else picked), distinct, experts
+    experts, indices = arrays[op.inputs[1]].shape[0], arrays[op.inputs[-1]]
+    taken = indices.shape[-1] if len(indices.shape) > 1 else 1
+    distinct = experts * (1 - (1 - taken / experts) ** (indices.size / taken))
+    ordered = op.arguments[-1] is True and indices.size >= SORTED_PAIRS
+    shared = ordered and indices.size // experts >= SHARED_PAIRS
+    return (distinct if shared else indices.size), distinct, experts
