@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from count.chips import Chip, chip_named
+from ledger.buffers import command_buffers
 from ledger.contexts import ROWS, SLIDING, STATE
 from ledger.fold import fold
 from ledger.fused import patterns
@@ -431,9 +432,27 @@ def test_views_follow_strides() -> None:
 
 def test_a_line_of_the_table() -> None:
     """Its columns stand under their titles."""
-    line = str(Line("verify 16", 1024, "stock", 727, 4_534_000_000, 0, 106_600_000, 4_418_300_000))
+    line = str(
+        Line("verify 16", 1024, "stock", 727, 32, 4_534_000_000, 0, 106_600_000, 4_418_300_000)
+    )
     assert len(line) == len(HEAD)
     assert line.split()[-1] == "1.05"
+
+
+def test_command_buffers() -> None:
+    """41 dispatches fill one of a base chip, 51 one of a large chip; so do as many Mi elements."""
+
+    def many(x: mx.array) -> list[mx.array]:
+        for _ in range(60):
+            x = mx.exp(x)
+        return [x]
+
+    graph = trace(many, [mx.zeros((8,), mx.bfloat16)])
+    assert command_buffers(graph, M1) == 2
+    large = trace(lambda x, y: [mx.exp(x), mx.exp(y)], [mx.zeros((41, 1 << 19))] * 2)
+    assert command_buffers(large, M1) == 3  # each operation names 41 Mi elements
+    assert command_buffers(large, chip_named("M1 Max")) == 2
+    assert command_buffers(trace(many, [mx.zeros((8,))]), chip_named("M1 Max")) == 2
 
 
 def test_a_round_of_another_loop(monkeypatch: pytest.MonkeyPatch) -> None:

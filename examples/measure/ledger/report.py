@@ -10,6 +10,7 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
 from dflash_mlx.options import SamplingParams
 
+from .buffers import command_buffers
 from .least import least
 from .passes import TracedPair, sample_tree
 from .trace import Graph
@@ -22,7 +23,7 @@ BRANCHES = sample_tree(TREE)
 SAMPLED = SamplingParams(temperature=1.0, seed=0)
 STOCK, OFF, ON = "stock", "kernels off", "kernels on"
 MEGA = 1e6
-HEAD = f"{'pass':<12}{'context':>8}  {'by':<12}{'dispatches':>10}" + "".join(
+HEAD = f"{'pass':<12}{'context':>8}  {'by':<12}{'dispatches':>10}{'buffers':>9}" + "".join(
     f"{title:>11}" for title in ("read MB", "again MB", "written MB", "least MB", "x least")
 )
 
@@ -31,14 +32,15 @@ HEAD = f"{'pass':<12}{'context':>8}  {'by':<12}{'dispatches':>10}" + "".join(
 class Line:
     """One pass at a depth of context, `by` stock mlx-lm or this package; sizes in bytes.
 
-    `again`: the part of `read` that was already read. `least`: what every pass of these rows must
-    move.
+    `buffers`: command buffers. `again`: the part of `read` that was already read. `least`: what
+    every pass of these rows must move.
     """
 
     name: str
     depth: int
     by: str
     dispatches: int
+    buffers: int
     read: int
     again: int
     written: int
@@ -53,6 +55,7 @@ class Line:
             depth,
             by,
             sum(part.dispatches for part in parts),
+            command_buffers(graph, chip),
             sum(part.read for part in parts),
             sum(part.again for part in parts),
             sum(part.written for part in parts),
@@ -64,13 +67,14 @@ class Line:
         sizes = (self.read, self.again, self.written, self.least)
         return (
             f"{self.name:<12}{self.depth:>8,}  {self.by:<12}{self.dispatches:>10,}"
+            f"{self.buffers:>9,}"
             + "".join(f"{size / MEGA:>11,.1f}" for size in sizes)
             + f"{moved / self.least:>11.2f}"
         )
 
 
-def ledger(pair: TracedPair, depths: Sequence[int]) -> Iterator[Line]:
-    """Yield every pass at these depths, of stock mlx-lm and of this package.
+def ledger(pair: TracedPair, depths: Sequence[int], chip: Chip = CHIP) -> Iterator[Line]:
+    """Yield every pass at these depths on a chip, of stock mlx-lm and of this package.
 
     Then the acceptance of the drafts of the widest verify pass, greedy and sampled. This package is
     counted without kernels and with all of them.
@@ -78,24 +82,30 @@ def ledger(pair: TracedPair, depths: Sequence[int]) -> Iterator[Line]:
     for depth in depths:
         for rows in (1, *ROWS):
             name = "step" if rows == 1 else f"verify {rows}"
-            yield Line.of(name, depth, STOCK, pair.stock_rows(depth, rows))
-            yield from lines(pair, name, depth, partial(pair.verify, depth, rows))
-        yield from lines(pair, f"tree {TREE}", depth, partial(pair.verify, depth, TREE, BRANCHES))
+            yield Line.of(name, depth, STOCK, pair.stock_rows(depth, rows), chip)
+            yield from lines(pair, chip, name, depth, partial(pair.verify, depth, rows))
+        yield from lines(
+            pair, chip, f"tree {TREE}", depth, partial(pair.verify, depth, TREE, BRANCHES)
+        )
         name = "packed " + "x".join(map(str, reversed(PACKED)))
-        yield from lines(pair, name, depth, partial(pair.packed, depth, *PACKED))
-        yield Line.of(f"prompt {PROMPT}", depth, STOCK, pair.stock_rows(depth, PROMPT))
-        yield from lines(pair, f"prompt {PROMPT}", depth, partial(pair.prompt, depth, PROMPT))
-        yield Line.of("draft", depth, OFF, pair.draft(depth))
+        yield from lines(pair, chip, name, depth, partial(pair.packed, depth, *PACKED))
+        yield Line.of(f"prompt {PROMPT}", depth, STOCK, pair.stock_rows(depth, PROMPT), chip)
+        yield from lines(pair, chip, f"prompt {PROMPT}", depth, partial(pair.prompt, depth, PROMPT))
+        yield Line.of("draft", depth, OFF, pair.draft(depth), chip)
     widest = ROWS[-1]
-    yield from lines(pair, f"accept {widest}", 0, partial(pair.accept, widest, SamplingParams()))
-    yield from lines(pair, f"sample {widest}", 0, partial(pair.accept, widest, SAMPLED))
+    yield from lines(
+        pair, chip, f"accept {widest}", 0, partial(pair.accept, widest, SamplingParams())
+    )
+    yield from lines(pair, chip, f"sample {widest}", 0, partial(pair.accept, widest, SAMPLED))
 
 
-def lines(pair: TracedPair, name: str, depth: int, traced: Callable[[], Graph]) -> Iterator[Line]:
+def lines(
+    pair: TracedPair, chip: Chip, name: str, depth: int, traced: Callable[[], Graph]
+) -> Iterator[Line]:
     """Yield one pass without kernels, and with all of them."""
     for by, kernels in both():
         pair.target.kernels = kernels
-        yield Line.of(name, depth, by, traced())
+        yield Line.of(name, depth, by, traced(), chip)
 
 
 def both() -> tuple[tuple[str, Kernels], ...]:
