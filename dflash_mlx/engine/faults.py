@@ -8,7 +8,7 @@ other arrays may hold what was never computed, so the caches are built again.
 import mlx.core as mx
 
 from dflash_mlx.errors import GPUFault, first_line
-from dflash_mlx.kernels.dispatch import KernelError
+from dflash_mlx.kernels.dispatch import LaunchFailed
 
 # How the messages of MLX begin: a failed command buffer, no memory for a buffer, for an event.
 BEGINNINGS = ("[METAL]", "[metal::malloc]", "[malloc", "[Event::Event]")
@@ -20,7 +20,7 @@ def gpu_fault(error: BaseException) -> GPUFault | None:
     """The fault of the GPU that an exception of MLX reports; None for any other exception."""
     if isinstance(error, GPUFault):
         return error
-    if isinstance(error, KernelError) and error.__cause__ is not None:
+    if isinstance(error, LaunchFailed) and error.__cause__ is not None:
         error = error.__cause__
     text = str(error)
     no_memory = isinstance(error, MemoryError)

@@ -44,8 +44,8 @@ class Op:
         return self.exact if exact and self.exact is not None else self.launch
 
 
-class KernelError(Exception):
-    """A kernel raised at its launch. `name`: its operation; the cause is what it raised."""
+class LaunchFailed(Exception):
+    """A kernel raised an error at its launch; its cause. `name`: the operation."""
 
     def __init__(self, name: str):
         super().__init__(name)
@@ -106,7 +106,7 @@ class Kernels:
         try:
             return op.launching(self.exact)(self.launcher, *args)
         except Exception as error:
-            raise KernelError(op.name) from error
+            raise LaunchFailed(op.name) from error
 
     @property
     def stepwise(self) -> bool:
@@ -136,7 +136,7 @@ class Kernels:
         MLX compiles a kernel when it evaluates its outputs, and most of its messages do not name
         it. Then these are all operations that may run.
         """
-        if isinstance(error, KernelError):
+        if isinstance(error, LaunchFailed):
             return frozenset({error.name})
         if self.launcher is None or not str(error).startswith(KERNEL_MESSAGES):
             return None

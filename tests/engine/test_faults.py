@@ -17,7 +17,7 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, GPUFault, KernelFailed
 from dflash_mlx.kernels import verify_accept
-from dflash_mlx.kernels.dispatch import KernelError, Kernels
+from dflash_mlx.kernels.dispatch import LaunchFailed, Kernels
 from dflash_mlx.kernels.source import StepwiseLauncher
 from dflash_mlx.session import Session
 from dflash_mlx.types import Block
@@ -245,7 +245,7 @@ def test_an_exact_answer_ends_with_its_kernel(monkeypatch: pytest.MonkeyPatch) -
         engine.target.kernels = Kernels(exact=True)
         engine.begin(sequence, request, -1)
         engine.step([sequence])
-        monkeypatch.setattr(engine, "_accept", raising(KernelError("verify_accept")))
+        monkeypatch.setattr(engine, "_accept", raising(LaunchFailed("verify_accept")))
         (error,) = engine.step([sequence])
     finally:
         engine.target.kernels = Kernels()
