@@ -17,7 +17,7 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, GPUFault, KernelFailed
 from dflash_mlx.kernels import verify_accept
-from dflash_mlx.kernels.dispatch import LaunchFailed, Kernels
+from dflash_mlx.kernels.dispatch import Kernels, LaunchFailed
 from dflash_mlx.kernels.source import StepwiseLauncher
 from dflash_mlx.session import Session
 from dflash_mlx.types import Block
