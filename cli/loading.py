@@ -219,7 +219,9 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
 
         use_openblas()  # must run before MLX is imported
         from dflash_mlx.models.target import check_kv_bits, target_config
+        from dflash_mlx.pair import check_exact_cache
 
+        check_exact_cache(exact=model_options.exact, kv_bits=model_options.kv_bits)
         if model_options.model is not None and not resolve.is_hub_id(model_options.model):
             # Reports a wrong target before a missing drafter.
             target_config(resolve.open_checkpoint(model_options.model))

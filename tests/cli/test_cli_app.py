@@ -58,6 +58,11 @@ BAD = [
     ),
     (["bench", "--lookup", "--drafts", "none"], 2, "--drafts and --lookup exclude each other."),
     (["generate", "x", *PAIR, "--no-draft"], 2, "a drafter and no_draft contradict each other."),
+    (
+        ["generate", "x", "-m", "no-such-model", "--exact", "--kv-bits", "8"],
+        2,
+        "a quantised KV cache cannot be exact",
+    ),
     (["generate", "x", "-m", "no-such-model"], 1, "there is no model or folder 'no-such-model'"),
     (
         ["generate", "x", "-m", "mac:8080/v1"],
