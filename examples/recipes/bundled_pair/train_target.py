@@ -50,7 +50,7 @@ class Plan:
     """
 
     steps: int
-    level: float = 0.55
+    level: float = 0.635
     long: float = 0.05
     tokens: int = 8192
 
@@ -246,7 +246,7 @@ def train(rank: int, args: argparse.Namespace, meeting: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=2_750)
+    parser.add_argument("--steps", type=int, default=2_600)
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=11)
     args = parser.parse_args()
