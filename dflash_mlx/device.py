@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -19,13 +20,31 @@ def device_info() -> dict[str, Any]:
     return mx.device_info(mx.gpu if mx.is_available(mx.gpu) else mx.cpu)
 
 
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """An Apple GPU as MLX tells them apart.
+
+    generation: 13 is M1, 14 M2, 15 M3, 16 M4 and 17 M5. size: "g" is a base chip, "s" a Max, "d" an
+    Ultra and "p" a phone's. MLX's comments count Pro chips as "g", but an M1 Pro has reported "s".
+    """
+
+    generation: int
+    size: str
+
+    @classmethod
+    def of(cls, architecture: str) -> "Chip | None":
+        """The chip with this architecture, as MLX names it; None if it is no Apple GPU."""
+        name = re.search(r"(\d\d)(\D)$", architecture)
+        return None if name is None else cls(int(name[1]), name[2])
+
+
 def has_matrix_units(architecture: str) -> bool:
     """Whether an Apple GPU has matrix units: from M5 and A19 on. `architecture` as MLX names it.
 
     As `is_nax_available` in mlx/backend/metal/device.cpp, which also needs macOS 26.2.
     """
-    name = re.search(r"(\d\d)(\D)$", architecture)
-    return name is not None and int(name[1]) >= (18 if name[2] == "p" else 17)
+    chip = Chip.of(architecture)
+    return chip is not None and chip.generation >= (18 if chip.size == "p" else 17)
 
 
 def has_full_float32() -> bool:

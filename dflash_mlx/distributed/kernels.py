@@ -12,6 +12,7 @@ from dflash_mlx.kernels import (
     gated_delta_replay,
     gated_delta_tape,
     gated_delta_tree,
+    padded_rows,
     small_m_qmm,
     verify_attention,
 )
@@ -25,6 +26,7 @@ LAYER_OPS = frozenset(
         gated_delta_replay,
         gated_delta_tape,
         gated_delta_tree,
+        padded_rows,
         small_m_qmm,
         verify_attention,
     )

@@ -20,7 +20,9 @@ from .source import Launcher, Source
 GROUP_SIZES = (32, 64, 128)
 BUCKETS = (2, 4, 8, 12, 16)  # the most rows of each bucket; one time is measured per bucket
 LEAST_COLUMNS = 512  # narrower matrices have fewer threadgroups than a large chip has cores
-MOST_COLUMNS = 8192  # wider matrices take the same time per column
+# Wider matrices take the same time per column. Up to 8192 columns MLX splits the sums of up to 32
+# rows, and on an M5 uses its matrix units only beyond (`qmm_splitk` in metal/quantized.cpp).
+MOST_COLUMNS = 8448
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 INPUTS = ("x", "weight", "scales", "biases", "bias")
 HEADERS = ("common.h", "lanes.h", "small_m_qmm.h")
@@ -202,11 +204,18 @@ def fits(x: mx.array, weights: Weights) -> bool:
     return weights.fit and x.ndim > 1 and x.size > 0 and x.dtype in FLOATS
 
 
+def matrix_size(x: mx.array, weights: Weights) -> tuple[int | str, ...]:
+    """What the speed depends on apart from the rows: columns, inputs, and the weights' form."""
+    return min(len(weights.values), MOST_COLUMNS), x.shape[-1], weights.form
+
+
 def size(x: mx.array, weights: Weights) -> tuple[int | str, ...]:
-    """What the speed depends on: columns, inputs, the weights' form, and the bucket of the rows."""
-    inputs = x.shape[-1]
-    rows = next((most for most in BUCKETS if x.size // inputs <= most), BUCKETS[-1])
-    return min(len(weights.values), MOST_COLUMNS), inputs, weights.form, rows
+    """What the speed depends on: that of the matrix, and the bucket of the rows; 0 is beyond all.
+
+    The kernel would read the weights again for more rows.
+    """
+    rows = x.size // x.shape[-1]
+    return *matrix_size(x, weights), next((most for most in BUCKETS if rows <= most), 0)
 
 
 OP = Op("small_m_qmm", reference, launch, fits, size, launch_exact)

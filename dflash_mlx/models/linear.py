@@ -16,6 +16,7 @@ from mlx_lm.models.activations import swiglu
 from mlx_lm.models.switch_layers import SwitchGLU, SwitchMLP
 
 from dflash_mlx.cpu.modules import is_swiglu
+from dflash_mlx.kernels import padded_rows
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
 from dflash_mlx.kernels.small_m_qmm import OP, Weights
 from dflash_mlx.kernels.source import recorded
@@ -73,7 +74,8 @@ class Products:
 
     def __init__(self, kernels: Kernels):
         self.kernels = kernels
-        self._least, self._most = (1, EXACT_ROWS) if kernels.exact else (2, ROWS)
+        most = max(ROWS, padded_rows.most_rows(kernels))
+        self._least, self._most = (1, EXACT_ROWS) if kernels.exact else (2, most)
         self._recorded: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def of(self, function: Function, *modules: Any) -> FewRows:
@@ -124,6 +126,8 @@ def multiply(kernels: Kernels, weights: Weights, x: mx.array) -> mx.array:
     w = weights
     wide = weights.dtype or x.dtype
     rows = x if wide == x.dtype else x.astype(mx.result_type(wide, x.dtype))
+    if (padding := padded_rows.chosen(kernels, rows, w)) is not None:
+        return kernels(padded_rows.OP, rows, w, padding)
     if (out := kernels.attempt(OP, rows, w)) is not None:
         return out
     if w.scales is None:
@@ -306,7 +310,7 @@ def install(model: nn.Module, kernels: Kernels) -> None:
     """
     products = Products(kernels)
     replace(model, lambda child: child["plain"] if isinstance(child, RowsBlock) else child)
-    shared = together(model, products) if kernels.replaces_stock(OP) else {}
+    shared = together(model, products) if replaces_products(kernels) else {}
     replace(model, lambda child: stand_in(child, products, shared.get(id(plain_of(child)))))
     replace(model, lambda child: block(child, products, shared))
 
@@ -366,6 +370,11 @@ def plain_of(module: nn.Module) -> nn.Module:
     return module["plain"] if isinstance(module, StandIn) else module
 
 
+def replaces_products(kernels: Kernels) -> bool:
+    """Whether products of few rows may be computed otherwise than by MLX's modules."""
+    return kernels.replaces_stock(OP) or padded_rows.most_rows(kernels) > 0
+
+
 def stand_in(module: nn.Module, products: Products, shared: Shared | None = None) -> nn.Module:
     """A stand-in for a module, or the plain module itself.
 
@@ -376,7 +385,7 @@ def stand_in(module: nn.Module, products: Products, shared: Shared | None = None
     kernels = products.kernels
     if kernels.exact and (kind in SWITCHES or kind.__name__ == GATE):
         return RowByRow(plain)
-    if not kernels.replaces_stock(OP):
+    if not replaces_products(kernels):
         return plain
     if kind in LINEARS:
         if shared is not None:

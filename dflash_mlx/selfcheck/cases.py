@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from dflash_mlx.device import Chip
+from dflash_mlx.kernels.padded_rows import size as padded_size
+from dflash_mlx.kernels.row_limits import Padding, padding
 from dflash_mlx.kernels.small_m_qmm import BUCKETS, LEAST_COLUMNS, MOST_COLUMNS, Weights
 from dflash_mlx.kernels.small_m_qmm import size as product_size
 from dflash_mlx.kernels.verify_attention import (
@@ -267,24 +270,61 @@ class Sized(NamedTuple):
     case: Case
 
 
-def product_sizes(shapes: Shapes) -> Iterator[Sized]:
-    """Yield every size of the model's matrices with every bucket of rows; skip narrow matrices.
+def matrices(shapes: Shapes) -> list[tuple[LinearShape, int]]:
+    """The model's matrices and the bytes that a pass reads of each; narrow ones are left out.
 
-    The bytes of matrices of one size are added; the most bytes come first. Weights are made one
-    at a time.
+    Those of one size count as one; the most bytes come first.
     """
-    dtype = dtype_of(shapes.dtype)
     reads = Counter[LinearShape]()
     for kind, count in shapes.products:
         size = replace(kind, outputs=min(kind.outputs, MOST_COLUMNS))
         reads[size] += count * kind.outputs * kind.inputs * (kind.bits or 16) // 8
-    for kind, read in reads.most_common():
-        if kind.outputs < LEAST_COLUMNS:
-            continue
+    return [found for found in reads.most_common() if found[0].outputs >= LEAST_COLUMNS]
+
+
+def product_sizes(shapes: Shapes) -> Iterator[Sized]:
+    """Yield the model's matrices with every bucket of rows. Weights are made one at a time."""
+    dtype = dtype_of(shapes.dtype)
+    for kind, read in matrices(shapes):
         weights = weights_of(kind, kind.outputs, kind.inputs, dtype)
         for rows in BUCKETS:
             x = rows_for(weights, rows, kind.inputs, dtype)
             yield Sized(product_size(x, weights), read, (x, weights))
+
+
+# The same products, with rows of zeros
+
+
+def padding_of(kind: LinearShape, shapes: Shapes) -> Padding | None:
+    """The padding to try on this machine for some weights; None for those of 32 bits."""
+    chip = Chip.of(shapes.architecture)
+    if chip is None or (not kind.bits and kind.dtype == "float32"):
+        return None
+    return padding(chip, kind.outputs, kind.inputs, kind.mode)
+
+
+def padded_of(kind: LinearShape, shapes: Shapes) -> list[Case]:
+    """The fewest and the most rows to pad for some weights; empty if nothing is to be tried."""
+    found = padding_of(kind, shapes)
+    dtype = dtype_of(shapes.dtype)
+    weights = weights_of(kind, kind.outputs, kind.inputs, dtype)
+    if found is None or not weights.fit:
+        return []
+    ends = found.least, found.width - 1
+    return [(rows_for(weights, rows, kind.inputs, dtype), weights, found) for rows in ends]
+
+
+def padded_cases(shapes: Shapes) -> list[Case]:
+    """The fewest and the most rows to pad, for every matrix."""
+    kinds = dict.fromkeys((*shapes.linears, *(kind for kind, _ in matrices(shapes))))
+    return [case for kind in kinds for case in padded_of(kind, shapes)]
+
+
+def padded_sizes(shapes: Shapes) -> Iterator[Sized]:
+    """Yield the model's matrices with the fewest rows to pad: with more, padding gains more."""
+    for kind, read in matrices(shapes):
+        for case in padded_of(kind, shapes)[:1]:
+            yield Sized(padded_size(*case), read, case)
 
 
 # Attention

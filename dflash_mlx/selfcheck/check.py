@@ -195,7 +195,8 @@ def check_steps(
                     break
             del cases  # their arrays were evaluated
         if result.reason == UNTIMED and timed:
-            for step in timings(launcher, trial, shapes, result, clock):
+            kernels = apply_results(Kernels(launcher, on=frozenset()), results.values())
+            for step in timings(launcher, trial, shapes, result, clock, kernels):
                 result = run(result, step)
                 yield result
                 if not result.right:
@@ -305,9 +306,17 @@ def describe_error(error: BaseException) -> str:
 
 
 def timings(
-    launcher: Launcher, trial: Trial, shapes: Shapes, known: KernelResult, clock: Clock
+    launcher: Launcher,
+    trial: Trial,
+    shapes: Shapes,
+    known: KernelResult,
+    clock: Clock,
+    kernels: Kernels,
 ) -> Iterator[Step]:
-    """Steps that time a kernel, at all sizes that are not `known` if it has several."""
+    """Steps that time a kernel, at all sizes that are not `known` if it has several.
+
+    `kernels` are those in use so far.
+    """
     if trial.sizes is None:
         yield partial(measure_times, launcher, trial, trial.fitting(shapes)[-1], clock)
         return
@@ -315,8 +324,8 @@ def timings(
     for sized in trial.sizes(shapes):
         if sized.size not in sizes:
             sizes.add(sized.size)
-            yield partial(measure_size, launcher, trial, sized, clock)
-    yield summed
+            yield partial(measure_size, launcher, trial, sized, clock, kernels)
+    yield partial(summed, trial)
 
 
 def measure_times(
@@ -324,32 +333,37 @@ def measure_times(
 ) -> KernelResult:
     """The result with the time of the kernel at one case."""
     try:
-        ours, ratio = compare_times(launcher, trial, case, clock)
+        ours, ratio, _ = compare_times(launcher, trial, case, clock)
     except Exception as error:
         return replace(result, right=False, reason=f"raised {describe_error(error)}")
     return replace(result, seconds=ours, ratio=ratio, reason=describe_ratio(ratio))
 
 
 def measure_size(
-    launcher: Launcher, trial: Trial, sized: Sized, clock: Clock, result: KernelResult
+    launcher: Launcher,
+    trial: Trial,
+    sized: Sized,
+    clock: Clock,
+    kernels: Kernels,
+    result: KernelResult,
 ) -> KernelResult:
     """The result with the time of the kernel at one more size."""
     size, weight, case = sized
     try:
-        timed = Timed(size, weight, *compare_times(launcher, trial, case, clock))
+        timed = Timed(size, weight, *compare_times(launcher, trial, case, clock, kernels))
     except Exception as error:
         return replace(result, right=False, reason=f"raised {describe_error(error)}")
     return replace(result, sizes=(*result.sizes, timed))
 
 
-def summed(result: KernelResult) -> KernelResult:
+def summed(trial: Trial, result: KernelResult) -> KernelResult:
     """The result after all sizes: means of the times, and the reason why the kernel is not used."""
     if not result.sizes:
         return replace(result, reason=NARROW)
     total = sum(timed.weight for timed in result.sizes)
     seconds = sum(timed.weight * timed.seconds for timed in result.sizes) / total
     ratio = sum(timed.weight * timed.ratio for timed in result.sizes) / total
-    reason = "" if result.won else describe_ratio(ratio)
+    reason = "" if result.won else trial.slow or describe_ratio(ratio)
     return replace(result, seconds=seconds, ratio=ratio, reason=reason)
 
 

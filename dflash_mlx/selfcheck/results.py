@@ -118,7 +118,7 @@ def entry_of(results: dict[str, KernelResult]) -> dict[str, Any]:
 
 
 STORE = MeasurementStore(
-    "kernels.json", "verdicts", "kernels", format=3, limit=16, parse=results_of, dump=entry_of
+    "kernels.json", "verdicts", "kernels", format=4, limit=16, parse=results_of, dump=entry_of
 )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx import nn
 
+from dflash_mlx.device import device_info
 from dflash_mlx.families import FAMILIES
 from dflash_mlx.models.memory import head_dim, kv_width, layer_types
 
@@ -76,7 +77,7 @@ class Shapes:
     `dtype` names the dtype of the hidden states. `linears` has one entry for each combination of
     bits, group, mode, dtype and bias, at its most frequent size; the most frequent combination is
     last. `products` has all sizes, each with its number of layers. `exact`: a row must have the
-    same bits as when it is computed alone.
+    same bits as when it is computed alone. `architecture` is the GPU's, as MLX names it.
     """
 
     vocab: int
@@ -89,6 +90,7 @@ class Shapes:
     products: tuple[tuple[LinearShape, int], ...] = ()
     context: int = CONTEXT
     exact: bool = False
+    architecture: str = ""
 
     @classmethod
     def of(cls, target: "Target", drafter: "Drafter | None") -> "Shapes":
@@ -111,6 +113,7 @@ class Shapes:
             linears=linear_shapes(target.model),
             products=product_shapes(target.model),
             exact=target.kernels.exact,
+            architecture=device_info().get("architecture", ""),
         )
 
 
@@ -129,6 +132,7 @@ GENERIC = Shapes(
         LinearShape(70, 384, 4, 64, "affine", "bfloat16"),
     ),
     context=300,
+    architecture="applegpu_g16g",
 )
 
 

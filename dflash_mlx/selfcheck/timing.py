@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.small_m_qmm import Weights
 from dflash_mlx.kernels.source import Launcher, recorded
 
@@ -21,46 +22,61 @@ COPIES = 3  # of the inputs, at least: those of a single one would stay in the c
 COLD_BYTES = 200_000_000  # all copies: twice the largest system cache, 96 MB on an Ultra
 
 Clock = Callable[[], float]
+Run = Callable[[mx.array], list[mx.array]]
 
 
 class Timed(NamedTuple):
-    """A kernel at one size: seconds per call, their `ratio` to stock MLX's, bytes as `weight`."""
+    """A kernel at one size: seconds per call, their `ratio` to stock MLX's, bytes as `weight`.
+
+    `rival_ratio`: to the time of what is used without it, stock MLX or another kernel; None for a
+    kernel that is one of ours.
+    """
 
     size: tuple[int | str, ...]
     weight: int
     seconds: float
     ratio: float
+    rival_ratio: float | None = None
 
     @property
     def won(self) -> bool:
-        """Whether the kernel is used at this size."""
-        return self.ratio <= MAX_TIME_RATIO
+        """Whether the kernel is used at this size. One that is not ours has to be faster."""
+        if self.rival_ratio is None:
+            return self.ratio <= MAX_TIME_RATIO
+        return self.rival_ratio * MAX_TIME_RATIO <= 1
 
 
 def compare_times(
-    launcher: Launcher, trial: Trial, case: Case, clock: Clock
-) -> tuple[float, float]:
+    launcher: Launcher, trial: Trial, case: Case, clock: Clock, kernels: Kernels | None = None
+) -> tuple[float, float, float | None]:
     """Time the kernel and stock MLX in turn: the kernel's seconds per call, and the ratio.
 
-    The first run of each is a warm-up.
+    If the trial has a rival, the third is the ratio to what `kernels` use without this one. The
+    rival is timed in the same turns. The first run of each is a warm-up.
     """
     cases = copies(case)
 
-    def launches(launcher: Launcher, first: mx.array) -> list[mx.array]:
-        return chain(lambda *args: trial.launch(launcher, *args), cases, first)
+    def by_kernel(operation: Trial) -> Run:
+        def launches(launcher: Launcher, first: mx.array) -> list[mx.array]:
+            return chain(lambda *args: operation.launch(launcher, *args), cases, first)
 
-    kernel = recorded(launcher, launches) if trial.recorded else partial(launches, launcher)
+        return recorded(launcher, launches) if trial.recorded else partial(launches, launcher)
+
     given = [trial.once(*case) for case in cases]
     mx.eval([arrays_of(case) for case in given])
-    stock = partial(chain, trial.stock, given)
-    durations: tuple[list[float], list[float]] = ([], [])
+    runs = [by_kernel(trial), partial(chain, trial.stock, given)]
+    rival = trial.rival
+    if rival is not None and kernels is not None and kernels.launches(rival, *case):
+        runs.append(by_kernel(replace(trial, op=rival)))
+    durations: list[list[float]] = [[] for _ in runs]
     for _ in range(RUNS + 1):
-        for run, seconds in zip((kernel, stock), durations, strict=True):
+        for run, seconds in zip(runs, durations, strict=True):
             began = clock()
             mx.eval(run(cases[0][0]))
             seconds.append(clock() - began)
-    ours, theirs = (median(seconds[1:]) / CALLS for seconds in durations)
-    return ours, ours / theirs if theirs else 1.0
+    ours, *others = (median(seconds[1:]) / CALLS for seconds in durations)
+    ratios = [ours / seconds if seconds else 1.0 for seconds in others]
+    return ours, ratios[0], None if rival is None else ratios[-1]
 
 
 def describe_ratio(ratio: float) -> str:

@@ -13,6 +13,7 @@ from dflash_mlx.kernels import (
     gated_delta_replay,
     gated_delta_tape,
     gated_delta_tree,
+    padded_rows,
     selector_walk,
     small_m_qmm,
     verify_accept,
@@ -20,6 +21,7 @@ from dflash_mlx.kernels import (
     verify_attention,
 )
 from dflash_mlx.kernels.dispatch import Kernels, Op
+from dflash_mlx.kernels.row_limits import Padding
 from dflash_mlx.kernels.small_m_qmm import Weights
 from dflash_mlx.kernels.source import Launcher
 from dflash_mlx.kernels.verify_attention import Rows, Scores
@@ -35,6 +37,8 @@ from .cases import (
     attention_cases,
     attention_sizes,
     defined_part,
+    padded_cases,
+    padded_sizes,
     product_cases,
     product_sizes,
     replay_cases,
@@ -58,7 +62,9 @@ class Trial:
     Each output is compared with that of `expected(*case)` (None: the reference), after `comparable`
     is applied to both. `alone(*case)` are the arguments for one row: row `row` along `axis` of the
     first output. Exact mode requires the same bits from both. `sizes(shapes)` are the cases to
-    time; without it, the last of `cases` is timed.
+    time; without it, the last of `cases` is timed. `rival`: another operation, with the same
+    arguments, that may compute these cases in its place; it has to be slower, too. `slow`: the
+    reason to show if the operation is faster at no size, in place of the ratio.
     """
 
     op: Op
@@ -74,6 +80,8 @@ class Trial:
     once: Callable[..., Case] = lambda *case: case
     before: Callable[..., Case] = lambda *case: case
     recorded: bool = False
+    rival: Op | None = None
+    slow: str = ""
 
     @property
     def name(self) -> str:
@@ -170,8 +178,8 @@ def mlx_attention(
     )
 
 
-def mlx_product(x: mx.array, weights: Weights) -> mx.array:
-    """The product as MLX's layers compute it."""
+def mlx_product(x: mx.array, weights: Weights, padding: Padding | None = None) -> mx.array:
+    """The product as MLX's layers compute it, without any padding."""
     return multiply(Kernels(), weights, x)
 
 
@@ -180,6 +188,16 @@ def float32_product(x: mx.array, weights: Weights) -> mx.array:
     if weights.scales is None:
         weights = replace(weights, values=weights.values.astype(mx.float32))
     return small_m_qmm.product(x.astype(mx.float32), weights).astype(x.dtype)
+
+
+# Our kernel for the cases of padded rows.
+FEW_ROWS = Op(
+    small_m_qmm.OP.name,
+    padded_rows.reference,
+    lambda launcher, x, weights, _: small_m_qmm.launch(launcher, x, weights),
+    lambda x, weights, _: small_m_qmm.fits(x, weights),
+    lambda x, weights, _: small_m_qmm.size(x, weights),
+)
 
 
 def last_row(x: mx.array, weights: Weights) -> Case:
@@ -245,6 +263,17 @@ TRIALS = (
     Trial(ACCEPT, accept_cases, ACCEPT.reference, comparable=defined_part),
     Trial(SAMPLE, sample_cases, SAMPLE.reference, comparable=defined_part),
     Trial(WALK, walk_cases, WALK.reference, lambda shapes: shapes.selector is not None),
+    Trial(
+        padded_rows.OP,
+        padded_cases,
+        mlx_product,
+        lambda shapes: not shapes.exact,
+        expected=mlx_product,
+        sizes=padded_sizes,
+        recorded=True,
+        rival=FEW_ROWS,
+        slow="zero rows gain nothing here",
+    ),
 )
 
 

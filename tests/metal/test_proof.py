@@ -23,7 +23,8 @@ from dflash_mlx.selfcheck.trials import TRIALS
 from .emulator import Emulator, emulated
 from .ours import Edit, Faulty
 
-TRIAL = {trial.name: trial for trial in TRIALS}
+# Padded rows are multiplied by MLX: there is no source to emulate.
+TRIAL = {trial.name: trial for trial in TRIALS if trial.name != "padded_rows"}
 # Each gives other results in any order of threads.
 FAULTS: list[tuple[str, Edit]] = [
     ("verify_accept", ("outcome[2] = chosen[end];", "outcome[2] = chosen[end - 1];")),

@@ -1,4 +1,4 @@
-"""A simulated first start on five Macs: how long it takes, and which kernels its answers run.
+"""A simulated first start on six Macs: how long it takes, and which kernels its answers run.
 
 Times are made up, but plausible; a clock moves only when a library is compiled or a call runs.
 `python tests/selfcheck/test_first_start.py` prints the table.
@@ -6,7 +6,7 @@ Times are made up, but plausible; a clock moves only when a library is compiled 
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +29,7 @@ PAUSE = 5.0  # seconds in which a user reads an answer and types; nothing else r
 COMPILE = (0.05, 0.1, 0.2, 0.3, 0.5)  # seconds per library
 SHAPES = Shapes(vocab=9, rows=16, dtype="bfloat16")
 ANY = mx.ones(1)
-PRODUCTS = "small_m_qmm"
+PRODUCTS, PADDED = "small_m_qmm", "padded_rows"
 BUCKETS = (2, 4, 8, 12, 16)  # rows
 MATRICES = {"8192x4096": 18.9, "4096x12288": 28.3, "4096x4096": 9.4, "1024x4096": 2.4}  # MB
 PARTS = {"near": 4.2, "far": 33.6}  # MB of keys and values
@@ -43,14 +43,17 @@ LIBRARIES = {
     "gated_delta_replay": (1, 0, 0),
     "verify_accept": (2, 0, 0),
     "verify_accept_sample": (2, 0, 2, 0),
+    PADDED: (0, 0),
 }
+FEW = 12  # rows of the bucket in which rows are padded
 
 
 @dataclass(frozen=True)
 class Mac:
     """A chip: memory in GB/s, and times of the products in reads of the weights, by rows.
 
-    attention, others: times of these kernels, as a part of stock MLX's.
+    attention, others: times of these kernels, as a part of stock MLX's. padded: the time of padded
+    rows, in reads; 0 where MLX needs none.
     """
 
     memory: float
@@ -58,13 +61,17 @@ class Mac:
     kernel: tuple[float, ...]
     attention: float = 0.6
     others: float = 0.7
+    padded: float = 0.0
 
 
 MACS = {
     "M1": Mac(68, (2.0, 4.0, 8.0, 5.5, 5.6), (1.1, 1.3, 1.7, 2.2, 2.7)),
     "M2": Mac(100, (2.0, 4.0, 8.0, 5.0, 5.2), (1.1, 1.3, 1.6, 2.1, 2.6)),
-    "M3 Max": Mac(400, (1.1, 1.3, 2.2, 3.2, 2.6), (1.3, 1.3, 1.5, 1.8, 2.1), others=1.2),
-    "M4 Pro": Mac(273, (1.1, 1.3, 2.8, 4.1, 4.5), (1.2, 1.3, 1.5, 2.5, 2.6)),
+    "M3 Max": Mac(
+        400, (1.1, 1.3, 2.2, 3.2, 2.6), (1.3, 1.3, 1.5, 1.8, 2.1), others=1.2, padded=2.7
+    ),
+    "M3 Ultra": Mac(800, (1.1, 1.3, 2.4, 3.2, 2.5), (1.3, 1.4, 2.5, 3.0, 3.4), padded=2.5),
+    "M4 Pro": Mac(273, (1.1, 1.3, 2.8, 4.1, 4.5), (1.2, 1.3, 1.5, 2.5, 2.6), padded=4.6),
     "M5 Max": Mac(614, (1.1, 1.2, 1.6, 1.2, 1.2), (1.3, 1.3, 1.5, 2.0, 2.3), attention=1.3),
 }
 
@@ -82,9 +89,10 @@ class Machine:
     def seconds(self, name: str, size: Any, *, kernel: bool) -> float:
         """Of one call. `size` is the number of a comparison, or what is timed."""
         mac = self.mac
-        if name == PRODUCTS and not isinstance(size, int):
+        if name in (PRODUCTS, PADDED) and not isinstance(size, int):
             times = mac.kernel if kernel else mac.stock
-            return MATRICES[size[0]] / mac.memory / 1000 * times[BUCKETS.index(size[1])]
+            reads = mac.padded if name == PADDED and kernel else times[BUCKETS.index(size[1])]
+            return MATRICES[size[0]] / mac.memory / 1000 * reads
         if name == "verify_attention" and not isinstance(size, int):
             time = PARTS[size[0]] / mac.memory / 1000 * 2
             return time * mac.attention if kernel else time
@@ -115,17 +123,27 @@ class Machine:
             return x
 
         def sizes(_: Shapes) -> Iterator[Sized]:
-            for part in MATRICES if name == PRODUCTS else PARTS:
-                for rows in BUCKETS if name == PRODUCTS else (8, 16):
+            rows_of = {PRODUCTS: BUCKETS, PADDED: (FEW,)}
+            for part in MATRICES if name in rows_of else PARTS:
+                for rows in rows_of.get(name, (8, 16)):
                     yield Sized((part, rows), 1, (ANY, (part, rows)))
 
         op = Op(name, lambda x, _: x, launch, size=lambda _, size: size)
         cases = [(ANY, number) for number in range(len(LIBRARIES[name]))]
-        several = name in (PRODUCTS, "verify_attention")
-        return Trial(op, lambda _: cases, stock, sizes=sizes if several else None)
+        several = name in (PRODUCTS, PADDED, "verify_attention")
+        trial = Trial(op, lambda _: cases, stock, sizes=sizes if several else None)
+        if name != PADDED:
+            return trial
+        return replace(trial, needs=lambda _: self.mac.padded > 0, rival=self.trial(PRODUCTS).op)
 
     def wins(self, name: str, size: Any = 0) -> bool:
-        """Whether a kernel is fast enough to be used."""
+        """Whether a kernel is fast enough to be used; rows of zeros have to be the fastest."""
+        if name == PADDED:
+            others = [self.seconds(PRODUCTS, size, kernel=False)]
+            if self.wins(PRODUCTS, size):
+                others.append(self.seconds(PRODUCTS, size, kernel=True))
+            ours = self.seconds(name, size, kernel=True)
+            return self.mac.padded > 0 and ours * MAX_TIME_RATIO <= min(others)
         ratio = self.seconds(name, size, kernel=True) / self.seconds(name, size, kernel=False)
         return ratio <= MAX_TIME_RATIO
 

@@ -461,13 +461,13 @@ def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "[" * 100_000, '{"format": 3}',
-             '{"format": 2, "verdicts": {"KEY": {"a": {"name": "a", "right": true}}}}',
-             '{"format": 3, "verdicts": {"KEY": {"a": {}}}}',
-             '{"format": 3, "verdicts": {"KEY": {"a": {"name": "a", "right": 1}}}}',
-             '{"format": 3, "verdicts": {"KEY": {"a": {"name": "a", "right": true,'
+    "text", ["", "{", "[]", "[" * 100_000, '{"format": 4}',
+             '{"format": 3, "verdicts": {"KEY": {"a": {"name": "a", "right": true}}}}',
+             '{"format": 4, "verdicts": {"KEY": {"a": {}}}}',
+             '{"format": 4, "verdicts": {"KEY": {"a": {"name": "a", "right": 1}}}}',
+             '{"format": 4, "verdicts": {"KEY": {"a": {"name": "a", "right": true,'
              ' "sizes": [1]}}}}',
-             '{"format": 3, "verdicts": {"KEY": {"a": {"name": "a", "right": true,'
+             '{"format": 4, "verdicts": {"KEY": {"a": {"name": "a", "right": true,'
              ' "sizes": [[[1, [2]], 1, 0.5, 0.5]]}}}}']
 )  # fmt: skip
 def test_a_damaged_file_is_said_and_proven_anew(
@@ -489,7 +489,7 @@ def test_the_file_keeps_the_newest(start: Callable[..., Kernels]) -> None:
     for number in range(20):
         results.write_results(str(number), [KernelResult("a", True)])
     assert list(STORE.read()) == [str(number) for number in range(4, 20)]
-    assert json.loads(STORE.path.read_text())["format"] == 3
+    assert json.loads(STORE.path.read_text())["format"] == 4
 
 
 def test_a_folder_that_cannot_be_written_to(

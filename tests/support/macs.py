@@ -9,7 +9,7 @@ right size: the tests only require that a policy is near the best on every such 
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulated import Process, TrueLatencies, vector_reads
+from simulated import Process, TrueLatencies, limits_of, vector_reads
 
 from dflash_mlx.engine.profiler import Job, survey
 from dflash_mlx.policy.latency import Latencies
@@ -21,14 +21,6 @@ WIDE = 1.3  # time of a draft relative to one read of its bfloat16 weights
 SYNC = 0.0003  # seconds until the host sees what the GPU has done
 PARTS = 6  # parts of a pass: the GPU computes each while the host builds the next
 TIMED = 4  # more decode steps that a survey runs to time one
-
-
-# From this many rows on MLX multiplies in tiles of 32 rows, below it row by row: for matrices of
-# up to 2048 rows and columns, up to 4096, and larger (metal/quantized.cpp).
-LIMITS_M1 = (14, 10, 6)  # M1 and M2
-LIMITS_M3 = (13, 15, 13)  # M3 and M4
-LIMITS_M5 = (33, 25, 13)
-LIMITS_ULTRA = (32, 18, 12)  # all generations
 
 
 @dataclass(frozen=True)
@@ -72,12 +64,12 @@ class Pair:
 
 
 CHIPS = [
-    Chip("M1", 60 * GB, 1.6, LIMITS_M1, 5.0, 60e-6, 90e-6, wide=False),
-    Chip("M2 Pro", 180 * GB, 2.0, LIMITS_M1, 4.4, 40e-6, 80e-6, wide=False),
-    Chip("M4", 108 * GB, 2.4, LIMITS_M3, 4.0, 30e-6, 60e-6),
-    Chip("M4 Max", 490 * GB, 3.0, LIMITS_M3, 3.6, 20e-6, 55e-6),
-    Chip("M3 Ultra", 700 * GB, 3.5, LIMITS_ULTRA, 2.2, 20e-6, 60e-6),
-    Chip("M5 Max", 550 * GB, 4.0, LIMITS_M5, 2.6, 15e-6, 50e-6),
+    Chip("M1", 60 * GB, 1.6, limits_of("g13g"), 5.0, 60e-6, 90e-6, wide=False),
+    Chip("M2 Pro", 180 * GB, 2.0, limits_of("g14s"), 4.4, 40e-6, 80e-6, wide=False),
+    Chip("M4", 108 * GB, 2.4, limits_of("g16g"), 4.0, 30e-6, 60e-6),
+    Chip("M4 Max", 490 * GB, 3.0, limits_of("g16s"), 3.6, 20e-6, 55e-6),
+    Chip("M3 Ultra", 700 * GB, 3.5, limits_of("g15d"), 2.2, 20e-6, 60e-6),
+    Chip("M5 Max", 550 * GB, 4.0, limits_of("g17s"), 2.6, 15e-6, 50e-6),
 ]
 PAIRS = [
     Pair("dense 8B", 36, 4.6 * GB, (0.0, 0.2, 0.8), 2.1 * GB),

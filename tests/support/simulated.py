@@ -14,15 +14,26 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dflash_mlx.device import Chip
 from dflash_mlx.engine.profiler import Job, survey
+from dflash_mlx.kernels.row_limits import TILE as FEW
+from dflash_mlx.kernels.row_limits import limits
 from dflash_mlx.policy.acceptance import Acceptance
 from dflash_mlx.policy.latency import DECODE_STEP, Latencies
 from dflash_mlx.policy.policy import DraftState, Policy, StepResult
 from dflash_mlx.types import Plan
 
 BLOCK, TOKENS = 16, 150  # rows of a block, tokens of an answer
-# Rows from which on a product is a qmm, for matrices up to 2048, up to 4096, and larger.
-LIMITS = {"M1": (14, 10, 6), "M4 Max": (13, 15, 13), "M5 Max": (33, 25, 13)}
+
+
+def limits_of(architecture: str) -> tuple[int, int, int]:
+    """Rows from which on a product is a qmm, for matrices up to 2048, up to 4096, and larger."""
+    chip = Chip.of(architecture)
+    assert chip is not None
+    return limits(chip)
+
+
+LIMITS = {"M1": limits_of("g13g"), "M4 Max": limits_of("g16s"), "M5 Max": limits_of("g17s")}
 FREE = {"M1": 1.6, "M4 Max": 3.0, "M5 Max": 4.0}  # rows that a read of the weights has time for
 TILE = {"M1": 5.0, "M4 Max": 3.6, "M5 Max": 2.6}  # a qmm of 32 rows, in reads of the weights
 READ = {"M1": 0.055, "M4 Max": 0.011, "M5 Max": 0.009}  # seconds to read all weights
@@ -70,9 +81,9 @@ def vector_reads(rows: int, free: float, *, wide: bool) -> float:
     """The time of a product row by row, in reads of the matrix.
 
     One read has time for `free` rows. From M3 on (`wide`) MLX reads the matrix at least once per
-    five rows (qmv_wide in quantized.cpp). Before, one dispatch computes all rows.
+    `FEW` rows. Before, one dispatch computes all rows.
     """
-    return max(1.0, rows / free, -(-rows // 5) if wide else 1)
+    return max(1.0, rows / free, -(-rows // FEW) if wide else 1)
 
 
 @dataclass(frozen=True)

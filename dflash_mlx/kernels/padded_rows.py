@@ -1,0 +1,62 @@
+"""Products of a few rows by stock MLX, with rows of zeros to the number that reads weights once.
+
+With more rows MLX multiplies by another of its kernels, see `row_limits`. The bits of a row then
+depend on the number of rows, as in stock MLX; exact mode does without.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import mlx.core as mx
+
+from . import small_m_qmm
+from .dispatch import Kernels, Op
+from .row_limits import Padding
+from .small_m_qmm import Weights, matrix_size
+from .source import Launcher
+
+
+def reference(x: mx.array, weights: Weights, padding: Padding) -> mx.array:
+    """As `small_m_qmm.reference`, whatever the padding."""
+    return small_m_qmm.reference(x, weights)
+
+
+def launch(_: Launcher, x: mx.array, weights: Weights, padding: Padding) -> mx.array:
+    """As `reference`: MLX multiplies `padding.width` rows, and those of zeros are cut off."""
+    rows = x.reshape(-1, x.shape[-1])
+    count = len(rows)
+    zeros = [(0, padding.width - count), (0, 0)]
+    out = small_m_qmm.product(mx.pad(rows, zeros), weights)
+    return out[:count].reshape(*x.shape[:-1], -1)
+
+
+def fits(x: mx.array, weights: Weights, padding: Padding) -> bool:
+    """Whether the padding is for this number of rows, and the weights are ones to check."""
+    return weights.fit and padding.least <= x.size // x.shape[-1] < padding.width
+
+
+def size(x: mx.array, weights: Weights, padding: Padding) -> tuple[int | str, ...]:
+    """What the speed depends on: columns, inputs, the weights' form, and the padding."""
+    return (*matrix_size(x, weights), *padding)
+
+
+OP = Op("padded_rows", reference, launch, fits, size)
+
+
+def faster(kernels: Kernels) -> Iterable[tuple[Any, ...]]:
+    """The sizes at which the padding is used; none in exact mode."""
+    return kernels.sizes.get(OP.name, ()) if kernels.enables(OP) and not kernels.exact else ()
+
+
+def most_rows(kernels: Kernels) -> int:
+    """The most rows that are padded; 0 if none are."""
+    return max((width - 1 for *_, width in faster(kernels)), default=0)
+
+
+def chosen(kernels: Kernels, x: mx.array, weights: Weights) -> Padding | None:
+    """The padding with which these rows are multiplied; None without one."""
+    if not (sizes := faster(kernels)):
+        return None
+    matrix = matrix_size(x, weights)
+    paddings = (Padding(*size[-2:]) for size in sizes if size[:-2] == matrix)
+    return next((padding for padding in paddings if fits(x, weights, padding)), None)
