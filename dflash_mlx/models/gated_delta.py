@@ -111,7 +111,7 @@ PROJECTIONS: dict[str, Project] = {"separate": project_separate, "joined": proje
 
 # What the recurrence reads.
 
-CHAIN_ROWS = 64  # rows of a chain that share an array; more are prompts, whose cost is elsewhere
+CHAIN_ROWS = 64  # places of that many rows are made once; longer chains are rare
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ FAULTS = [
     ("head < 2 * Hk", "head <= 2 * Hk"),
     ("if (head < Hk) {", "if (head < 1) {"),
     ("inputs[(W + t) * C + c] = mixed", "inputs[(W + t) * C + c - 1] = mixed"),
-    ("if (t == 0) {", "if (t == 1) {"),
+    ("if (t == 0) {", "if (t == 9) {"),
     ("if (t == 0) {", "{"),
     ("row < W; ++row", "row < W - 1; ++row"),
     ("if (!is_key && lane == 0) {", "if (!is_key && lane == 0 && t > 0) {"),
