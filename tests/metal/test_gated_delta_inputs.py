@@ -31,7 +31,7 @@ TOLERANCE = {mx.float32: 1e-5, mx.float16: 4e-3, mx.bfloat16: 3e-2}
 @pytest.mark.parametrize("shape", SHAPES[: 4 if ALL else 2])
 def test_every_run_equals_the_reference(shape: Any) -> None:
     """Schedules, sanitizers and the race check; the last threadgroup is partial."""
-    case = projected(len(TREE), *shape, windows(TREE))
+    case = projected(len(TREE), *shape, places=windows(TREE))
     tolerance = TOLERANCE[shape[4]]
     check(through(OP), OP.reference, *case, rtol=tolerance, atol=tolerance)
 
@@ -41,7 +41,7 @@ def test_other_rows_and_dtypes(shape: Any) -> None:
     """Chains of 1 and 5 rows, a convolution of two taps; gates at float32's precision."""
     for count, width in ((1, 3), (5, 3), (4, 1)):
         for types in ((mx.float32, mx.bfloat16), (shape[4], mx.float32)):
-            case = projected(count, *shape, None, width, types)
+            case = projected(count, *shape, width=width, types=types)
             outcome = run(through(OP), *case, schedule="random:4")
             assert not outcome.findings
             wanted = OP.reference(*case)
@@ -81,7 +81,7 @@ def test_mlx_lms_layer(dtype: mx.Dtype, tree: bool) -> None:
     mixed, a, b, window = projected(len(TREE), 2, 4, 32, 16, dtype)[:4]
     places = mx.array(windows(TREE)) if tree else chain_places(len(TREE), 4)
     parts: Any = [part[None] for part in (mixed, a, b, window)]
-    wanted = feed_stock(net, *parts, places if tree else None)
+    wanted = feed_stock(net, *parts, places=places if tree else None)
     case: Any = mixed, a, b, window, net.conv1d.weight, net.A_log, net.dt_bias, places, 2, 32
     made = OP.reference(*case)
     found = run(through(OP), *case).outputs
@@ -133,7 +133,7 @@ def test_what_the_kernel_takes(part: int, kind: mx.Dtype) -> None:
     assert OP.fits(*case)
     case[part] = case[part].astype(kind)
     assert not OP.fits(*case)
-    few = projected(1, *SHAPES[2], [[0, 1, 2, 3]])
+    few = projected(1, *SHAPES[2], places=[[0, 1, 2, 3]])
     assert not OP.fits(*few)
 
 
@@ -167,5 +167,5 @@ FAULTS = [
 def test_planted_faults_are_caught(edit: tuple[str, str]) -> None:
     """Wrong bounds, rows, heads, taps and gates: each shows in some run."""
     shape = (2, 4, 32, 33, mx.float32)
-    case = projected(len(TREE), *shape, windows(TREE))
+    case = projected(len(TREE), *shape, places=windows(TREE))
     assert caught(OP, edit, [case], TOLERANCE[mx.float32])
