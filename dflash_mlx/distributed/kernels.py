@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from dflash_mlx.kernels import (
+    gated_delta_inputs,
     gated_delta_replay,
     gated_delta_tape,
     gated_delta_tree,
@@ -23,6 +24,7 @@ ELSEWHERE = "not faster at the same sizes on all ranks"
 LAYER_OPS = frozenset(
     module.OP.name
     for module in (
+        gated_delta_inputs,
         gated_delta_replay,
         gated_delta_tape,
         gated_delta_tree,

@@ -7,7 +7,7 @@ all pairs of candidates of neighbouring positions; the kernel only the pairs tha
 import mlx.core as mx
 
 from .dispatch import Op
-from .source import Launcher, Source
+from .source import Launcher, Source, recorded
 
 SOURCE = Source(
     "selector_walk",
@@ -73,10 +73,24 @@ def launch(
     successors: mx.array,
 ) -> mx.array:
     """As `reference`, in one dispatch."""
+    run = recorded(launcher, dispatch, len(candidates))
+    return run(unary, candidates, mx.array(anchor), hidden, predecessors, successors)
+
+
+def dispatch(
+    launcher: Launcher,
+    unary: mx.array,
+    candidates: mx.array,
+    anchor: mx.array,
+    hidden: mx.array,
+    predecessors: mx.array,
+    successors: mx.array,
+) -> mx.array:
+    """`launch`, recorded once for each number of positions; `anchor` is int32 []."""
     same = predecessors.dtype == hidden.dtype
     return launcher(
         SOURCE,
-        [unary, candidates, mx.array(anchor), hidden, predecessors, successors],
+        [unary, candidates, anchor, hidden, predecessors, successors],
         grid=(THREADS, 1, 1),
         threadgroup=(THREADS, 1, 1),
         output_shapes=[candidates.shape[:1]],

@@ -9,7 +9,7 @@ import mlx.core as mx
 from . import outcome
 from .dispatch import Op
 from .outcome import HEADERS, THREADS
-from .source import Launcher, Source
+from .source import Launcher, Source, recorded
 
 ARGMAX = Source("verify_accept_argmax", ("logits",), ("values", "places"), HEADERS)
 PREFIX = Source("verify_accept_prefix", ("values", "places", "drafts"), ("outcome",), HEADERS)
@@ -31,6 +31,11 @@ def of_choices(chosen: mx.array, drafts: mx.array, has_nan: mx.array) -> mx.arra
 
 def launch(launcher: Launcher, logits: mx.array, drafts: mx.array) -> mx.array:
     """As `reference`, in two dispatches."""
+    return recorded(launcher, dispatch, len(logits))(logits, outcome.ids(drafts))
+
+
+def dispatch(launcher: Launcher, logits: mx.array, drafts: mx.array) -> mx.array:
+    """`launch`, recorded once for each number of rows; `drafts` are `outcome.ids`."""
     rows, vocab = logits.shape
     chunks = outcome.chunk_count(vocab)
     parts = launcher(
@@ -43,7 +48,7 @@ def launch(launcher: Launcher, logits: mx.array, drafts: mx.array) -> mx.array:
     )
     return launcher(
         PREFIX,
-        [*parts, outcome.ids(drafts)],
+        [*parts, drafts],
         grid=(THREADS, 1, 1),
         threadgroup=(THREADS, 1, 1),
         output_shapes=[(rows + 2,)],

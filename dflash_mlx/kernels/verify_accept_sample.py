@@ -12,7 +12,7 @@ import mlx.core as mx
 from . import outcome
 from .dispatch import Op
 from .outcome import HEADERS, THREADS
-from .source import Launcher, Source, pad_small
+from .source import Launcher, Source, pad_small, recorded
 
 INPUTS = ("p", "q", "candidates", "drafts", "random_bits")
 PARTIAL_SUMS = ("residual_sums", "p_sums")
@@ -130,14 +130,33 @@ def launch(
 
     The first one sums the row of the bonus token (token rejection) or all rows (block).
     """
+    small = outcome.ids(drafts)
+    tokens = small if candidates is None else outcome.ids(candidates)
+    count = 0 if candidates is None else candidates.shape[-1]
     p = mx.softmax(scores, axis=-1)
+    run = recorded(launcher, dispatch, len(p))
+    return run(p, pad_small(q), tokens, small, pad_small(random_bits), count, block)
+
+
+def dispatch(
+    launcher: Launcher,
+    p: mx.array,
+    q: mx.array,
+    tokens: mx.array,
+    drafts: mx.array,
+    random_bits: mx.array,
+    count: int,
+    block: bool,
+) -> mx.array:
+    """The two dispatches of `launch`, recorded once for each number of rows.
+
+    `count`: of candidates a position, or 0. Small arrays are padded.
+    """
     rows, vocab = p.shape
     chunks = outcome.chunk_count(vocab)
     summed = rows if block else 1
-    small = outcome.ids(drafts)
-    tokens = small if candidates is None else outcome.ids(candidates)
-    inputs = [p, pad_small(q), tokens, small, pad_small(random_bits)]
-    template = [("BLOCK", block), ("K", 0 if candidates is None else candidates.shape[-1])]
+    inputs = [p, q, tokens, drafts, random_bits]
+    template = [("BLOCK", block), ("K", count)]
     sums = launcher(
         SUMS,
         inputs,

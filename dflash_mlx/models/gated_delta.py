@@ -5,9 +5,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.gated_delta import compute_g, gated_delta_ops, gated_delta_update
+from mlx import nn
+from mlx_lm.models.gated_delta import (
+    compute_g,
+    gated_delta_ops,
+    gated_delta_update,
+    normalize_qk,
+)
 
-from dflash_mlx.kernels import gated_delta_replay, gated_delta_tape, gated_delta_tree
+from dflash_mlx.kernels import (
+    gated_delta_inputs,
+    gated_delta_replay,
+    gated_delta_tape,
+    gated_delta_tree,
+)
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import DEVICE_MEMORY_SIZE
 
@@ -80,15 +91,6 @@ def update_tree(
     return tree.join(outs).swapaxes(0, 1)
 
 
-def split_heads(net: Any, mixed: mx.array) -> list[mx.array]:
-    """Queries, keys and values [1, S, heads, d] of the convolution's output [1, S, C]."""
-    parts = mx.split(mixed, [net.key_dim, 2 * net.key_dim], axis=-1)
-    wide = (net.head_k_dim, net.head_k_dim, net.head_v_dim)
-    return [
-        part.reshape(1, mixed.shape[1], -1, width) for part, width in zip(parts, wide, strict=True)
-    ]
-
-
 def project_separate(net: Any, x: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
     """Qwen3.5: input x -> convolution input [1, S, C], gate [1, S, Hv, Dv], a and b [1, S, Hv]."""
     gate = net.in_proj_z(x).reshape(1, x.shape[1], net.num_v_heads, net.head_v_dim)
@@ -105,6 +107,78 @@ def project_joined(net: Any, x: mx.array) -> tuple[mx.array, mx.array, mx.array,
 
 
 PROJECTIONS: dict[str, Project] = {"separate": project_separate, "joined": project_joined}
+
+
+# What the recurrence reads.
+
+CHAIN_ROWS = 64  # places of that many rows are made once; longer chains are rare
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What T rows feed to the recurrence of a layer.
+
+    `queries` and `keys` [1, T, Hk, Dk], `values` [1, T, Hv, Dv], `a` and `b` [1, T, Hv] as mlx-lm's
+    update takes them. `inputs` [1, K - 1 + T, C] are the convolution's. `gates` and `beta`
+    [1, T, Hv] are those of a and b, where they are known.
+    """
+
+    queries: mx.array
+    keys: mx.array
+    values: mx.array
+    a: mx.array
+    b: mx.array
+    inputs: mx.array
+    gates: mx.array | None = None
+    beta: mx.array | None = None
+
+    @property
+    def parts(self) -> tuple[mx.array, mx.array, mx.array, mx.array, mx.array]:
+        """The arguments of mlx-lm's update."""
+        return self.queries, self.keys, self.values, self.a, self.b
+
+
+def chain_places(rows: int, size: int) -> mx.array:
+    """The last `size` inputs of each row of a chain, as `TreePass.windows` of a tree."""
+    return mx.array([[*range(row, row + size)] for row in range(rows)])
+
+
+def feed(
+    kernels: Kernels,
+    net: Any,
+    mixed: mx.array,
+    a: mx.array,
+    b: mx.array,
+    before: mx.array,
+    places: mx.array,
+) -> Fed | None:
+    """Convolution, norms and gates of projected rows [1, T, C] after a window [1, K - 1, C].
+
+    `places` [T or more, K]: each row's inputs in both. None if MLX should compute them.
+    """
+    args = (part.squeeze(0) for part in (mixed, a, b, before))
+    own = net.conv1d.weight, net.A_log, net.dt_bias, places
+    made = kernels.attempt(gated_delta_inputs.OP, *args, *own, net.num_k_heads, net.head_k_dim)
+    if made is None:
+        return None
+    queries, keys, values, gates, beta, inputs = (part[None] for part in made)
+    return Fed(queries, keys, values, a, b, inputs, gates, beta)
+
+
+def feed_stock(
+    net: Any, mixed: mx.array, a: mx.array, b: mx.array, before: mx.array, places: mx.array | None
+) -> Fed:
+    """As `feed`, by MLX and mlx-lm; without `places` rows follow each other."""
+    inputs = mx.concatenate([before, mixed], axis=1)
+    if places is None:
+        convolved = net.conv1d(inputs)
+    else:
+        convolved = net.conv1d(inputs.squeeze(0)[places]).swapaxes(0, 1)
+    queries, keys, values = gated_delta_inputs.split_heads(
+        nn.silu(convolved), net.num_k_heads, net.head_k_dim, net.num_v_heads
+    )
+    queries, keys = normalize_qk(queries, keys, inv_scale=net.head_k_dim**-0.5, eps=1e-6)
+    return Fed(queries, keys, values, a, b, inputs)
 
 
 # Gated DeltaNet rows by this package's operations, with a small tape to commit some of them.
@@ -130,29 +204,27 @@ class Writes:
 
 
 def read(
-    kernels: Kernels,
-    net: Any,
-    fed: Sequence[mx.array],
-    inputs: mx.array,
-    state: mx.array | None,
-    tree: TreePass | None,
+    kernels: Kernels, net: Any, fed: Fed, state: mx.array | None, tree: TreePass | None
 ) -> tuple[mx.array, mx.array | None, Writes] | None:
     """The outputs [1, T, Hv, Dv] of a layer's rows, the state after them all, and their tape.
 
-    `fed` are queries, keys, values, a and b, as mlx-lm's update takes them. The state is None after
-    a tree. Returns None if mlx-lm should compute the rows.
+    The state is None after a tree. Returns None if mlx-lm should compute the rows.
     """
     if not kernels.replaces_stock(gated_delta_tape.OP if tree is None else gated_delta_tree.OP):
         return None
     if kernels.exact and not kernels.off.keys().isdisjoint(NAMES):
         kernels = replace(kernels, launcher=None)  # a kernel's bits are not its reference's
-    queries, keys, values, a, b = (part.squeeze(0) for part in fed)  # views; an index copies
     if state is None:
         sizes = net.num_v_heads, net.head_v_dim, net.head_k_dim
         state = mx.zeros((1, *sizes), dtype=mx.float32)
-    gates = compute_g(net.A_log, a, net.dt_bias)
-    before = state.squeeze(0)
-    args = queries, keys, values, gates, mx.sigmoid(b), before
+    gates = fed.gates
+    beta = fed.beta
+    if gates is None or beta is None:
+        gates = compute_g(net.A_log, fed.a, net.dt_bias)
+        beta = mx.sigmoid(fed.b)
+    every = fed.queries, fed.keys, fed.values, gates, beta, state
+    args = tuple(part.squeeze(0) for part in every)  # views; an index copies
+    _, keys, _, gates, _, before = args
     after = None
     if tree is not None:
         outputs = kernels.attempt(gated_delta_tree.OP, *args, tree.parents)
@@ -165,7 +237,7 @@ def read(
             return None
         y, delta, after = outputs
         after = after[None]
-    return y[None], after, Writes(kernels, inputs, before, keys, gates, delta)
+    return y[None], after, Writes(kernels, fed.inputs, before, keys, gates, delta)
 
 
 def replay(tapes: Sequence[Writes], rows: Sequence[int]) -> list[State]:
@@ -185,16 +257,3 @@ def replay(tapes: Sequence[Writes], rows: Sequence[int]) -> list[State]:
         after, window = tape.kernels(gated_delta_replay.OP, *parts, path, count, tape.inputs)
         states.append([window, after])
     return states
-
-
-def convolve(net: Any, inputs: mx.array, places: mx.array) -> mx.array:
-    """A layer's convolution without a bias, [1, T, C]; each row is summed in the same order.
-
-    Row t reads `inputs` [1, K - 1 + T, C] at `places` [T, K].
-    """
-    taps = net.conv1d.weight[..., 0].T.astype(mx.float32)  # [K, C]
-    rows = inputs.squeeze(0)[places].astype(mx.float32)
-    total = rows[:, 0] * taps[0]
-    for tap in range(1, len(taps)):
-        total = total + rows[:, tap] * taps[tap]
-    return total[None].astype(inputs.dtype)

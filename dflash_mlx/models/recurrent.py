@@ -9,12 +9,21 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import ArraysCache
-from mlx_lm.models.gated_delta import normalize_qk
 
 from dflash_mlx.kernels.dispatch import Kernels, on_cpu
 
 from .cache.recurrent import RecurrentCache, Tape
-from .gated_delta import Project, convolve, read, split_heads, update, update_tree, walk
+from .gated_delta import (
+    CHAIN_ROWS,
+    Project,
+    chain_places,
+    feed,
+    feed_stock,
+    read,
+    update,
+    update_tree,
+    walk,
+)
 from .packed import PackedCache
 
 # Bytes per layer. On the CPU mlx-lm computes one row after another, and keeping the states between
@@ -29,12 +38,13 @@ class TapedDelta(nn.Module):
     states between the rows of a pass are kept.
     """
 
-    def __init__(self, net: nn.Module, project: Project, kernels: Callable[[], Kernels]):
+    def __init__(self, net: Any, project: Project, kernels: Callable[[], Kernels]):
         super().__init__()
         self.net = net
         self._project = project
         self._kernels = kernels
         self.keeps_states = on_cpu()
+        self._chain = chain_places(CHAIN_ROWS, net.conv_kernel_size)
 
     def __call__(
         self, inputs: mx.array, mask: mx.array | None = None, cache: Any = None
@@ -83,42 +93,40 @@ class TapedDelta(nn.Module):
         kernels = self._kernels()
         tree = cache.tree
         count = mixed.shape[1]
-        window = net.conv_kernel_size - 1
+        size = net.conv_kernel_size
         before, state = cache.cache
         if before is None:
-            before = mx.zeros((1, window, net.conv_dim), dtype=mixed.dtype)
-        rows = mx.concatenate([before, mixed], axis=1)
-        if kernels.exact:
-            chain = mx.arange(count)[:, None] + mx.arange(window + 1)
-            mixed = convolve(net, rows, tree.windows(window + 1) if tree else chain)
-        elif tree is None:
-            mixed = net.conv1d(rows)
-        else:
-            mixed = net.conv1d(rows.squeeze(0)[tree.windows(window + 1)]).swapaxes(0, 1)
-        queries, keys, values = split_heads(net, nn.silu(mixed))
-        queries, keys = normalize_qk(queries, keys, inv_scale=net.head_k_dim**-0.5, eps=1e-6)
-        fed = queries, keys, values, a, b
+            before = mx.zeros((1, size - 1, net.conv_dim), dtype=mixed.dtype)
+        taped = cache.taping or kernels.exact
+        fed = None
+        if taped:
+            chain = self._chain if count <= CHAIN_ROWS else chain_places(count, size)
+            places = tree.windows(size) if tree else chain
+            fed = feed(kernels, net, mixed, a, b, before, places)
+        if fed is None:
+            places = tree.windows(size) if tree else None
+            fed = feed_stock(net, mixed, a, b, before, places)
         stride = stride_of(net, count) if self.keeps_states else count
         states = [state]
         tape = None
-        taped = cache.taping or kernels.exact
-        made = read(kernels, net, fed, rows, state, tree) if taped else None
+        made = read(kernels, net, fed, state, tree) if taped else None
         if made is not None:
             out, after, tape = made
             states.append(after)
         elif tree is not None:
-            out = update_tree(net, *fed, state, tree)
+            out = update_tree(net, *fed.parts, state, tree)
             stride = count
         elif taped and stride < count:
-            out, states[1:] = walk(net, *fed, state, stride)
+            out, states[1:] = walk(net, *fed.parts, state, stride)
         else:
-            out, state = update(net, *fed, state)
+            out, state = update(net, *fed.parts, state)
             states.append(state)
         if tree is None:
-            cache[0] = mx.contiguous(rows[:, -window:])
+            cache[0] = mx.contiguous(fed.inputs[:, 1 - size :])
             cache[1] = states.pop()
         if taped:
-            cache.remember(tape or Tape(net, rows, keys, values, a, b, tuple(states), stride))
+            log = (fed.inputs, fed.keys, fed.values, a, b)
+            cache.remember(tape or Tape(net, *log, tuple(states), stride))
         cache.advance(count)
         return out
 

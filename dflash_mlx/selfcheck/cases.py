@@ -174,6 +174,36 @@ def delta_rows(shapes: Shapes, count: int, seed: int) -> Case:
     return q.astype(dtype), k.astype(dtype), v, g, beta.astype(dtype), state
 
 
+def projected_rows(shapes: Shapes, places: list[list[int]], rows: int) -> Case:
+    """The arguments of `gated_delta_inputs` for rows that read these places."""
+    assert shapes.delta is not None
+    sizes = shapes.delta
+    dtype = dtype_of(shapes.dtype)
+    heads = sizes.value_heads
+    channels = 2 * sizes.key_heads * sizes.key_dim + heads * sizes.value_dim
+    mixed, a, b = (normal_array(seed, rows, n) for seed, n in enumerate((channels, heads, heads)))
+    window = normal_array(3, sizes.window, channels)
+    weight = normal_array(4, channels, sizes.window + 1, 1)
+    fed = [part.astype(dtype) for part in (mixed, a, b, window, weight)]
+    decay, bias = (
+        normal_array(5 + number, heads).astype(dtype_of(name))
+        for number, name in enumerate((sizes.decay, sizes.bias))
+    )
+    return *fed, decay, bias, mx.array(places, mx.int32), sizes.key_heads, sizes.key_dim
+
+
+def input_cases(shapes: Shapes) -> list[Case]:
+    """Cases of one row, of a tree, and of the model's block, a chain."""
+    assert shapes.delta is not None
+    size = shapes.delta.window + 1
+    chain = [[*range(row, row + size)] for row in range(max(shapes.rows, 8))]
+    tree = [chain[0]]
+    for row, parent in enumerate(TREE[1:], 1):
+        tree.append([*tree[parent][1:], size - 1 + row])
+    cases = ((chain, 1), (tree, len(tree)), (chain, shapes.rows))
+    return [projected_rows(shapes, places, rows) for places, rows in cases]
+
+
 def tape_cases(shapes: Shapes) -> list[Case]:
     """Cases of 1 and 3 rows, and of the model's block."""
     return [delta_rows(shapes, count, count) for count in (1, 3, shapes.rows)]

@@ -34,7 +34,10 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class GatedDeltaShape:
-    """Gated DeltaNet layers; `window` and `channels` are the convolution's cached inputs."""
+    """Gated DeltaNet layers; `window` and `channels` are the convolution's cached inputs.
+
+    `decay` and `bias` name the dtypes of A_log and dt_bias.
+    """
 
     key_heads: int
     value_heads: int
@@ -42,6 +45,8 @@ class GatedDeltaShape:
     value_dim: int
     window: int
     channels: int
+    decay: str = "float32"
+    bias: str = "bfloat16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ class Shapes:
             rows=rows,
             dtype=dtype_name(target.embed(mx.array([0])).dtype),
             attention=attention_shapes(target.config, target.kv_groups),
-            delta=gated_delta_shape(target.config),
+            delta=gated_delta_shape(target.config, target.model),
             selector=selector,
             linears=linear_shapes(target.model),
             products=product_shapes(target.model),
@@ -123,7 +128,7 @@ GENERIC = Shapes(
     rows=7,
     dtype="bfloat16",
     attention=(AttentionShape(6, 2, 64, 9, sinks=True), AttentionShape(2, 1, 128)),
-    delta=GatedDeltaShape(2, 4, 64, 33, window=3, channels=7),
+    delta=GatedDeltaShape(2, 4, 64, 33, window=3, channels=388),
     selector=SelectorShape(13, 70, "bfloat16"),
     linears=(
         LinearShape(70, 384, 0, 0, "", "bfloat16"),
@@ -161,18 +166,19 @@ def attention_shapes(
     return tuple(shapes)
 
 
-def gated_delta_shape(config: dict[str, Any]) -> GatedDeltaShape | None:
-    """The Gated DeltaNet layers of a config; None if it has none."""
+def gated_delta_shape(config: dict[str, Any], model: nn.Module) -> GatedDeltaShape | None:
+    """The Gated DeltaNet layers of a model with this config; None if it has none."""
     names = ("linear_num_key_heads", "linear_num_value_heads")
     keys, values, key_dim, value_dim = (
         config.get(name) or 0 for name in (*names, "linear_key_head_dim", "linear_value_head_dim")
     )
-    has_delta = "linear_attention" in layer_types(config)
-    if not has_delta or not keys * values * key_dim * value_dim:
+    net: Any = next((module for module in model.modules() if "A_log" in module), None)
+    if net is None or not keys * values * key_dim * value_dim:
         return None
     window = (config.get("linear_conv_kernel_dim") or 4) - 1
     channels = 2 * keys * key_dim + values * value_dim
-    return GatedDeltaShape(keys, values, key_dim, value_dim, window, channels)
+    types = dtype_name(net.A_log.dtype), dtype_name(net.dt_bias.dtype)
+    return GatedDeltaShape(keys, values, key_dim, value_dim, window, channels, *types)
 
 
 def linear_shapes(model: nn.Module) -> tuple[LinearShape, ...]:

@@ -10,6 +10,7 @@ from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.gated_delta import compute_g, gated_delta_update
 
 from dflash_mlx.kernels import (
+    gated_delta_inputs,
     gated_delta_replay,
     gated_delta_tape,
     gated_delta_tree,
@@ -26,7 +27,7 @@ from dflash_mlx.kernels.small_m_qmm import Weights
 from dflash_mlx.kernels.source import Launcher
 from dflash_mlx.kernels.verify_attention import Rows, Scores
 from dflash_mlx.models.cache.tree_pass import TreePass
-from dflash_mlx.models.gated_delta import update_tree
+from dflash_mlx.models.gated_delta import feed_stock, update_tree
 from dflash_mlx.models.linear import multiply
 from dflash_mlx.speculation.tree import Tree
 
@@ -37,6 +38,7 @@ from .cases import (
     attention_cases,
     attention_sizes,
     defined_part,
+    input_cases,
     padded_cases,
     padded_sizes,
     product_cases,
@@ -104,6 +106,29 @@ def mlx_lm_chain(
     zeros = mx.zeros((v.shape[1],))
     rows = (q[None], k[None], v[None], g[None], beta[None])
     return gated_delta_update(*rows, zeros, zeros, state[None])
+
+
+def mlx_inputs(
+    mixed: mx.array,
+    a: mx.array,
+    b: mx.array,
+    window: mx.array,
+    weight: mx.array,
+    A_log: mx.array,
+    dt_bias: mx.array,
+    places: mx.array,
+    heads: int,
+    dim: int,
+) -> list[mx.array]:
+    """The engine's inputs of a chain's recurrence without the kernel, and their gates."""
+
+    def conv1d(inputs: mx.array) -> mx.array:
+        return mx.conv1d(inputs, weight, groups=len(weight))
+
+    net = SimpleNamespace(conv1d=conv1d, num_k_heads=heads, num_v_heads=len(A_log), head_k_dim=dim)
+    fed = feed_stock(net, mixed[None], a, b, window[None], None)
+    parts = [fed.queries, fed.keys, fed.values]
+    return [*parts, compute_g(A_log, a, dt_bias), mx.sigmoid(b)]
 
 
 def gates(q: mx.array, k: mx.array, v: mx.array, a: mx.array, b: mx.array, *rest: Any) -> Case:
@@ -212,6 +237,11 @@ def first_rows(*args: Any) -> Case:
     return (*(part[:1] for part in rows), rest[0], *(parents[:1] for parents in rest[1:]))
 
 
+def first_projected(mixed: mx.array, a: mx.array, b: mx.array, *rest: Any) -> Case:
+    """The arguments of `gated_delta_inputs` for the first row only."""
+    return mixed[:1], a[:1], b[:1], *rest
+
+
 def first_query(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> Case:
     """The arguments of attention of the first row only."""
     return q[:, :1], keys, values, Rows.of(rows.context, (-1,), rows.start), scores
@@ -249,6 +279,7 @@ TRIALS = (
         sizes=attention_sizes,
         once=with_mask,
     ),
+    Trial(gated_delta_inputs.OP, input_cases, mlx_inputs, has_delta, alone=first_projected),
     Trial(TAPE, tape_cases, mlx_lm_chain, has_delta, alone=first_rows, before=gates),
     Trial(
         gated_delta_tree.OP,

@@ -110,7 +110,8 @@ def test_answers(family: str) -> None:
             ran = answer(family, kind, prompt, rows, tree)
             assert (ran["verify_attention"] > 0) == (family not in LATENT)
             if family in RECURRENT:
-                assert ran["gated_delta_tree" if tree else "gated_delta_tape"] > 0
+                verifies = ran["gated_delta_tree" if tree else "gated_delta_tape"]
+                assert ran["gated_delta_inputs"] >= verifies > 0
                 assert ran["gated_delta_replay"] > 0 or kind == "right"
 
 
@@ -135,6 +136,7 @@ def test_every_layer_goes_through_the_kernels(family: str) -> None:
     assert noted.ran["verify_attention"] == len(passes) * attention_layers
     taped = [count for count in passes if count > 1]  # a plain step is never taken back
     assert noted.ran["gated_delta_tape"] == len(taped) * recurrent_layers
+    assert noted.ran["gated_delta_inputs"] == noted.ran["gated_delta_tape"]
     target.kernels = Kernels()
 
 
@@ -285,11 +287,14 @@ def windows_one_row_off(patch: pytest.MonkeyPatch) -> None:
 def stock_convolution(patch: pytest.MonkeyPatch) -> None:
     """A fault: the convolution sums many rows otherwise than one."""
 
-    def convolve(net: Any, inputs: mx.array, places: mx.array) -> mx.array:
-        rows = net.conv1d(inputs[0][places]).swapaxes(0, 1)
-        return rows if len(places) == 1 else rows * (1 + 2**-7)
+    honest = recurrent.feed
 
-    patch.setattr(recurrent, "convolve", convolve)
+    def feed(kernels: Kernels, net: Any, mixed: mx.array, *rest: Any) -> Any:
+        fed: Any = honest(kernels, net, mixed, *rest)
+        several = mixed.shape[1] > 1
+        return replace(fed, queries=fed.queries * (1 + 2**-7)) if several else fed
+
+    patch.setattr(recurrent, "feed", feed)
 
 
 def plain_steps_of_mlx_lm(patch: pytest.MonkeyPatch) -> None:
@@ -393,7 +398,12 @@ def test_two_targets_of_one_model() -> None:
     second = Target(first.model, first.checkpoint, first.eos_ids, other)
     second.forward(mx.array([SHORT]), second.make_cache())
     assert not noted.ran
-    assert other.ran.keys() == {"verify_attention", "gated_delta_tape", "small_m_qmm"}
+    assert other.ran.keys() == {
+        "verify_attention",
+        "gated_delta_inputs",
+        "gated_delta_tape",
+        "small_m_qmm",
+    }
 
 
 def test_mlx_lms_classes_stay_as_they_are() -> None:

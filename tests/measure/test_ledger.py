@@ -189,8 +189,8 @@ def indexed_state(patch: pytest.MonkeyPatch) -> None:
     honest = deltas.read
 
     def read(*args: Any) -> Any:
-        kernels, net, fed, inputs, state, tree = args
-        return honest(kernels, net, fed, inputs, same(state), tree)
+        kernels, net, fed, state, tree = args
+        return honest(kernels, net, fed, same(state), tree)
 
     patch.setattr(layers, "read", read)
 

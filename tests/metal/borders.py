@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from dflash_mlx.kernels import (
+    gated_delta_inputs,
     gated_delta_replay,
     gated_delta_tape,
     gated_delta_tree,
@@ -30,7 +31,7 @@ from dflash_mlx.kernels.verify_attention import SHORT_SPLITS, Scores
 from .attention_rows import TREE
 from .attention_rows import block as attention_block
 from .blocks import bits_of, level, masked, on_borders, sampled
-from .delta_rows import random_tree, rows
+from .delta_rows import projected, random_tree, rows, windows
 from .packed import KINDS, rows_of, weights_of
 
 LANES = 32
@@ -206,6 +207,25 @@ def chains() -> list[Sequence[Any]]:
     return [rows(5, 2, 4, 32, 33, mx.float32, True), rows(3, 1, 2, 256, 9, mx.float32, False)]
 
 
+def projections() -> list[Sequence[Any]]:
+    """More heads than a threadgroup has simdgroups, one part a lane and several; rows of a chain
+    and of a tree; windows of one row and of three."""
+    forest = windows(random_tree(9, 1))
+    cases = [
+        projected(9, 2, 4, 32, 33, mx.float32, forest),
+        projected(2, 1, 2, 96, 5, mx.float32, None, 3, (mx.float32, mx.float32)),
+        projected(4, 1, 1, 64, 70, mx.float32, None, 1),
+    ]
+    return [*cases, saturated()]
+
+
+def saturated() -> Sequence[Any]:
+    """Gates far beyond where softplus is linear or zero."""
+    case = projected(3, 1, 2, 32, 4, mx.float32)
+    case[1] = mx.array([[90.0, -90.0], [5.0, -5.0], [0.0, 30.0]])
+    return case
+
+
 def trees() -> list[Sequence[Any]]:
     """Paths through more than 32 rows; several roots."""
     long = [-1, *(max(0, row - 2) for row in range(1, 64))]
@@ -279,6 +299,7 @@ CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] 
     "verify_accept": (masked(verify_accept.OP), greedy, 0, {}),
     "verify_accept_sample": (masked(verify_accept_sample.OP), sample, 0, {}),
     "selector_walk": (selector_walk.OP, walks, 0, {}),
+    "gated_delta_inputs": (gated_delta_inputs.OP, projections, 1e-5, {}),
     "gated_delta_tape": (gated_delta_tape.OP, chains, 2e-5, {}),
     "gated_delta_tree": (gated_delta_tree.OP, trees, 1e-4, {}),
     "gated_delta_replay": (gated_delta_replay.OP, replays, 1e-5, {}),

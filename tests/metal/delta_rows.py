@@ -1,6 +1,8 @@
 """Random rows and states of Gated DeltaNet layers."""
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
 
@@ -37,3 +39,38 @@ def random_tree(count: int, seed: int) -> list[int]:
     """Parents of a random tree, several of them roots; half of the nodes follow the one before."""
     draw = random.Random(seed)
     return [node - 1 if draw.random() < 0.5 else draw.randrange(-1, node) for node in range(count)]
+
+
+def projected(
+    count: int,
+    hk: int,
+    hv: int,
+    dk: int,
+    dv: int,
+    dtype: mx.Dtype,
+    places: list[list[int]] | None = None,
+    width: int = 3,
+    types: tuple[mx.Dtype, mx.Dtype] = (mx.float32, mx.bfloat16),
+    seed: int = 0,
+) -> list[Any]:
+    """The arguments of `gated_delta_inputs`: A_log and dt_bias have the `types`; a chain if there
+    are no `places`."""
+    channels = 2 * hk * dk + hv * dv
+    shapes = [(count, channels), (count, hv), (count, hv), (width, channels)]
+    shapes += [(channels, width + 1, 1), (hv,), (hv,)]
+    keys = mx.random.split(mx.random.key(seed), len(shapes))
+    made = [mx.random.normal(s, key=k) for s, k in zip(shapes, keys, strict=True)]
+    of = [*[dtype] * 5, *types]
+    arrays = [part.astype(kind) for part, kind in zip(made, of, strict=True)]
+    chain = [[*range(row, row + width + 1)] for row in range(max(count, 8))]
+    return [*arrays, mx.array(places or chain, mx.int32), hk, dk]
+
+
+def windows(parents: Sequence[int], size: int = 4) -> list[list[int]]:
+    """The places of each row's last inputs along its path; several roots follow the window."""
+    before = [*range(size - 1)]
+    found: list[list[int]] = []
+    for row, parent in enumerate(parents):
+        path = before if parent < 0 else found[parent][1:]
+        found.append([*path, size - 1 + row])
+    return found

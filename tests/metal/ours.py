@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 
 from dflash_mlx.kernels import (
+    gated_delta_inputs,
     gated_delta_replay,
     gated_delta_tape,
     gated_delta_tree,
@@ -27,6 +28,7 @@ from .emulator import Outcome, compare
 Edit = tuple[str, str]
 # One for each operation that has kernels.
 MODULES: tuple[ModuleType, ...] = (
+    gated_delta_inputs,
     gated_delta_tape,
     gated_delta_replay,
     gated_delta_tree,

@@ -28,7 +28,7 @@ from .ours import Edit, Faulty
 ATTENTION = {"verify_attention", "verify_attention_combine"}
 GREEDY = {"verify_accept_argmax", "verify_accept_prefix"}
 PRODUCT = {"small_m_qmm"}
-DELTA = {"gated_delta_tape", "gated_delta_tree", "gated_delta_replay"}
+DELTA = {"gated_delta_inputs", "gated_delta_tape", "gated_delta_tree", "gated_delta_replay"}
 SIZES: dict[str, Any] = {"head_dim": 64, "linear_key_head_dim": 32, "partial_rotary_factor": 0.25}
 
 
@@ -101,8 +101,8 @@ def answer(plan: Plan, **options: Any) -> set[str]:
 @pytest.mark.parametrize(
     ("plan", "kernels"),
     [
-        (Plan(6), GREEDY | {"gated_delta_tape", "gated_delta_replay"}),
-        (Plan(13, tree=True), {"gated_delta_tree", "gated_delta_replay"}),
+        (Plan(6), GREEDY | DELTA - {"gated_delta_tree"}),
+        (Plan(13, tree=True), DELTA - {"gated_delta_tape"}),
         (Plan(1), set()),
     ],
 )
@@ -110,7 +110,8 @@ def test_a_hybrid(plan: Plan, kernels: set[str], exact: bool) -> None:
     """Chains with rejections and trees; plain steps are the kernels' only where they are exact."""
     ran = answer(plan, exact=exact)
     if plan.rows > 1 or exact:
-        wanted = ATTENTION | PRODUCT | kernels | ({"gated_delta_tape"} if exact else set())
+        steps = {"gated_delta_inputs", "gated_delta_tape"} if exact else set()
+        wanted = ATTENTION | PRODUCT | kernels | steps
         assert ran == wanted
     else:
         assert ran == ATTENTION  # of the prompt
@@ -123,10 +124,11 @@ def test_exact_recurrence_is_of_one_kind() -> None:
     with emulated() as emulator:
         target.kernels = Kernels(MetalLauncher(), {"gated_delta_replay": "slow"}, exact=True)
         target.forward(mx.array([prompt]), target.make_cache())
-        assert names(emulator) == ATTENTION | PRODUCT
+        others = ATTENTION | PRODUCT | {"gated_delta_inputs"}
+        assert names(emulator) == others
         target.kernels = Kernels(MetalLauncher(), {"gated_delta_replay": "slow"})
         target.forward(mx.array([prompt]), target.make_cache())
-        assert names(emulator) == ATTENTION | PRODUCT | {"gated_delta_tape"}
+        assert names(emulator) == others | {"gated_delta_tape"}
     target.kernels = Kernels()
 
 
@@ -149,6 +151,8 @@ def test_a_rows_bits_are_those_of_plain_steps(family: str, changes: dict[str, An
     ("edit", "plan"),
     [
         (("(seen >> (i - old)) & 1", "1"), Plan(13, tree=True)),
+        (("from < W ?", "from <= W ?"), Plan(6)),
+        (("places[t * K + tap]", "t + tap"), Plan(13, tree=True)),
         (("context + i - old", "context"), Plan(6)),
         (("learn<1>(&s, &key,", "learn<1>(&s, &gate,"), Plan(6)),
         (("for (int a = 0; a < n; ++a)", "for (int a = 0; a < n - 1; ++a)"), Plan(6)),

@@ -12,6 +12,7 @@ import mlx.core as mx
 import pytest
 
 from dflash_mlx.kernels import (
+    gated_delta_inputs,
     gated_delta_replay,
     gated_delta_tape,
     gated_delta_tree,
@@ -26,7 +27,7 @@ from dflash_mlx.kernels.verify_attention import Scores
 
 from .attention_rows import block
 from .blocks import sampled
-from .delta_rows import rows
+from .delta_rows import projected, rows
 from .packed import KINDS, rows_of, weights_of
 from .trace import Launch, trace
 
@@ -37,6 +38,11 @@ SIZES = (1, 2, 4, 7, 8, 9, 17, 64)
 def attention(count: int) -> Sequence[Any]:
     """A chain behind as many positions as rows, which are in more splits the more they are."""
     return *block(range(-1, count - 1), 8 * count, heads=(HEADS, 1)), Scores(0.2)
+
+
+def inputs(count: int) -> Sequence[Any]:
+    """A chain."""
+    return projected(count, 1, HEADS, 32, 2, mx.float32)
 
 
 def tape(count: int) -> Sequence[Any]:
@@ -70,6 +76,7 @@ def drawn(count: int, k: int = 0) -> Sequence[Any]:
 
 CASES: dict[str, tuple[Op, Callable[[int], Sequence[Any]]]] = {
     "attention": (verify_attention.OP, attention),
+    "inputs": (gated_delta_inputs.OP, inputs),
     "tape": (gated_delta_tape.OP, tape),
     "tree": (gated_delta_tree.OP, tree),
     "replay": (gated_delta_replay.OP, replay),

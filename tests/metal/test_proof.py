@@ -39,6 +39,8 @@ FAULTS: list[tuple[str, Edit]] = [
     ("small_m_qmm", ("weights, some[part]", "weights, some[0]")),
     ("small_m_qmm", ("uint(scales[start / Group])", "uint(scales[start / Group / 2])")),
     ("small_m_qmm", ("0xC8643210u", "0xC8643201u")),
+    ("gated_delta_inputs", ("weight[c * K + tap]", "weight[c * K + W - tap]")),
+    ("gated_delta_inputs", ("dt_bias[hv]", "dt_bias[0]")),
     ("gated_delta_tape", ("simd_shuffle_xor(x, step)", "simd_shuffle_xor(x, 1)")),
     ("gated_delta_tape", ("int i = 1; i < N", "int i = 0; i < N")),
     ("gated_delta_tree", ("parents[t] != t - 1", "parents[t] > t")),

@@ -17,7 +17,7 @@ from mlx_lm.models.cache import (
 )
 
 from dflash_mlx.errors import DFlashError, RewindError
-from dflash_mlx.models import recurrent
+from dflash_mlx.models import gated_delta, recurrent
 from dflash_mlx.models.cache.recurrent import RecurrentCache, Tape
 from dflash_mlx.models.cache.sliding import SlidingAdapter, SlidingCache
 from dflash_mlx.models.cache.target_cache import TargetCache, members
@@ -504,7 +504,7 @@ def test_a_pass_that_breaks_off_leaves_no_trace(
 ) -> None:
     """Ctrl-C in the first recurrent layer of a pass, and in the second: back to before the pass."""
     target, tokens = target_of("qwen3_next"), tiny.prompt_of(20)
-    place, name = (recurrent, "normalize_qk") if taping else (qwen3_next, "gated_delta_update")
+    place, name = (gated_delta, "normalize_qk") if taping else (qwen3_next, "gated_delta_update")
     honest = getattr(place, name)
     calls = 0
 

@@ -20,7 +20,15 @@ from dflash_mlx.models.precision import float_type
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
 
 from .config import DraftConfig
-from .model import CachedRows, DraftModel, block_mask, context_mask, spread, target_ids
+from .model import (
+    CachedRows,
+    DraftModel,
+    LayerMask,
+    block_mask,
+    context_mask,
+    spread,
+    target_ids,
+)
 
 WAITING = 128  # committed tokens without rows; the rows are computed when there are this many
 
@@ -47,6 +55,7 @@ class DFlashDrafter(Drafter):
         self._embed = embed
         self._head = head
         self._head_type = head_type
+        self._masks: dict[tuple[bool, bool], tuple[tuple[int, int], mx.array]] = {}
 
     def row_bytes(self, item: int) -> int:
         config = self.config
@@ -127,13 +136,33 @@ class DFlashDrafter(Drafter):
         if not waiting:
             return
         taps = [cache.take_waiting() for cache in waiting]
-        keys, values = self.model.project_context(self._enter(mx.concatenate(taps, axis=1)))
+        layers = self.model.project_context(self._enter(mx.concatenate(taps, axis=1)))
         ends = list(accumulate(part.shape[1] for part in taps))[:-1]
-        new_rows = zip(mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2), strict=True)
-        for cache, (new_keys, new_values) in zip(waiting, new_rows, strict=True):
-            at = self.model.rotate_context(new_keys, cache.computed)
-            for rows, new in zip(cache.rows, self.model.by_layer((at, new_values)), strict=True):
-                rows.update_and_fetch(*new)
+        starts = [cache.computed for cache in waiting]
+        for number, joined in enumerate(layers):
+            new_rows = zip(*(mx.split(part, ends, axis=2) for part in joined), strict=True)
+            for cache, start, (keys, values) in zip(waiting, starts, new_rows, strict=True):
+                keys = self.model.rotate_context(keys, start)
+                cache.rows[number].update_and_fetch(keys, values)
+
+    def mask(self, layer: int, held: int, width: int) -> LayerMask:
+        """What the rows of a block see of `held` context rows and of the block.
+
+        An array [width, held + width] is kept for the next blocks: it depends on distances only,
+        so it is the same for all contexts that are longer than the window.
+        """
+        config = self.config
+        kind = config.sliding[layer], config.causal(layer)
+        if not (config.window and config.sliding[layer] and held + width > config.window):
+            return "causal" if config.causal(layer) else None
+        sizes, mask = self._masks.get(kind, (None, None))
+        if sizes != (held, width):
+            queries = mx.arange(held, held + width)[:, None]
+            before = context_mask(config, layer, queries, mx.arange(held)[None], held)
+            inside = block_mask(config, layer, queries, queries.T)
+            mask = mx.concatenate([before, inside], axis=1)
+            self._masks[kind] = (held, width), mask
+        return mask
 
     def make_cache(self) -> "DraftCache":
         return DraftCache(self)
@@ -233,31 +262,17 @@ class DraftCache:
         """Each position's logits [width - 1, V], without the selector's scores of DFlash 2."""
         return self.drafter._logits(self.drafter._hidden([self], [anchor], width).squeeze(0))
 
-    def visible(self, width: int) -> tuple[list[CachedRows], list[mx.array | None]]:
-        """Each layer's context rows and mask for a block of `width` rows.
-
-        The mask is None if every row sees everything.
-        """
+    def visible(self, width: int) -> tuple[list[CachedRows], list[LayerMask]]:
+        """Each layer's context rows and mask for a block of `width` rows."""
         config = self.drafter.config
-        start = self.offset
         context = []
         masks = []
-        known: dict[tuple[bool, bool], mx.array | None] = {}  # by the kind of layer
-        queries = mx.arange(start, start + width)[:, None]
         for number, rows in enumerate(self.rows):
             first = 0
             if config.window and config.sliding[number]:
-                first = max(0, start - config.window + 1)
+                first = max(0, self.offset - config.window + 1)
             context.append(CachedRows(rows, first))
-            kind = config.sliding[number], config.causal(number)
-            if kind not in known:
-                known[kind] = None
-                if any(kind):
-                    places = mx.arange(first, start)[None]
-                    before = context_mask(config, number, queries, places, start)
-                    inside = block_mask(config, number, queries, queries.T)
-                    known[kind] = mx.concatenate([before, inside], axis=1)
-            masks.append(known[kind])
+            masks.append(self.drafter.mask(number, self.offset - first, width))
         return context, masks
 
 

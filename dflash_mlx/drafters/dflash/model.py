@@ -274,7 +274,9 @@ class CachedRows:
 # One layer's context: arrays for all blocks [B, nKV, S, d], cached rows of the only block or of
 # each block, or rows that the blocks of a sequence share (training).
 Context = KeysValues | CachedRows | list[CachedRows] | SharedRows
-Mask = mx.array | None | list[mx.array | None]
+# One layer's mask, broadcastable to [B, heads, T, S + T], or "causal"; None: all is seen.
+LayerMask = mx.array | str | None
+Mask = LayerMask | list[LayerMask]  # or one for each block
 # The parts that a drafter shares with its target, unless its checkpoint has them.
 OWN = frozenset({"embed_tokens", "mask_embedding", "lm_head"})
 
@@ -305,25 +307,28 @@ class Attention(nn.Module):
 
         Contexts of several sequences come as a list, with a list of masks: one for each block.
         """
-        batch, length, _ = x.shape
-        # Queries and keys share one norm and one rotation: fewer small operations.
-        heads = mx.concatenate([self.q_proj(x), self.k_proj(x)], axis=-1)
-        weight = mx.concatenate(
-            [tiled(self.q_norm.weight, self.heads), tiled(self.k_norm.weight, self.kv_heads)]
-        )
-        heads = normed_heads(heads, weight, self.q_norm.eps)
-        queries, keys = mx.split(self.rope(heads, offset=offset), [self.heads], axis=1)
-        values = self.v_proj(x).reshape(batch, length, self.kv_heads, self.dim)
-        values = values.transpose(0, 2, 1, 3)
+        queries = self._heads(self.q_proj(x), self.q_norm)
+        keys, values = self.project(x)
+        queries = self.rope(queries, offset=offset)
+        keys = self.rope(keys, offset=offset)
         if isinstance(context, list):
             assert isinstance(mask, list)
-            blocks = (mx.split(part, batch) for part in (queries, keys, values))
+            blocks = (mx.split(part, len(x)) for part in (queries, keys, values))
             arguments = zip(*blocks, context, mask, strict=True)
             mixed = mx.concatenate([self._attend(*block) for block in arguments])
         else:
             assert not isinstance(mask, list)
             mixed = self._attend(queries, keys, values, context, mask)
-        return self.o_proj(mixed.transpose(0, 2, 1, 3).reshape(batch, length, -1))
+        return self.o_proj(mixed.transpose(0, 2, 1, 3).flatten(2))
+
+    def project(self, x: mx.array) -> KeysValues:
+        """Keys, before positions are rotated in, and values of x [B, L, H]: [B, nKV, L, d]."""
+        return self._heads(self.k_proj(x), self.k_norm), self._heads(self.v_proj(x))
+
+    def _heads(self, x: mx.array, norm: nn.RMSNorm | None = None) -> mx.array:
+        """[B, L, heads * d] -> [B, heads, L, d], each head normed."""
+        heads = x.reshape(*x.shape[:2], -1, self.dim)
+        return (heads if norm is None else norm(heads)).transpose(0, 2, 1, 3)
 
     def _attend(
         self,
@@ -331,10 +336,10 @@ class Attention(nn.Module):
         keys: mx.array,
         values: mx.array,
         context: KeysValues | CachedRows | SharedRows,
-        mask: mx.array | None,
+        mask: LayerMask,
     ) -> mx.array:
         if isinstance(context, SharedRows):
-            assert mask is not None
+            assert isinstance(mask, mx.array)
             return context.mix(queries, keys, values, self.dim**-0.5, mask)
         if isinstance(context, CachedRows):
             keys, values = context.joined(keys, values)
@@ -344,21 +349,6 @@ class Attention(nn.Module):
         return mx.fast.scaled_dot_product_attention(
             queries, keys, values, scale=self.dim**-0.5, mask=mask
         )
-
-
-def tiled(weight: mx.array, heads: int) -> mx.array:
-    """A norm's weight [d] for each of several heads: [heads, d]."""
-    return mx.broadcast_to(weight, (heads, weight.shape[0]))
-
-
-def normed_heads(x: mx.array, weight: mx.array, eps: float) -> mx.array:
-    """x [B, L, heads * d], each head RMS-normed and times its row of weight [heads, d].
-
-    Returns [B, heads, L, d].
-    """
-    batch, length, _ = x.shape
-    heads = x.reshape(batch, length, *weight.shape)
-    return (mx.fast.rms_norm(heads, None, eps) * weight).transpose(0, 2, 1, 3)
 
 
 class MLP(nn.Module):
@@ -450,39 +440,23 @@ class DraftModel(nn.Module):
         """The selector that picks among each position's likeliest tokens; None for DFlash 1."""
         return self.get("candidate_selector")
 
-    def context_rows(self, taps: mx.array, offset: int | mx.array) -> KeysValues:
-        """Keys and values of the positions from `offset` on, with the heads of all layers joined.
+    def project_context(self, taps: mx.array) -> list[KeysValues]:
+        """Each layer's keys and values [B, nKV, S, d], before positions are rotated in.
 
         taps: [B, S, K * Ht], the tapped target layers' outputs in the config's order. The context
         vectors are projected first, normalised second, and skip the layers' input norms.
-        Returns two arrays [B, N * nKV, S, d].
         """
-        keys, values = self.project_context(taps)
-        return self.rotate_context(keys, offset), values
+        vectors = self.hidden_norm(self.fc(taps))
+        return [layer.self_attn.project(vectors) for layer in self.layers]
 
     def rotate_context(self, keys: mx.array, offset: int | mx.array) -> mx.array:
-        """Projected keys [B, N * nKV, S, d] at their positions, from `offset` on."""
+        """Projected keys [B, nKV, S, d] at their positions, from `offset` on."""
         return self.layers[0].self_attn.rope(keys, offset=offset)
 
-    def project_context(self, taps: mx.array) -> KeysValues:
-        """`context_rows` before positions are rotated in."""
-        vectors = self.hidden_norm(self.fc(taps))
-        parts = [layer.self_attn for layer in self.layers]
-        weight = mx.concatenate([tiled(part.k_norm.weight, part.kv_heads) for part in parts])
-        keys = mx.concatenate([part.k_proj(vectors) for part in parts], axis=-1)
-        keys = normed_heads(keys, weight, self.config.rms_norm_eps)
-        values = mx.concatenate([part.v_proj(vectors) for part in parts], axis=-1)
-        values = values.reshape(*values.shape[:2], *weight.shape).transpose(0, 2, 1, 3)
-        return keys, values
-
-    def by_layer(self, rows: KeysValues) -> list[KeysValues]:
-        """Rows of all layers [B, N * nKV, S, d] -> each layer's own [B, nKV, S, d]."""
-        n = self.config.num_layers
-        return list(zip(mx.split(rows[0], n, axis=1), mx.split(rows[1], n, axis=1), strict=True))
-
     def context(self, taps: mx.array, offset: int | mx.array) -> list[KeysValues]:
-        """`context_rows`, layer by layer."""
-        return self.by_layer(self.context_rows(taps, offset))
+        """Each layer's keys and values [B, nKV, S, d] of the positions from `offset` on."""
+        rows = self.project_context(taps)
+        return [(self.rotate_context(keys, offset), values) for keys, values in rows]
 
     def __call__(
         self,
@@ -493,8 +467,7 @@ class DraftModel(nn.Module):
     ) -> mx.array:
         """Block embeddings x [B, T, H] that start at `offset`, or [B] offsets -> hidden states.
 
-        `context[i]` and `masks[i]` (broadcastable to [B, heads, T, S + T], None: see all) belong
-        to layer i.
+        `context[i]` and `masks[i]` belong to layer i.
         """
         for layer, keys_values, mask in zip(self.layers, context, masks, strict=True):
             x = layer(x, keys_values, offset, mask)
