@@ -106,18 +106,19 @@ for (int begin = 0; begin < split.total; begin += KEYS) {
     }
   }
 
-  // The score of a key that a row does not see is -FLT_MAX.
-  int there[EIGHTS][2];
-  DFLASH_UNROLL for (int n = 0; n < EIGHTS; ++n) {
-    DFLASH_UNROLL for (int j = 0; j < 2; ++j) {
-      there[n][j] = split.position(mine + 8 * n + 2 * lane + j, depths);
-    }
-  }
+  // The score of a key that a row does not see is -FLT_MAX: its weight is 0 as soon as the row has
+  // seen a key, which every row has in some split. Most tiles are seen by all rows.
+  bool open = begin + KEYS <= split.old;
+  open = open && split.root + T - 1 - split.low - begin < split.window;
   DFLASH_UNROLL for (int b = 0; b < BLOCKS; ++b) {
     if (b < blocks) {
-      int t = min(8 * (first + b) + r, R - 1) % T;
-      int here = split.root + depths[t];
-      ulong seen = dflash_seen(sees, t, sees_shape[1]);
+      int here = 0;
+      ulong seen = 0;
+      if (!open) {
+        int t = min(8 * (first + b) + r, R - 1) % T;
+        here = split.root + depths[t];
+        seen = dflash_seen(sees, t, sees_shape[1]);
+      }
       float best = -FLT_MAX;
       DFLASH_UNROLL for (int n = 0; n < EIGHTS; ++n) {
         DFLASH_UNROLL for (int j = 0; j < 2; ++j) {
@@ -125,7 +126,8 @@ for (int begin = 0; begin < split.total; begin += KEYS) {
           if (Capped) {
             score = cap * precise::tanh(score / cap);
           }
-          bool shown = split.sees(mine + 8 * n + 2 * lane + j, seen, there[n][j], here);
+          int i = mine + 8 * n + 2 * lane + j;
+          bool shown = open || split.sees(i, seen, split.position(i, depths), here);
           score = shown ? score : -FLT_MAX;
           best = max(best, score);
           scores[b][n].thread_elements()[j] = score;
@@ -155,8 +157,7 @@ for (int begin = 0; begin < split.total; begin += KEYS) {
           sums[b][part].thread_elements()[j] *= smaller;
         }
         DFLASH_UNROLL for (int n = 0; n < EIGHTS; ++n) {
-          float score = scores[b][n].thread_elements()[j];
-          float weight = score == -FLT_MAX ? 0.0f : exp(score - best);
+          float weight = exp(scores[b][n].thread_elements()[j] - best);
           tile[at * STEP + mine - begin + 8 * n + 2 * lane + j] = weight;
         }
       }

@@ -15,8 +15,8 @@ from .dispatch import EXACT_ROWS, Op
 from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
 
 SPLIT = 128  # positions per threadgroup; more in a long context, see `edges_between`
-SHORT_SPLITS = 64  # for all KV heads, but at least LEAST_SPLITS for each
-LEAST_SPLITS = 8
+SHORT_SPLITS = 8  # with SPLIT positions, at least
+CORES = 64  # that can share out a long context evenly, see `short_splits`
 THREADS = 256  # at most per threadgroup in exact mode; twice as many for heads of up to SMALL_DIM
 SMALL_DIM = 64
 LARGE_DIM = 128  # a row of larger heads has twice as many lanes or simdgroups
@@ -159,12 +159,17 @@ def by_matrices(packed: int, dim: int, queries: mx.Dtype, keys: mx.Dtype) -> Pla
     Threads have about 118 registers at most, so that the largest threadgroup has 256 threads, or
     384 for large heads. There are two texts: few rows need less threadgroup memory.
     """
-    simdgroups, most = (4, 96) if dim > LARGE_DIM else (2, 128)
-    teams = -(-packed // TEAM_ROWS)
-    count = -(-teams * TEAM_ROWS // most)
-    rows = TEAM_ROWS if teams == 1 else most
+    most = most_rows(dim)
+    rows = TEAM_ROWS if packed <= TEAM_ROWS else most
+    teams = min(-(-packed // TEAM_ROWS), most // TEAM_ROWS)
+    simdgroups = 4 if dim > LARGE_DIM else 2
     template = ("Rows", rows), ("QueryT", queries), ("KeyT", keys)
-    return Plan(MATRIX, template, -(-teams // count) * simdgroups * 32, count)
+    return Plan(MATRIX, template, teams * simdgroups * 32, -(-packed // most))
+
+
+def most_rows(dim: int) -> int:
+    """The most packed rows of a threadgroup of matrices."""
+    return 96 if dim > LARGE_DIM else 128
 
 
 def reference(
@@ -222,13 +227,14 @@ def launch(
 ) -> mx.array:
     """As `reference`, in two dispatches: the splits, then their combination.
 
-    `short` is the number of splits of `split` positions; 0: by the number of KV heads, so that a
-    large chip has work for all its cores. Rows are multiplied by matrices of a simdgroup, unless
+    `short` is the number of splits of `split` positions; 0 is as many as `short_splits` says, in
+    exact mode SHORT_SPLITS. Rows are multiplied by matrices of a simdgroup, unless
     `exact`: their sums depend on which keys are next to each other. `keys` and `values` are read
     once for as many rows of queries of a KV head as a threadgroup has, see `by_matrices`. MLX
     copies arrays that are not row-contiguous.
     """
-    short = short or max(LEAST_SPLITS, SHORT_SPLITS // keys.shape[-3])
+    if not short:
+        short = SHORT_SPLITS if exact else short_splits(q, keys)
     splits = rows.splits(scores, split, short)
     return recorded(launcher, attend, keys.shape[-2])(
         *(q, keys, values, rows.sees, rows.depths),
@@ -312,6 +318,16 @@ def edges_between(first: int, end: int, split: int, short: int = 0) -> list[int]
         if edge > first:
             edges.append(edge)
     return edges
+
+
+def short_splits(q: mx.array, keys: mx.array) -> int:
+    """How many splits `launch` makes short, for which a threadgroup of the longest split of a long
+    context has at most 1 / CORES of the work.
+    """
+    heads, count, dim = q.shape[-3:]
+    groups = keys.shape[-3]
+    packed = heads // groups * count
+    return max(SHORT_SPLITS, CORES // (groups * -(-packed // most_rows(dim))))
 
 
 def size(

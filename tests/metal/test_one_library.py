@@ -22,7 +22,7 @@ from dflash_mlx.kernels import (
 )
 from dflash_mlx.kernels.dispatch import Op
 from dflash_mlx.kernels.source import MetalLauncher, Source
-from dflash_mlx.kernels.verify_attention import SHORT_SPLITS, Scores
+from dflash_mlx.kernels.verify_attention import CORES, Scores
 
 from .attention_rows import block
 from .blocks import sampled
@@ -127,11 +127,11 @@ def test_without_sinks_nothing_is_made_for_them() -> None:
             events.append(event["name"])
 
     *arrays, rows_of_pass, scores = attention(9)
-    made = rows_of_pass.splits(scores, verify_attention.SPLIT, SHORT_SPLITS)
+    made = rows_of_pass.splits(scores, verify_attention.SPLIT, CORES)
     launch: Any = partial(verify_attention.launch, MetalLauncher())
     mx.export_function(record, lambda *xs: launch(*xs, rows_of_pass, scores), *arrays)
     assert events == ["CustomKernel"] * 2
-    again = partial(rows_of_pass.splits, split=verify_attention.SPLIT, short=SHORT_SPLITS)
+    again = partial(rows_of_pass.splits, split=verify_attention.SPLIT, short=CORES)
     assert again(Scores(0.2)) is made
     assert again(Scores(0.2, window=3)) is not made
 
