@@ -6,7 +6,8 @@ over its path: they do not depend on the other rows. RoPE is already applied to 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import mlx.core as mx
 
@@ -14,10 +15,12 @@ from .dispatch import EXACT_ROWS, Op
 from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
 
 SPLIT = 128  # positions per threadgroup; more in a long context, see `edges_between`
-SHORT_SPLITS = 8
-THREADS = 256  # at most per threadgroup; twice as many for heads of up to SMALL_DIM
+SHORT_SPLITS = 8  # with SPLIT positions, at least
+CORES = 64  # that can share out a long context evenly, see `short_splits`
+THREADS = 256  # at most per threadgroup in exact mode; twice as many for heads of up to SMALL_DIM
 SMALL_DIM = 64
-MATRIX_DIM = 128  # a row of larger heads does not fit into the registers of 4 lanes
+LARGE_DIM = 128  # a row of larger heads has twice as many lanes or simdgroups
+TEAM_ROWS = 32  # of queries, for the simdgroups that share a tile of keys
 MAX_ATTENTION_ROWS = EXACT_ROWS  # bits of the integer that holds a path
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
@@ -31,6 +34,7 @@ SOURCE = Source(
     outputs=("partial", "norms"),
     headers=HEADERS,
 )
+MATRIX = replace(SOURCE, name="verify_attention_matrix")
 COMBINE = Source(
     "verify_attention_combine",
     inputs=("partial", "norms", "sinks"),
@@ -54,7 +58,7 @@ class Rows:
     paths: tuple[tuple[int, ...], ...]
     sees: mx.array
     depths: mx.array
-    _splits: "dict[tuple[float, float, int, int], Splits]" = field(
+    _splits: "dict[tuple[float, float, int, int, int], Splits]" = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -73,11 +77,13 @@ class Rows:
         arrays = mx.array(sees, mx.uint32), mx.array(depths + [0] * unused, mx.int32)
         return cls(context, start, tuple(paths), *arrays)
 
-    def splits(self, scores: "Scores", split: int) -> "Splits":
-        """How the rows' positions are divided; made once for all layers with equal scores."""
-        key = scores.scale, scores.cap, scores.window, split
+    def splits(self, scores: "Scores", split: int, short: int) -> "Splits":
+        """How the rows' positions are divided, see `edges_between`; made once for all layers with
+        equal scores.
+        """
+        key = scores.scale, scores.cap, scores.window, split, short
         if key not in self._splits:
-            self._splits[key] = Splits.of(self, scores, split)
+            self._splits[key] = Splits.of(self, scores, split, short)
         return self._splits[key]
 
 
@@ -110,13 +116,13 @@ class Splits:
     factors: mx.array
 
     @classmethod
-    def of(cls, rows: Rows, scores: Scores, split: int) -> "Splits":
+    def of(cls, rows: Rows, scores: Scores, split: int, short: int) -> "Splits":
         """The splits of positions. Those of a window are all short: it has few of them."""
         count = len(rows.paths)
         window = scores.window or NO_WINDOW
         root = rows.start + rows.context
         first = max(rows.start, root - window + 1)
-        edges = edges_between(first, root + count, split, growing=not scores.window)
+        edges = edges_between(first, root + count, split, 0 if scores.window else short)
         unused = [edges[-1]] * (DEVICE_MEMORY_SIZE - len(edges))
         return cls(
             len(edges) - 1,
@@ -124,6 +130,46 @@ class Splits:
             mx.array([rows.context, rows.start, window, count], mx.int32),
             mx.array([scores.scale, scores.cap], mx.float32),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to launch a kernel: for each KV head and split `count` threadgroups of `threads`."""
+
+    source: Source
+    template: tuple[tuple[str, Any], ...]
+    threads: int
+    count: int
+
+
+def in_order(packed: int, dim: int) -> Plan:
+    """The kernel of exact mode for the packed rows of a KV head: 4 or 8 lanes hold a row.
+
+    Threads have about 114 registers, or 72 where heads have up to `SMALL_DIM` elements.
+    """
+    lanes = 8 if dim > LARGE_DIM else 4
+    most = 2 * THREADS if dim <= SMALL_DIM else THREADS
+    threads = min(most, -(-packed * lanes // 32) * 32)
+    return Plan(SOURCE, (), threads, -(-packed * lanes // threads))
+
+
+def by_matrices(packed: int, dim: int, queries: mx.Dtype, keys: mx.Dtype) -> Plan:
+    """The other kernel: 2 or 4 simdgroups for 32 packed rows, up to 128 or 96 in a threadgroup.
+
+    Threads have about 118 registers at most, so that the largest threadgroup has 256 threads, or
+    384 for large heads. There are two texts: few rows need less threadgroup memory.
+    """
+    most = most_rows(dim)
+    rows = TEAM_ROWS if packed <= TEAM_ROWS else most
+    teams = min(-(-packed // TEAM_ROWS), most // TEAM_ROWS)
+    simdgroups = 4 if dim > LARGE_DIM else 2
+    template = ("Rows", rows), ("QueryT", queries), ("KeyT", keys)
+    return Plan(MATRIX, template, teams * simdgroups * 32, -(-packed // most))
+
+
+def most_rows(dim: int) -> int:
+    """The most packed rows of a threadgroup of matrices."""
+    return 96 if dim > LARGE_DIM else 128
 
 
 def reference(
@@ -175,17 +221,21 @@ def launch(
     rows: Rows,
     scores: Scores,
     split: int = SPLIT,
+    short: int = 0,
     *,
     exact: bool = False,
 ) -> mx.array:
     """As `reference`, in two dispatches: the splits, then their combination.
 
-    Heads of up to `MATRIX_DIM` are multiplied by a simdgroup's matrices, unless `exact`: their sums
-    depend on which keys are next to each other. MLX copies arrays that are not row-contiguous.
-    `keys` and `values` are read once for 64 rows of queries of a KV head (128 rows if D is up to
-    64, 32 if it is over 128).
+    `short` is the number of splits of `split` positions; 0 is as many as `short_splits` says, in
+    exact mode SHORT_SPLITS. Rows are multiplied by matrices of a simdgroup, unless
+    `exact`: their sums depend on which keys are next to each other. `keys` and `values` are read
+    once for as many rows of queries of a KV head as a threadgroup has, see `by_matrices`. MLX
+    copies arrays that are not row-contiguous.
     """
-    splits = rows.splits(scores, split)
+    if not short:
+        short = SHORT_SPLITS if exact else short_splits(q, keys)
+    splits = rows.splits(scores, split, short)
     return recorded(launcher, attend, keys.shape[-2])(
         *(q, keys, values, rows.sees, rows.depths),
         *(splits.edges, splits.sizes, splits.factors, scores.sinks),
@@ -214,15 +264,14 @@ def attend(
     heads, count, dim = q.shape
     groups = len(keys)
     packed = heads // groups * count
-    matrices = dim <= MATRIX_DIM and not exact
-    lanes = 8 if dim > 128 else 4
-    most = 2 * THREADS if dim <= SMALL_DIM else THREADS
-    threads = min(most, -(-packed * lanes // 32) * 32)
+    dtypes = q.dtype, keys.dtype
+    plan = in_order(packed, dim) if exact else by_matrices(packed, dim, *dtypes)
+    threads = plan.threads
     partial, norms = launcher(
-        SOURCE,
+        plan.source,
         [q, keys, values, sees, depths, edges, sizes, factors],
-        template=[("Hkv", groups), ("D", dim), ("Capped", capped), ("Matrices", matrices)],
-        grid=(-(-packed * lanes // threads) * threads, groups, parts),
+        template=[("Hkv", groups), ("D", dim), ("Capped", capped), *plan.template],
+        grid=(threads * plan.count, groups, parts),
         threadgroup=(threads, 1, 1),
         output_shapes=[(parts, groups, packed, dim), (parts, groups, packed, 2)],
         output_dtypes=[mx.float32, mx.float32],
@@ -247,27 +296,38 @@ def launch_exact(
     rows: Rows,
     scores: Scores,
     split: int = SPLIT,
+    short: int = 0,
 ) -> mx.array:
     """As `launch`; a row has the same bits as in a plain step over its path."""
-    return launch(launcher, q, keys, values, rows, scores, split, exact=True)
+    return launch(launcher, q, keys, values, rows, scores, split, short, exact=True)
 
 
-def edges_between(first: int, end: int, split: int, *, growing: bool = True) -> list[int]:
+def edges_between(first: int, end: int, split: int, short: int = 0) -> list[int]:
     """The starts of the splits of positions `first` to `end` - 1, and the end of the last one.
 
     Inner edges are at fixed positions, so that the order of a row's sums is fixed. The first
-    `SHORT_SPLITS` splits have `split` positions. With `growing`, splits double in length whenever
-    their position doubles. A long context then has enough splits for all cores, but few partial
-    results to write and read.
+    `short` splits have `split` positions, the others double in length whenever their position
+    doubles: a long context has enough splits for all cores, but few partial results to write and
+    read. With `short` 0 all have `split` positions.
     """
     edges = [first]
     edge = 0
     while edge < end:
-        octave = (edge // (SHORT_SPLITS * split)).bit_length() if growing else 0
+        octave = (edge // (short * split)).bit_length() if short else 0
         edge += split << octave
         if edge > first:
             edges.append(edge)
     return edges
+
+
+def short_splits(q: mx.array, keys: mx.array) -> int:
+    """How many splits `launch` makes short, for which a threadgroup of the longest split of a long
+    context has at most 1 / CORES of the work.
+    """
+    heads, count, dim = q.shape[-3:]
+    groups = keys.shape[-3]
+    packed = heads // groups * count
+    return max(SHORT_SPLITS, CORES // (groups * -(-packed // most_rows(dim))))
 
 
 def size(

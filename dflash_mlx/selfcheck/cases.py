@@ -384,7 +384,7 @@ def attention_case(
 def attention_cases(shapes: Shapes) -> list[Case]:
     """For each layer type: one row, trees of the most rows, of a few, and across a split's edge.
 
-    The last is the model's chain. The largest tree has the largest threadgroup, see `attend`.
+    The last is the model's chain. The largest tree has the largest threadgroup, see `Plan`.
     """
     dtype = dtype_of(shapes.dtype)
     chain = range(-1, shapes.rows - 1)

@@ -5,7 +5,14 @@ import mlx.core as mx
 import pytest
 from metal.attention_rows import CONTEXT, TREE, block, plain_steps
 
-from dflash_mlx.kernels.verify_attention import Rows, Scores, edges_between, fits, reference
+from dflash_mlx.kernels.verify_attention import (
+    Rows,
+    Scores,
+    edges_between,
+    fits,
+    reference,
+    short_splits,
+)
 
 
 def seen(rows: Rows, window: int) -> mx.array:
@@ -56,15 +63,32 @@ def test_splits_begin_at_fixed_positions() -> None:
     """Whatever the first and the last position: only then do plain steps and blocks sum alike."""
     assert edges_between(0, 33, 16) == [0, 16, 32, 48]
     assert edges_between(5, 16, 16) == [5, 16]
-    long = edges_between(0, 600, 16)
+    long = edges_between(0, 600, 16, 8)
     assert long[7:] == [112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640]
-    assert edges_between(300, 320, 16, growing=False) == [300, 304, 320]
-    for growing, all_edges in ((True, long), (False, [*range(0, 700, 16)])):
+    assert edges_between(300, 320, 16) == [300, 304, 320]
+    for short, all_edges in ((8, long), (0, [*range(0, 700, 16)])):
         for first, end in ((0, 1), (16, 17), (37, 300), (321, 600), (599, 600)):
-            edges = edges_between(first, end, 16, growing=growing)
+            edges = edges_between(first, end, 16, short)
             assert edges[0] == first
             assert edges[1:] == [edge for edge in all_edges if first < edge <= edges[-1]]
             assert edges[-2] < end <= edges[-1]
+
+
+@pytest.mark.parametrize(
+    ("heads", "dim", "count", "short"),
+    [
+        ((32, 8), 128, 16, 8),
+        ((32, 16), 128, 16, 8),
+        ((16, 4), 256, 16, 16),
+        ((16, 2), 256, 4, 32),
+        ((16, 2), 256, 16, 16),
+    ],
+)
+def test_few_threadgroups_have_more_splits(
+    heads: tuple[int, int], dim: int, count: int, short: int
+) -> None:
+    """Few KV heads, unless their packed rows are several threadgroups: the last are 128 rows."""
+    assert short_splits(mx.zeros((heads[0], count, dim)), mx.zeros((heads[1], 1, dim))) == short
 
 
 def test_what_the_kernel_takes() -> None:

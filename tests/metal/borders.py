@@ -26,7 +26,7 @@ from dflash_mlx.kernels import (
 )
 from dflash_mlx.kernels.dispatch import Op
 from dflash_mlx.kernels.outcome import CHUNK, MAX_ROWS, THREADS
-from dflash_mlx.kernels.verify_attention import SHORT_SPLITS, Scores
+from dflash_mlx.kernels.verify_attention import Scores
 
 from .attention_rows import TREE
 from .attention_rows import block as attention_block
@@ -39,6 +39,7 @@ SIMDGROUPS = THREADS // LANES
 ROWS = (SIMDGROUPS, LANES, 2 * LANES, MAX_ROWS - LANES)  # borders of a block's rows
 FAR = LANES * CHUNK  # tokens of a vocabulary with as many chunks as a simdgroup has lanes
 SPLIT = 16  # positions of a split in the cases of attention
+SHORT_SPLITS = 8  # which are that short
 
 
 @dataclass(frozen=True)
@@ -262,8 +263,8 @@ def replays() -> list[Sequence[Any]]:
 
 def attentions() -> list[Sequence[Any]]:
     """Positions up to the end of the short splits, beyond them and beyond the first long one;
-    more packed rows than a threadgroup, more rows than a word has bits; several roots; rows without
-    padding."""
+    more packed rows than a team or a threadgroup has, more rows than a word has bits; several
+    roots; rows without padding; heads of sizes that are shared out otherwise."""
     end = SHORT_SPLITS * SPLIT
     plain, narrow = Scores(0.2), Scores(0.2, window=SPLIT + 3)
     chain = [*range(-1, 6)]
@@ -281,7 +282,12 @@ def attentions() -> list[Sequence[Any]]:
     wide = [-1, *(max(0, row - 2) for row in range(1, 40))]
     forest = [-1, -1, 0, 1, 1, 0]
     cases += [(*attention_block(parents, 19), plain) for parents in (forest, range(-1, 10))]
-    return [*cases, (*attention_block(wide, 3, heads=(4, 2)), plain)]
+    shapes = (((5, 1), 128, range(-1, 6)), ((8, 1), 256, range(-1, 12)), ((2, 1), 80, TREE))
+    cases += [
+        (*attention_block(parents, 4 * SPLIT, heads=heads, dim=dim), plain)
+        for heads, dim, parents in shapes
+    ]
+    return [*cases, (*attention_block(wide, 3, heads=(8, 2)), plain)]
 
 
 def products() -> list[Sequence[Any]]:
@@ -303,12 +309,17 @@ CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] 
     "gated_delta_tape": (gated_delta_tape.OP, chains, 2e-5, {}),
     "gated_delta_tree": (gated_delta_tree.OP, trees, 1e-4, {}),
     "gated_delta_replay": (gated_delta_replay.OP, replays, 1e-5, {}),
-    "verify_attention": (verify_attention.OP, attentions, 2e-5, {"split": SPLIT}),
+    "verify_attention": (
+        verify_attention.OP,
+        attentions,
+        2e-5,
+        {"split": SPLIT, "short": SHORT_SPLITS},
+    ),
     "verify_attention, exact": (
         replace(verify_attention.OP, launch=verify_attention.launch_exact),
         attentions,
         2e-5,
-        {"split": SPLIT},
+        {"split": SPLIT, "short": SHORT_SPLITS},
     ),
     "small_m_qmm": (small_m_qmm.OP, products, 1e-4, {}),
 }

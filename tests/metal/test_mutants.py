@@ -85,12 +85,19 @@ HARMLESS = {
     ): "lanes share K otherwise, all in one way",
     ("verify_accept_argmax.metal", "edge", "for (uint four ="): "a quad past the end has no token",
     ("verify_accept_sample_draw.metal", "edge", "while (chunk < chunks"): "a draw is in a chunk",
-    ("verify_attention.metal", "edge", "constexpr int LANES ="): "more lanes for a row, same sums",
     ("verify_attention.metal", "edge", "for (int begin ="): "past the end there are no entries",
     ("verify_attention.metal", "edge", "ours = ours"): "what is loaded beyond a split is not seen",
-    ("verify_attention.metal", "edge", "size_t from ="): "the block begins where the context ends",
     ("verify_attention.metal", "edge", "if (score > highest"): "the old sums are multiplied by 1",
-    ("verify_attention.metal", "edge", "int total = old"): "a split that ends there sees no row",
+    ("verify_attention.h", "edge", "return i < old ? low - s"): "the block follows the context",
+    ("verify_attention.h", "edge", "split.total = split.old"): "a split that ends there has no row",
+    ("verify_attention_matrix.metal", "edge", "for (int begin ="): "past the end nothing is seen",
+    ("verify_attention_matrix.metal", "edge", "if (b < blocks"): "what is computed is not used",
+    ("verify_attention_matrix.metal", "edge", "bool open ="): "the other way is right too",
+    (
+        "verify_attention_matrix.metal",
+        "edge",
+        "open =",
+    ): "no tile of a window is full in these cases",
 }
 
 
@@ -154,8 +161,8 @@ KNOWN = {
         ("uint group = 1; group < DFLASH_SIMDGROUPS", "uint group = 2; group < DFLASH_SIMDGROUPS"),
     ),
     "splits beyond the short ones begin one row late": (
-        "verify_attention.metal",
-        ("low - start + i", "low - start + i + (split > 7)"),
+        "verify_attention.h",
+        ("low - start + i", "low - start + i + (low > 127)"),
     ),
     "parts of splits beyond the short ones are left out": (
         "verify_attention_combine.metal",

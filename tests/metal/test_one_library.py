@@ -23,7 +23,7 @@ from dflash_mlx.kernels import (
 )
 from dflash_mlx.kernels.dispatch import Op
 from dflash_mlx.kernels.source import MetalLauncher, Source
-from dflash_mlx.kernels.verify_attention import Scores
+from dflash_mlx.kernels.verify_attention import CORES, Scores
 
 from .attention_rows import block
 from .blocks import sampled
@@ -77,6 +77,10 @@ def drawn(count: int, k: int = 0) -> Sequence[Any]:
 CASES: dict[str, tuple[Op, Callable[[int], Sequence[Any]]]] = {
     "attention": (verify_attention.OP, attention),
     "inputs": (gated_delta_inputs.OP, inputs),
+    "exact attention": (
+        replace(verify_attention.OP, launch=verify_attention.launch_exact),
+        attention,
+    ),
     "tape": (gated_delta_tape.OP, tape),
     "tree": (gated_delta_tree.OP, tree),
     "replay": (gated_delta_replay.OP, replay),
@@ -94,10 +98,11 @@ def launches(op: Op, arguments: Sequence[Any], **options: Any) -> list[Launch]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_one_text_for_all_numbers_of_rows(name: str) -> None:
-    """1 to 64 rows: each kernel of the operation has one text."""
+    """1 to 64 rows: each kernel of the operation has one text; attention by matrices has another
+    for more rows than a team of simdgroups has."""
     op, case = CASES[name]
     texts = {launch.source for count in SIZES for launch in launches(op, case(count))}
-    assert len(texts) == len(launches(op, case(1)))
+    assert len(texts) == len(launches(op, case(1))) + (name == "attention")
 
 
 def test_one_text_for_all_contexts() -> None:
@@ -129,12 +134,13 @@ def test_without_sinks_nothing_is_made_for_them() -> None:
             events.append(event["name"])
 
     *arrays, rows_of_pass, scores = attention(9)
-    made = rows_of_pass.splits(scores, verify_attention.SPLIT)
+    made = rows_of_pass.splits(scores, verify_attention.SPLIT, CORES)
     launch: Any = partial(verify_attention.launch, MetalLauncher())
     mx.export_function(record, lambda *xs: launch(*xs, rows_of_pass, scores), *arrays)
     assert events == ["CustomKernel"] * 2
-    assert rows_of_pass.splits(Scores(0.2), verify_attention.SPLIT) is made
-    assert rows_of_pass.splits(Scores(0.2, window=3), verify_attention.SPLIT) is not made
+    again = partial(rows_of_pass.splits, split=verify_attention.SPLIT, short=CORES)
+    assert again(Scores(0.2)) is made
+    assert again(Scores(0.2, window=3)) is not made
 
 
 def test_mlx_names_a_kernel_by_all_that_its_text_depends_on() -> None:

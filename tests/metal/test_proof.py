@@ -58,7 +58,7 @@ class Neighbourly(MetalLauncher):
 
     def __call__(self, source: Source, inputs: Any, **call: Any) -> list[mx.array]:
         first, *rest = super().__call__(source, inputs, **call)
-        rows = inputs[0].shape[1] if source.name == "verify_attention" else len(inputs[0])
+        rows = inputs[0].shape[1] if "attention" in source.name else len(inputs[0])
         several = rows > 1 and source.name != "verify_attention_combine"
         return [(first * (1 + several * 2**-7)).astype(first.dtype), *rest]
 

@@ -8,14 +8,15 @@ import pytest
 from tiny import ALL
 
 from dflash_mlx.kernels import verify_attention
-from dflash_mlx.kernels.verify_attention import Scores
+from dflash_mlx.kernels.dispatch import Op
+from dflash_mlx.kernels.verify_attention import Scores, by_matrices
 
 from .attention_rows import CONTEXT, TREE, block, plain_steps
 from .delta_rows import random_tree
 from .emulator import compare
 from .ours import caught, check, run, same_bits, through
 
-OP = verify_attention.OP  # by matrices, where heads are not larger than 128
+OP = verify_attention.OP  # by matrices
 EXACT = replace(OP, launch=verify_attention.launch_exact)
 CHAIN = range(-1, 6)
 SINKS = mx.array([0.5, -1.0, 2.0, 0.0])
@@ -37,9 +38,17 @@ SHAPES = [
 @pytest.mark.parametrize("scores", SCORES if ALL else SCORES[1:2])
 def test_every_run_equals_the_reference(parents: list[int], scores: Scores) -> None:
     """Schedules, sanitizers and the race check; two tiles a split, a border in the block."""
-    case = block(parents, 58, start=5)
-    for op in (OP, EXACT):
-        check(through(op, split=32), OP.reference, *case, scores, rtol=2e-5, atol=2e-5)
+    case = block(parents, 90, start=5)
+    for op, split in ((OP, 64), (EXACT, 32)):
+        check(through(op, split=split), OP.reference, *case, scores, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16] if ALL else [mx.bfloat16])
+def test_every_run_of_large_heads(dtype: mx.Dtype) -> None:
+    """Four simdgroups to 32 rows, two of such teams, several tiles, a head of 6 queries."""
+    case = block(TREE, 66, start=5, heads=(5, 1), dim=256, dtype=dtype)
+    tolerance = TOLERANCE[dtype]
+    check(through(OP), OP.reference, *case, SCORES[0], rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.quick_every(3)
@@ -79,15 +88,17 @@ def test_64_rows_of_a_tree() -> None:
     """Two words a row, 128 packed rows in a threadgroup, the block's rows in several splits."""
     parents = [-1, *(max(0, i - 2) for i in range(1, 64))]
     case = block(parents, 3, heads=(2, 1))
-    outcome = run(through(OP, split=16), *case, Scores(0.1), build="traffic")
-    compare(outcome.outputs[0], OP.reference(*case, Scores(0.1)), 2e-5, 2e-5, "64 rows")
+    want = OP.reference(*case, Scores(0.1))
+    for op in (OP, EXACT):
+        outcome = run(through(op, split=16), *case, Scores(0.1), build="traffic")
+        compare(outcome.outputs[0], want, 2e-5, 2e-5, "64 rows")
 
 
 @pytest.mark.parametrize("scores", [SCORES[0], SCORES[1]])
 def test_a_row_has_the_same_bits_whatever_is_verified_with_it(scores: Scores) -> None:
     """Blocks of 1 to 16 rows, and nodes of a tree on both sides of a border between long splits,
     against a plain step over the path."""
-    kernel = through(EXACT, split=16)
+    kernel = through(EXACT, split=16, short=8)
     sizes = range(1, 17) if ALL else (1, 2, 7, 16)
     for context, parents in (*((27, range(-1, size - 1)) for size in sizes), (316, TREE)):
         case = block(parents, context, start=2)
@@ -120,112 +131,207 @@ def test_other_rows_that_are_not_finite_do_not_reach_a_row() -> None:
     ("heads", "dim", "reads"),
     [((18, 1), 64, 1), ((19, 1), 64, 2), ((9, 1), 128, 1), ((10, 1), 128, 2), ((5, 1), 192, 2)],
 )
-def test_traffic(heads: tuple[int, int], dim: int, reads: int) -> None:
+def test_traffic_in_order(heads: tuple[int, int], dim: int, reads: int) -> None:
     """Each key and value is loaded once, by one thread, for as many packed rows of queries as a
     threadgroup takes; those of a block on both sides of a border too."""
     case = block(CHAIN, heads=heads, dim=dim)
-    first = run(through(OP, split=16), *case, SCORES[0], build="traffic").records[0]
+    first = run(through(EXACT, split=16), *case, SCORES[0], build="traffic").records[0]
     row = dim * 4
     once = (CONTEXT + len(CHAIN)) * row
     assert first.traffic["keys"].loads == first.traffic["values"].loads == reads * once
-    padding = 8 * 16 if dim <= 128 else 0
-    assert first.threadgroup_bytes == 2 * (8 * row + padding)
-    windowed = run(through(OP, split=16), *case, Scores(0.2, window=9), build="traffic").records[0]
+    assert first.threadgroup_bytes == 2 * 8 * row
+    scores = Scores(0.2, window=9)
+    windowed = run(through(EXACT, split=16), *case, scores, build="traffic").records[0]
     assert windowed.traffic["keys"].loads == reads * (8 + len(CHAIN)) * row
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_work(exact: bool) -> None:
-    """The counts of the model in `metal_kernels/README.md`: bytes of threadgroup memory that a row
-    of queries reads for a key, products of matrices, barriers for 8 keys."""
+@pytest.mark.parametrize(
+    ("heads", "dim", "reads", "memory"),
+    [
+        ((4, 1), 64, 1, 32 * 40 + 2 * 32),
+        ((19, 1), 64, 2, 128 * 40 + 2 * 128),
+        ((18, 1), 128, 1, 128 * 40 + 2 * 128),
+        ((4, 1), 256, 1, 32 * 72 + 4 * 32),
+        ((13, 1), 256, 1, 96 * 72 + 4 * 96),
+        ((14, 1), 256, 2, 96 * 72 + 4 * 96),
+    ],
+)
+def test_traffic(heads: tuple[int, int], dim: int, reads: int, memory: int) -> None:
+    """A threadgroup reads keys and values once for all its rows of queries; two do so beside a
+    border in the block. Threadgroup memory has the weights of a tile, in padded rows, and maxima.
+    """
+    case = block(CHAIN, heads=heads, dim=dim)
+    kernel = through(OP, split=16)
+    row = dim * 4
+    for scores, old in ((SCORES[0], CONTEXT), (Scores(0.2, window=9), 8)):
+        first = run(kernel, *case, scores, build="traffic").records[0]
+        entries = old + 2 * len(CHAIN)  # the block is at positions 27 to 33, a split ends at 32
+        for name in ("keys", "values"):
+            assert first.traffic[name].group_loads == reads * entries * row
+        assert first.threadgroup_bytes == 4 * memory
+
+
+@pytest.mark.parametrize(
+    ("packed", "dim", "threads", "count"),
+    [
+        (1, 256, 128, 1),
+        (32, 256, 128, 1),
+        (33, 256, 256, 1),
+        (96, 256, 384, 1),
+        (97, 256, 384, 2),
+        (8, 128, 64, 1),
+        (128, 128, 256, 1),
+        (129, 64, 256, 2),
+        (512, 128, 256, 4),
+    ],
+)
+def test_threadgroups(packed: int, dim: int, threads: int, count: int) -> None:
+    """As few as hold the rows of queries, all of one size: most rows have the largest."""
+    plan = by_matrices(packed, dim, mx.float32, mx.float32)
+    assert (plan.threads, plan.count) == (threads, count)
+
+
+def test_work_in_order() -> None:
+    """The counts of the model in `metal_kernels/README.md` for exact mode: bytes of threadgroup
+    memory that a row of queries reads for a key, barriers for 8 keys."""
     context, dim, heads = 57, 64, (8, 1)
     case = block(CHAIN, context, heads=heads, dim=dim)
     packed, keys = heads[0] * len(CHAIN), context + len(CHAIN)
-    kernel = through(EXACT if exact else OP, split=64)
-    work = run(kernel, *case, SCORES[0], build="traffic").records[0].work
-    tiles = keys // 8
-    assert keys == 8 * tiles == 64
-    stored = 2 * keys * dim * 4
-    assert work.shared_stores == stored
+    work = run(through(EXACT, split=64), *case, SCORES[0], build="traffic").records[0].work
+    assert work.shared_stores == 2 * keys * dim * 4
+    assert work.barriers == 2 * keys // 8
+    assert work.products == 0
+    visible = heads[0] * sum(context + depth + 1 for depth in range(len(CHAIN)))
+    assert work.shared_loads == 4 * dim * (packed * keys + visible)
+
+
+@pytest.mark.parametrize(("dim", "slices"), [(64, 2), (256, 4)])
+def test_work(dim: int, slices: int) -> None:
+    """The counts of the same model by matrices: products, barriers, threadgroup memory, and loads
+    of queries, keys and values by two teams of simdgroups."""
+    context, heads = 57, (8, 1)
+    case = block(CHAIN, context, heads=heads, dim=dim)
+    packed, keys, teams = heads[0] * len(CHAIN), context + len(CHAIN), 2
+    record = run(through(OP, split=64), *case, SCORES[0], build="traffic").records[0]
+    work, traffic = record.work, record.traffic
+    tiles = keys // (16 * slices)
+    assert work.products == packed // 8 * keys // 8 * 2 * dim // 8
     assert work.barriers == 2 * tiles
-    if exact:
-        assert work.products == 0
-        visible = heads[0] * sum(context + depth + 1 for depth in range(len(CHAIN)))
-        assert work.shared_loads == 4 * dim * (packed * keys + visible)
-    else:
-        assert work.products == packed // 8 * tiles * 2 * dim // 8
-        assert work.shared_loads == packed // 8 * keys * 2 * dim * 4
+    maxima = packed * slices * tiles * 4
+    assert work.shared_stores == packed * keys * 4 + maxima
+    assert work.shared_loads == slices * packed * keys * 4 + 4 * slices * maxima
+    row = dim * 4
+    assert traffic["keys"].loads == traffic["values"].loads == teams * keys * row
+    assert traffic["q"].loads == slices * tiles * packed * row
 
 
 FIRST = "threadgroup_barrier(mem_flags::mem_threadgroup);\n  for (int at"
 SECOND = "threadgroup_barrier(mem_flags::mem_threadgroup);\n\n"
-FAULTS = [
+HEADER = [
+    ("i < total ? root + depths", "i <= total ? root + depths"),
+    ("edges[number + 1]", "edges[number + 1] - 1"),
+    ("split.high > split.root ? sizes", "split.high > split.root + 1 ? sizes"),
+    ("here - there < window", "here - there <= window"),
+    ("(seen >> (i - old)) & 1", "(seen >> (i - old + 1)) & 1"),
+    ("(seen >> (i - old)) & 1", "1"),
+    ("bool near = there >= low && there < high &&", "bool near ="),
+    ("low - start + i", "low + i"),
+    ("context + i - old", "context + i - old + 1"),
+    ("highest = max(highest, norms[2 * place])", "highest = norms[2 * place]"),
+    ("weights = fma(weight, norms[2 * place + 1], weights)", "weights = weights + weight"),
+    ("float weights = exp(sink - highest)", "float weights = 1.0f"),
+]
+IN_ORDER = [
     (FIRST, FIRST[FIRST.index("for") :]),
     (SECOND, ""),
     (SECOND, SECOND.replace("mem_threadgroup", "mem_device")),
     (SECOND, SECOND.replace("mem_threadgroup", "mem_none").replace("threadgroup_b", "simdgroup_b")),
     ("at < TILE * FOURS", "at <= TILE * FOURS"),
     ("at += threads", "at += threads + 1"),
-    ("i < total ? root + depths", "i <= total ? root + depths"),
     ("int me = ", "int me = 1 + "),
     ("int row = min(mine, R - 1)", "int row = mine"),
     ("if (mine < R)", "if (mine <= R)"),
-    ("split + 1];", "split + 1] - 1;"),
-    ("high > root ? T", "high > root + 1 ? T"),
-    ("here - there < window", "here - there <= window"),
-    ("(seen >> (i - old)) & 1", "(seen >> (i - old + 1)) & 1"),
-    ("(seen >> (i - old)) & 1", "1"),
-    ("bool near = there >= low && there < high &&", "bool near ="),
-    ("tile_k[n * STEP", "tile_k[STEP"),
+    ("tile_k[n * FOURS", "tile_k[FOURS"),
     ("LANES * c + lane];", "LANES * c + lane + 1];"),
     ("if (score > highest)", "if (score < highest)"),
     ("        weights *= smaller", ""),
-    ("low - start + i", "low + i"),
-    ("context + i - old", "context + i - old + 1"),
     ("int t = row % T", "int t = row / T"),
-    ("highest = max(highest, norms[2 * place])", "highest = norms[2 * place]"),
-    ("weights = fma(weight, norms[2 * place + 1], weights)", "weights = weights + weight"),
-    ("float weights = exp(sink - highest)", "float weights = 1.0f"),
 ]
-
-
+MAXIMA = "threadgroup_barrier(mem_flags::mem_threadgroup);\n\n  DFLASH_UNROLL for (int b"
+TILE = "threadgroup_barrier(mem_flags::mem_threadgroup);\n\n  int used"
 MATRICES = [
+    (MAXIMA, MAXIMA[MAXIMA.index("DFLASH") :]),
+    (MAXIMA, MAXIMA.replace("mem_threadgroup", "mem_device")),
+    (TILE, TILE[TILE.index("int used") :]),
+    (TILE, TILE.replace("mem_threadgroup", "mem_none").replace("threadgroup_b", "simdgroup_b")),
     ("((simd_lane / 4) & 4)", "((simd_lane / 4) & 2)"),
     ("((simd_lane / 4) & 2)", "((simd_lane / 4) & 1)"),
-    ("mine / 8 * 8 + r", "mine / 8 * 8 + r / 2"),
-    ("8 * part + 2 * lane + j];\n      queries", "8 * part + 2 * lane];\n      queries"),
-    ("scale * own", "own"),
-    ("tile_k + 8 * part", "tile_k + 4 * part"),
-    ("4 * STEP, ulong2(0, 0), true", "4 * FOURS, ulong2(0, 0), true"),
-    ("ulong2(0, 0), true", "ulong2(0, 0), false"),
-    ("scores, queries[part], some", "scores, queries[0], some"),
-    ("begin + 2 * lane + j", "begin + 2 * lane + 1 - j"),
-    ("best = shown[j] ? max", "best = shown[j] ? min"),
+    ("simdgroup % SLICES", "simdgroup % 1"),
+    ("simdgroup / SLICES", "simdgroup / SLICES / 2"),
+    ("int last = split.total - 1", "int last = split.total"),
+    ("int all = (R + 7) / 8", "int all = R / 8"),
+    ("(all - 1) / int(threadgroups_per_grid.x * teams) + 1", "all / int(teams)"),
+    ("* teams + team) * each", "* teams + team) * BLOCKS"),
+    ("int base = 8 * BLOCKS * team", "int base = 8 * each * (team / 2)"),
+    ("2 * lane + j, last)) * D", "2 * lane + j, last)) * D + 1"),
+    ("last)) * D + CHUNK * r", "last)) * D + r"),
+    ("+ column + i]", "+ i]"),
+    ("int row = min(8 * (first + b) + r, R - 1)", "int row = min(8 * b + r, R - 1)"),
+    ("query[CHUNK * j + i])", "query[2 * i + j])"),
+    ("float(key[n][j][i])", "float(key[0][j][i])"),
+    ("begin + KEYS <= split.old", "begin <= split.old"),
+    ("- begin < split.window", "- begin <= split.window"),
+    ("bool shown = open ||", "bool shown = open &&"),
+    ("split.position(i, depths), here);\n          score", "here, here);\n          score"),
+    ("R - 1) % T", "R - 1) / T"),
+    ("float score = scale *", "float score ="),
+    ("int i = mine + 8 * n + 2 * lane + j", "int i = mine + 8 * n + 2 * lane + 1 - j"),
+    ("shown ? score : -FLT_MAX", "score"),
+    ("best = max(best, score)", "best = score"),
     ("best = max(best, simd_shuffle_xor(best, 8))", "best = simd_shuffle_xor(best, 8)"),
     ("best = max(best, simd_shuffle_xor(best, 1));", ""),
-    ("highest - best", "best - highest"),
-    ("shown[j] ? exp(scores", "true ? exp(scores"),
-    ("      weights += weight;\n      scores", "      weights = weight;\n      scores"),
-    ("highest = best;\n    weights *= smaller;", "highest = best;"),
-    ("simd_any(smaller != 1.0f)", "false"),
-    ("tile_v + 8 * part, 4 * STEP", "tile_v + 8 * part, 4 * FOURS"),
-    ("sums[part], scores, some", "sums[part], scores, queries[part]"),
-    ("weights += simd_shuffle_xor(weights, 8)", "weights += simd_shuffle_xor(weights, 2)"),
-    ("8 * part + 2 * lane + j] = sums", "8 * part + 2 * lane + 1 - j] = sums"),
+    ("if (lane == 0) {", "if (lane == 0 && slice == 0) {"),
+    ("if (lane == 0) {", "if (true) {"),
+    ("slice * Rows + base", "base"),
+    ("best = max(best, maxima", "best = min(best, maxima"),
+    ("exp(highest[b] - best)", "exp(best - highest[b])"),
+    ("highest[b] = best;\n", ""),
+    ("weights[b] *= smaller;", ""),
+    ("sums[b][part].thread_elements()[j] *= smaller;", ""),
+    ("STEP + mine - begin", "STEP"),
+    ("min(begin + eight + r, last)", "min(begin + r, last)"),
+    ("i] = head_values[entry * D", "i] = head_values[entry * D + D"),
+    ("(4 * slice + lane) + i", "lane + i"),
+    ("* STEP + eight, STEP", "* STEP + eight, KEYS"),
+    ("* STEP + eight, STEP", "* STEP, STEP"),
+    ("some.thread_elements()[0] + some", "some"),
+    ("value[PARTS * j + part])", "value[2 * part + j])"),
+    ("weights[b] += simd_shuffle_xor(weights[b], 8)", "weights[b] += 0"),
+    ("if (b < blocks) {\n    weights[b] +=", "if (b <= blocks) {\n    weights[b] +="),
+    ("if (row < R)", "if (row <= R)"),
+    ("PARTS * j + part;", "2 * part + j;"),
+    ("if (slice == 0 && lane == 0)", "if (lane == 0)"),
+]
+FAULTS = [
+    *((edit, op) for edit in HEADER for op in (OP, EXACT)),
+    *((edit, EXACT) for edit in IN_ORDER),
+    *((edit, OP) for edit in MATRICES),
 ]
 
 
 @pytest.mark.quick_every(5)
-@pytest.mark.parametrize(
-    ("edit", "exact"), [*((edit, True) for edit in FAULTS), *((edit, False) for edit in MATRICES)]
-)
-def test_planted_faults_are_caught(edit: tuple[str, str], exact: bool) -> None:
+@pytest.mark.parametrize(("edit", "op"), FAULTS)
+def test_planted_faults_are_caught(edit: tuple[str, str], op: Op) -> None:
     """Barriers, bounds, lanes, splits and masks: each shows in some run.
 
-    Splits of two tiles, a block whose first row alone is in the split of the context's end, and
-    scores far apart.
+    Splits of two tiles, a block whose first row alone is in the split of the context's end, scores
+    far apart, and rows for two teams of simdgroups, one of them with fewer; a split that the last
+    row sees only from its second position on.
     """
-    near, far = block(TREE, 58, start=5), block(TREE, 37, start=5)
+    split = 64 if op is OP else 32
+    near, far = block(TREE, 58, start=5), block(TREE, split + 5, start=5)
     cases = [(*near, SCORES[0]), (*near, SCORES[1]), (*far, Scores(20.0))]
     cases.append((*block(range(-1, 9), 37), SCORES[0]))  # rows without padding
-    assert caught(EXACT if exact else OP, edit, cases, 1e-3, split=32)
+    cases.append((*block(TREE, 70, heads=(5, 1), dim=32), Scores(3.0)))
+    cases.append((*block(range(-1, 9), 150), Scores(0.2, window=95)))
+    assert caught(op, edit, cases, 1e-3, split=split)
