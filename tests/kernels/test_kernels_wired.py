@@ -267,21 +267,28 @@ def test_a_rows_bits_are_those_of_plain_steps(family: str, dtype: mx.Dtype) -> N
     exact_rows.check_all(target, [*SIZES, *((n, r) for n in lengths for r in (2, 7, 16))])
 
 
-def stock_rows(patch: pytest.MonkeyPatch) -> None:
-    """A fault: nothing is exact."""
-    patch.setattr(attention.Attention, "_wanted", lambda *_: False)
-
-
-def windows_one_row_off(patch: pytest.MonkeyPatch) -> None:
-    """A fault: several rows take a window's values one row later."""
+def values_of_several_rows(
+    patch: pytest.MonkeyPatch, change: Callable[[mx.array], mx.array]
+) -> None:
+    """Change the values that the attention of several rows reads from windows."""
     honest: Any = attention.by_position
 
     def by_position(cache: Any, count: int, *rest: Any) -> Any:
         found = honest(cache, count, *rest)
-        moved = isinstance(cache, SlidingCache) and count > 1
-        return replace(found, values=mx.roll(found.values, 1, 2)) if moved else found
+        changed = isinstance(cache, SlidingCache) and count > 1
+        return replace(found, values=change(found.values)) if changed else found
 
     patch.setattr(attention, "by_position", by_position)
+
+
+def other_last_bits(patch: pytest.MonkeyPatch) -> None:
+    """A fault: several rows get other last bits than single ones."""
+    values_of_several_rows(patch, lambda values: values * (1 + 2**-22))
+
+
+def windows_one_row_off(patch: pytest.MonkeyPatch) -> None:
+    """A fault: several rows take a window's values one row later."""
+    values_of_several_rows(patch, lambda values: mx.roll(values, 1, 2))
 
 
 def stock_convolution(patch: pytest.MonkeyPatch) -> None:
@@ -316,7 +323,7 @@ def plain_steps_of_mlx_lm(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("fault", "family"),
     [
-        (stock_rows, "llama_sliding"),
+        (other_last_bits, "llama_sliding"),
         (windows_one_row_off, "llama_sliding"),
         (stock_convolution, "qwen3_5"),
         (plain_steps_of_mlx_lm, "qwen3_5"),
