@@ -19,12 +19,12 @@ for (int i = 0; i < N; ++i) {
 }
 for (int tap = 0; tap < K; ++tap) {
   int from = places[t * K + tap];
-  for (int i = 0; i < N; ++i) {
-    uint d = DFLASH_LANES * i + lane;
+  for (int part = 0; part < N; ++part) {
+    uint d = DFLASH_LANES * part + lane;
     uint c = first + d;
     if (d < size) {
       float input = from < W ? float(window[from * C + c]) : float(mixed[(from - W) * C + c]);
-      x[i] += input * float(weight[c * K + tap]);
+      x[part] += input * float(weight[c * K + tap]);
     }
   }
 }
@@ -42,11 +42,11 @@ if (is_key) {
     x[i] = scale * float(InT(x[i] * unit));
   }
 }
-for (int i = 0; i < N; ++i) {
-  uint d = DFLASH_LANES * i + lane;
+for (int part = 0; part < N; ++part) {
+  uint d = DFLASH_LANES * part + lane;
   uint c = first + d;
   if (d < size) {
-    InT out = InT(x[i]);
+    InT out = InT(x[part]);
     if (head < Hk) {
       q[t * Hk * Dk + c] = out;
     } else if (is_key) {

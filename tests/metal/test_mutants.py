@@ -62,6 +62,7 @@ HARMLESS = {
     ("accept.h", "edge", "return larger ||"): "nothing else has the same value at the same place",
     ("accept.h", "edge", "return units > 0"): "no units are none either way",
     ("gated_delta_inputs.metal", "edge", "constexpr int N ="): "of equal sizes either will do",
+    ("gated_delta_inputs.metal", "edge", "for (int part ="): "a head has no elements past its end",
     ("gated_delta_tree.metal", "late", "for (int a = t - 1"): "the row before is not on this path",
     (
         "gated_delta_tree.metal",
