@@ -142,7 +142,8 @@ def test_a_point_that_is_held_out_does_not_change_a_fit() -> None:
     points = list(measured_by(some_points(), TRUE))
     wrong = replace(points[0], measured=3 * points[0].measured, used=False)
     assert fit([*points, wrong], START) == fit(points, START)
-    assert fit([*points, replace(wrong, used=True)], START).early < 0.95 * TRUE.early
+    moved = fit([*points, replace(wrong, used=True)], START)
+    assert astuple(moved) != pytest.approx(astuple(TRUE), rel=0.1)
 
 
 def row(plain: float, drafted: float, more: int, held_out: bool = False) -> Row:

@@ -27,7 +27,8 @@ Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 class Point:
     """Measured seconds of a decode step, of a round (its draft and its verify) or of a product.
 
-    `slow`: by Aryagm's engine or one derived from it, whose rounds wait longer. A point that is not `used` takes no part in a fit.
+    `slow`: by Aryagm's engine or one derived from it, whose rounds wait longer. A point that is not
+    `used` takes no part in a fit.
     """
 
     chip: str
@@ -41,12 +42,11 @@ class Point:
 def forecast_of(point: Point, known: Mapping[str, Chip], factors: Factors) -> float:
     """The forecast seconds of a point."""
     chip = known[point.chip]
-    match point.kind:
-        case "step":
-            return step_of(point.tallies[0], chip)
-        case "round":
-            waiting = replace(chip, sync=1e-6 * factors.slow) if point.slow else chip
-            return round_of(*point.tallies, waiting)
+    if point.kind == STEP:
+        return step_of(point.tallies[0], chip)
+    if point.kind == ROUND:
+        waiting = replace(chip, sync=1e-6 * factors.slow) if point.slow else chip
+        return round_of(*point.tallies, waiting)
     return seconds(point.tallies[0], chip)
 
 
