@@ -130,7 +130,7 @@ class Table:
         error = here / measured - 1
         mark = self.mark(row, point)
         group = mark if mark in (FITTED, HELD) else OTHERS
-        if mark != ASSUMED:
+        if point is row.step or row.of.tau:
             self.errors.setdefault(f"{kind}, {group}", []).append(error)
         cells = [one.chip, one.target, one.bits, f"{one.context:,}", kind]
         cells += [one.rows, f"{tokens:.1f}"] if kind == "drafted" else ["", ""]

@@ -120,7 +120,7 @@ def some_points() -> list[Point]:
     return found
 
 
-TRUE = Factors(early=0.7, share=0.85, gap=0.8, vector=0.3, matrix=0.6, wait=900.0, slow=9000.0)
+TRUE = Factors(early=0.7, share=0.85, gap=0.8, vector=0.3, matrix=0.6, wait=300.0, slow=9000.0)
 START = Factors(early=0.8, share=0.8, gap=0.5, vector=0.2, matrix=0.5, wait=300.0, slow=5000.0)
 
 
