@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("chip", help="M1, M1 Max, M2 Pro, M4, M4 Max or M5 Max")
+    parser.add_argument("chip", help="like M1, M4 Max or M5 Pro")
     parser.add_argument(
         "--folders", nargs=2, type=Path, metavar=("TARGET", "DRAFT"), help="a pair on this machine"
     )

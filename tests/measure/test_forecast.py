@@ -1,24 +1,32 @@
 """Forecasts for chips that nobody has here: their arithmetic, and that they say what they are."""
 
 import re
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import astuple, replace
 from importlib.resources import files
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from forecast import table
+from forecast_errors import Row, Table, points_of
+from ledger.fit import ROUND, STEP, Point, fit, forecast_of
 from ledger.forecast import (
+    Factors,
     chance_of,
     chip_named,
     chips,
     committed,
+    fitted,
     forecast,
+    gpu_of,
     gpu_seconds,
     round_seconds,
 )
+from ledger.measured import Measured, load
 from ledger.passes import TracedPair
 from ledger.published import of_folders
+from ledger.tally import MATRIX, MOVE, VECTOR, Tally, Work
 from ledger.trace import trace
 
 from dflash_mlx.errors import UsageError
@@ -33,7 +41,7 @@ def test_every_number_has_a_source() -> None:
     """All that is said of chips stands in one file, each number with where it is from."""
     text = files("ledger").joinpath("chips.toml").read_text(encoding="utf-8")
     numbers = [line for line in text.splitlines() if " = " in line]
-    assert len(numbers) == 3 + 5 * len(chips())
+    assert len(numbers) == len(astuple(fitted())) + 4 * len(chips())
     assert all(re.search(r"\d  # \w", line) for line in numbers)
 
 
@@ -58,14 +66,14 @@ def seconds(rows: int) -> float:
 
 def test_a_product_takes_its_bytes_its_rows_or_its_tiles() -> None:
     """A read of the matrix hides a few rows; more take their time, and many are done in tiles."""
-    matrix = 4096 * 4096 * 4.5 / 8 / CHIP.bandwidth
+    matrix, row = 4096 * 4096 * 4.5 / 8 / CHIP.bandwidth, 2 * 4096 * 4096
     assert seconds(1) == pytest.approx(matrix, rel=0.01)
-    assert seconds(2) == pytest.approx(matrix, rel=0.01)
-    assert seconds(6) == pytest.approx(6 / CHIP.free_rows * matrix, rel=0.02)
-    tile = 2 * 32 * 4096 * 4096 / CHIP.flops
-    assert seconds(12) == pytest.approx(12 / CHIP.free_rows * matrix, rel=0.03)
-    assert seconds(16) == seconds(32) == pytest.approx(tile)
-    assert seconds(33) == pytest.approx(2 * tile)
+    assert seconds(2) == pytest.approx(max(matrix, 2 * row / CHIP.vector), rel=0.01)
+    assert seconds(12) == pytest.approx(12 * row / CHIP.vector, rel=0.03)
+    tile = 32 * row / CHIP.matrix
+    assert seconds(16) == pytest.approx(tile, rel=0.05)
+    assert seconds(32) == pytest.approx(tile, rel=0.05)
+    assert seconds(33) == pytest.approx(2 * tile, rel=0.05)
 
 
 def test_tokens_of_narrower_rounds() -> None:
@@ -81,7 +89,7 @@ def test_tokens_of_narrower_rounds() -> None:
 def test_a_forecast_follows_the_chip() -> None:
     """Rates grow with the bandwidth, and no round is quicker than its wait."""
     pair = TracedPair(of_folders("bundled", bundled("target"), bundled("draft")), Kernels())
-    slow = replace(chip_named("M1"), dispatch=0.0, host=0.0, sync=0.0, flops=1e20, free_rows=1e9)
+    slow = replace(chip_named("M1"), dispatch=0.0, host=0.0, sync=0.0, vector=1e20, matrix=1e20)
     fast = replace(slow, bandwidth=2 * slow.bandwidth)
     (one,), (two,) = (forecast(pair, chip, [64], 5.0) for chip in (slow, fast))
     assert two.plain == pytest.approx(2 * one.plain)
@@ -96,3 +104,96 @@ def test_the_script_says_that_it_is_a_forecast() -> None:
     lines = list(table([of_folders("tiny", target, draft)], "m1", 4.0))
     assert lines[0] == "Forecast for M1, 4 tokens a whole block. Nobody measured it."
     assert [line.split(" | ")[1] for line in lines[2:]] == ["1,024", "8,192"]
+
+
+def some_points() -> list[Point]:
+    """Steps and rounds on two chips, whose measured times are still to be set."""
+    found: list[Point] = []
+    for chip in ("M1 Max", "M4 Max"):
+        for giga in (1, 4, 16):
+            step = Tally(700, ((Work(MOVE, giga * 10**9), 1),))
+            found.append(Point(chip, STEP, 1.0, (step,)))
+            few = Tally(700, ((Work(VECTOR, giga * 10**9, 30 * giga * 10**9), 1),))
+            many = Tally(900, ((Work(MATRIX, giga * 10**9, 900 * giga * 10**9), 1),))
+            found += [Point(chip, ROUND, 1.0, (few, many), slow) for slow in (False, True)]
+            found.append(Point(chip, ROUND, 1.0, (few, replace(few, dispatches=2)), False))
+    return found
+
+
+TRUE = Factors(early=0.7, share=0.85, gap=0.8, vector=0.3, matrix=0.6, wait=300.0, slow=9000.0)
+START = Factors(early=0.8, share=0.8, gap=0.5, vector=0.2, matrix=0.5, wait=300.0, slow=5000.0)
+
+
+def measured_by(points: list[Point], factors: Factors) -> Iterator[Point]:
+    """The points as if these factors were the truth."""
+    known = {chip.name: chip for chip in chips(factors)}
+    for one in points:
+        yield replace(one, measured=forecast_of(one, known, factors))
+
+
+def test_a_fit_finds_the_factors_of_its_points() -> None:
+    """From other factors; each of them is seen by some point."""
+    points = list(measured_by(some_points(), TRUE))
+    assert astuple(fit(points, START)) == pytest.approx(astuple(TRUE), rel=0.02)
+
+
+def test_a_point_that_is_held_out_does_not_change_a_fit() -> None:
+    """However wrong it is; the same point changes the fit once it is used."""
+    points = list(measured_by(some_points(), TRUE))
+    wrong = replace(points[0], measured=3 * points[0].measured, used=False)
+    assert fit([*points, wrong], START) == fit(points, START)
+    moved = fit([*points, replace(wrong, used=True)], START)
+    assert astuple(moved) != pytest.approx(astuple(TRUE), rel=0.1)
+
+
+def row(plain: float, drafted: float, more: int, held_out: bool = False) -> Row:
+    """A measured row whose verify takes `more` times the bytes of a step; 4 tokens a round."""
+    of = Measured("M4 Max", "Qwen3-4B", 4, "a source", "an engine", plain, drafted, 16, 4.0)
+    step = Tally(10, ((Work(MOVE, 10**10), 1),))
+    verify = Tally(10, ((Work(MOVE, more * 10**10), 1),))
+    used = not held_out
+    return Row(
+        replace(of, held_out=held_out),
+        Point("M4 Max", STEP, 1 / plain, (step,), used=used),
+        Point("M4 Max", ROUND, 4 / drafted, (Tally(1, ()), verify), used=used),
+        4.0,
+    )
+
+
+def test_who_loses() -> None:
+    """A round that takes more steps than it brings tokens loses, and the measure agrees or not."""
+    rows = [row(40, 80, more=2), row(40, 20, more=9), row(40, 80, more=9)]
+    lines = list(Table(rows, fitted()).losers())
+    verdicts = [line.split(" | ")[-1].removesuffix(" |") for line in lines[1:-1]]
+    assert verdicts == ["gains, right", "loses, right", "loses, wrong"]
+    assert "2 of 3 with a published tau, 0 of 0" in lines[-1]
+
+
+def test_a_held_out_row_is_marked() -> None:
+    """In its lines and in the summary, apart from those of the fit."""
+    shown = Table([row(40, 80, more=2), row(40, 80, more=2, held_out=True)], fitted())
+    marks = [line.split(" | ")[-1].removesuffix(" |") for line in list(shown.lines())[1:]]
+    assert marks == ["fitted", "fitted", "held out", "held out"]
+    assert [line.split(":")[0] for line in shown.summary()] == [
+        "drafted, fitted",
+        "drafted, held out",
+        "plain, fitted",
+        "plain, held out",
+    ]
+    used = [point.used for point in points_of(shown.rows, ())]
+    assert used == [True, True, False, False]
+
+
+def test_public_rows_can_be_forecast() -> None:
+    """Each names its source, a chip and a target that are known; every tenth is held out."""
+    rows, products, left = load()
+    for one in rows:
+        assert one.source
+        assert one.plain or one.drafted
+        assert chip_named(one.chip).gpu == gpu_of(one.chip)
+        assert one.pair.target["num_hidden_layers"]
+    assert all(chip_named(one.chip) for one in products)
+    assert all(one.reason for one in left)
+    assert [at for at, one in enumerate(rows, 1) if one.held_out] == [
+        at for at in range(1, len(rows) + 1) if at % 10 == 0
+    ]

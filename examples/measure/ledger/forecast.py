@@ -1,8 +1,9 @@
 """Forecasts the tokens per second of a pair on a chip from counted bytes, products and dispatches.
 
-A kernel takes one dispatch, plus the longer of two times: for its bytes at the chip's bandwidth,
-and for its product. Caches, heat and other work on the machine are not modelled. Some numbers of
-the chips are estimates (chips.toml), so nothing here is a measurement. Covers MLX's own kernels
+A kernel takes a share of a dispatch, plus the longer of two times: for its bytes at a share of the
+chip's bandwidth, and for its product at a share of the chip's FLOPs. The shares are fitted to what
+others measured (fit.py). Caches, heat and other work on the machine are not modelled. Some numbers
+of the chips are estimates (chips.toml), so nothing here is a measurement. Covers MLX's own kernels
 only.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from math import ceil
+from typing import Any
 
 from count.chips import Chip as Gpu
 from count.chips import chip_named as gpu_named
@@ -20,12 +21,27 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import Kernels
 
 from .passes import TAPS, TracedPair
-from .products import SHARES, TILE_ROWS, is_quantised, matrix_rows, reads, rows_of, sides
-from .trace import Array, Graph
-from .traffic import Cost, costs
+from .products import SHARES
+from .tally import MATRIX, VECTOR, Tally, Work, tally
+from .trace import Graph
 
 WIDTHS = (2, 4, 8)  # rows of a verify pass, besides the drafter's own block
-PRODUCTS = ("QuantizedMatmul", "Matmul", "AddMM")
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What is fitted. Shares of the bandwidth before M3 and from M3 on, of a dispatch, and of the
+    FLOPs that vector and matrix products get; and microseconds of a round's wait, in any engine and
+    in Aryagm's.
+    """
+
+    early: float
+    share: float
+    gap: float
+    vector: float
+    matrix: float
+    wait: float
+    slow: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +50,8 @@ class Chip:
 
     name: str
     bandwidth: float
-    flops: float
-    free_rows: float
+    vector: float
+    matrix: float
     dispatch: float
     host: float
     sync: float
@@ -43,7 +59,12 @@ class Chip:
     @property
     def gpu(self) -> Gpu:
         """What MLX asks of it."""
-        return gpu_named(self.name)
+        return gpu_of(self.name)
+
+
+def gpu_of(name: str) -> Gpu:
+    """The GPU of a chip, whose name may say in brackets how many cores it has."""
+    return gpu_named(name.partition(" (")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +78,32 @@ class Forecast:
 
 
 @cache
-def chips() -> tuple[Chip, ...]:
-    """The chips of chips.toml."""
-    text = files("ledger").joinpath("chips.toml").read_text(encoding="utf-8")
-    data = tomllib.loads(text)
-    every = data["all"]
+def sheet() -> dict[str, Any]:
+    """The tables of chips.toml."""
+    return tomllib.loads(files("ledger").joinpath("chips.toml").read_text(encoding="utf-8"))
+
+
+def fitted() -> Factors:
+    """The factors of chips.toml."""
+    return Factors(**sheet()["fitted"])
+
+
+def chips(factors: Factors | None = None) -> tuple[Chip, ...]:
+    """The chips of chips.toml, by default with its factors."""
+    got = factors or fitted()
     return tuple(
         Chip(
             name,
-            1e9 * every["share"] * one["bandwidth"],
-            1e12 * every["busy"] * one["tflops"],
-            one["free_rows"],
-            1e-6 * one["dispatch"],
+            1e9
+            * one["bandwidth"]
+            * (got.share if gpu_of(name).generation >= SHARES else got.early),
+            1e12 * one["tflops"] * got.vector,
+            1e12 * one["tflops"] * got.matrix,
+            1e-6 * one["dispatch"] * got.gap,
             1e-6 * one["host"],
-            1e-6 * every["sync"],
+            1e-6 * got.wait,
         )
-        for name, one in data["chips"].items()
+        for name, one in sheet()["chips"].items()
     )
 
 
@@ -99,7 +130,7 @@ def forecast(
     widths = [rows for rows in WIDTHS if rows < block] + [block]
     for depth in depths:
         step, draft = pair.step(depth), pair.draft(depth)
-        plain = 1 / max(gpu_seconds(step, chip), host_seconds(step, chip))
+        plain = 1 / step_of(tally(step, chip.gpu), chip)
         rates: dict[float, int] = {}
         for rows in widths:
             verify = pair.verify(depth, rows, kept=range(min(rows, TAPS)))
@@ -108,41 +139,41 @@ def forecast(
 
 
 def round_seconds(draft: Graph, verify: Graph, chip: Chip) -> float:
+    """Seconds of a round."""
+    return round_of(tally(draft, chip.gpu), tally(verify, chip.gpu), chip)
+
+
+def round_of(draft: Tally, verify: Tally, chip: Chip) -> float:
     """Seconds of a round: the host builds the verify pass during the draft and waits once."""
-    drafting = max(gpu_seconds(draft, chip), host_seconds(verify, chip))
-    return host_seconds(draft, chip) + drafting + gpu_seconds(verify, chip) + chip.sync
+    drafting = max(seconds(draft, chip), chip.host * verify.dispatches)
+    return chip.host * draft.dispatches + drafting + seconds(verify, chip) + chip.sync
+
+
+def step_of(step: Tally, chip: Chip) -> float:
+    """Seconds of a decode step: the host builds the next one meanwhile."""
+    return max(seconds(step, chip), chip.host * step.dispatches)
 
 
 def gpu_seconds(graph: Graph, chip: Chip) -> float:
-    return sum(
-        chip.dispatch * cost.dispatches + kernel_seconds(cost, graph, chip)
-        for cost in costs(graph, chip.gpu)
-    )
+    return seconds(tally(graph, chip.gpu), chip)
 
 
-def kernel_seconds(cost: Cost, graph: Graph, chip: Chip) -> float:
-    """Seconds of one operation without its dispatches.
+def seconds(counted: Tally, chip: Chip) -> float:
+    """Seconds of a pass on the GPU."""
+    kernels = sum(count * work_seconds(work, chip) for work, count in counted.works)
+    return chip.dispatch * counted.dispatches + kernels
 
-    A product of few rows multiplies row by row; one read of the matrix covers `free_rows` of them,
-    and from M3 on there are as many as the ledger counts. A product of more rows computes whole
-    tiles. Experts are read as the ledger counts them.
-    """
-    moved = (cost.read + cost.written) / chip.bandwidth
-    if cost.op.name not in PRODUCTS or not cost.op.inputs:
-        return moved
-    once = (cost.read - cost.again + cost.written) / chip.bandwidth
-    rows, (inputs, outputs) = rows_of(cost.op, graph.arrays), sides(cost.op, graph.arrays)
-    if is_quantised(cost.op) and rows < matrix_rows(chip.gpu, inputs, outputs):
-        times = reads(cost.op, graph.arrays, chip.gpu) if chip.gpu.generation >= SHARES else 1
-        return once * max(times, rows / chip.free_rows)
-    out: Array = graph.arrays[cost.op.outputs[0]]
-    padded = TILE_ROWS * ceil(rows / TILE_ROWS) / rows if rows > 1 else 1.0
-    return max(once, 2 * out.size * inputs * padded / chip.flops)
+
+def work_seconds(work: Work, chip: Chip) -> float:
+    """Seconds of one kernel without its dispatches: for its bytes or its product."""
+    moved = work.moved / chip.bandwidth
+    rate = {VECTOR: chip.vector, MATRIX: chip.matrix}.get(work.kind)
+    return max(moved, work.flops / rate) if rate else moved
 
 
 def host_seconds(graph: Graph, chip: Chip) -> float:
     """Seconds of the host to build a pass."""
-    return chip.host * sum(cost.dispatches for cost in costs(graph, chip.gpu))
+    return chip.host * tally(graph, chip.gpu).dispatches
 
 
 def committed(chance: float, rows: int) -> float:

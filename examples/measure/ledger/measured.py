@@ -1,0 +1,108 @@
+"""Public measurements of plain and speculative decoding on Macs, by others (measured.toml)."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from .published import CODER, HYBRID, LARGE_HYBRID, QWEN3, Published, drafter, shape
+
+DEPTH = 1024  # tokens of context where a source names none
+HELD_OUT = 10  # every tenth row is not fitted
+
+SMALL_QWEN3 = {
+    **QWEN3,
+    **shape(2560, 9728, 36, 32, 8, 128),
+    "tie_word_embeddings": True,
+}
+MEDIUM_QWEN3 = {**QWEN3, **shape(5120, 17_408, 40, 40, 8, 128)}
+SMALL_HYBRID = {
+    **HYBRID,
+    **shape(2560, 9216, 32, 16, 4, 256),
+    "tie_word_embeddings": True,
+}
+MIXED_HYBRID = {
+    **HYBRID,
+    **shape(2048, 0, 40, 16, 2, 256),
+    "model_type": "qwen3_5_moe",
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+}
+# The target and its drafter's sizes and taps. DFlash 2 drafters count as DFlash of as many layers.
+SHAPES: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], int]] = {
+    "Qwen3-4B": (SMALL_QWEN3, shape(2560, 9728, 5, 32, 8, 128), 5),
+    "Qwen3-8B": (QWEN3, shape(4096, 12_288, 5, 32, 8, 128), 5),
+    "Qwen3-14B": (MEDIUM_QWEN3, shape(5120, 17_408, 5, 40, 8, 128), 5),
+    "Qwen3-Coder-30B-A3B": (CODER, shape(2048, 6144, 8, 32, 4, 128), 5),
+    "Qwen3.5-4B": (SMALL_HYBRID, shape(2560, 9216, 6, 32, 8, 128), 8),
+    "Qwen3.5-9B": (HYBRID, shape(4096, 12_288, 6, 32, 8, 128), 8),
+    "Qwen3.6-27B": (LARGE_HYBRID, shape(5120, 17_408, 5, 32, 8, 128), 5),
+    "Qwen3.6-35B-A3B": (MIXED_HYBRID, shape(2048, 6144, 6, 32, 4, 128), 5),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A row of measured.toml. Speeds in tok/s; 0 is not measured, and a tau of 0 not published.
+
+    `unfitted`: why the speculative speed is not fitted, where kernels or engine are not MLX's own.
+    """
+
+    chip: str
+    target: str
+    bits: int
+    source: str
+    engine: str
+    plain: float = 0.0
+    drafted: float = 0.0
+    rows: int = 16
+    tau: float = 0.0
+    draft_bits: int = 0
+    context: int = DEPTH
+    unfitted: str = ""
+    note: str = ""
+    held_out: bool = False
+
+    @property
+    def pair(self) -> Published:
+        """The shapes of the pair. Targets of 16 bits are not quantised."""
+        config, sizes, taps = SHAPES[self.target]
+        draft = drafter(sizes, config, taps, 16)
+        mode = "none" if self.bits == 16 else "affine"
+        return Published(f"{self.target} {self.bits}-bit", config, draft, mode, self.bits)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A measured product of `rows` rows with a matrix, in milliseconds; its quantisation."""
+
+    chip: str
+    inputs: int
+    outputs: int
+    bits: int
+    rows: int
+    ms: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A public row that says nothing here, and why."""
+
+    row: str
+    reason: str
+    source: str
+
+
+def load() -> tuple[tuple[Measured, ...], tuple[Product, ...], tuple[LeftOut, ...]]:
+    """Every row, with each tenth held out in the file's order."""
+    data = tomllib.loads(files("ledger").joinpath("measured.toml").read_text(encoding="utf-8"))
+    rows = enumerate(data["measured"], 1)
+    return (
+        tuple(Measured(**one, held_out=at % HELD_OUT == 0) for at, one in rows),
+        tuple(Product(**one) for one in data["product"]),
+        tuple(LeftOut(**one) for one in data["left_out"]),
+    )

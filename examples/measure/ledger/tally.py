@@ -1,0 +1,88 @@
+"""What a pass is to a chip, without the chip's speed: bytes and products of alike kernels.
+
+A traced graph takes seconds to count and its tally nothing, so that factors can be fitted to many
+measurements.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from math import ceil
+
+from count.chips import Chip
+
+from .products import (
+    DENSE_READS,
+    SHARED_ROWS,
+    SHARES,
+    TILE_ROWS,
+    is_linear,
+    is_quantised,
+    matrix_rows,
+    rows_of,
+    sides,
+)
+from .trace import Array, Graph, Operation
+from .traffic import Cost, costs
+
+PRODUCTS = ("QuantizedMatmul", "Matmul", "AddMM")
+EXPERTS = ("GatherQMM", "GatherMM")
+MOVE, VECTOR, MATRIX = "move", "vector", "matrix"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A kernel of this kind: bytes it moves, and FLOPs of its product with whole tiles."""
+
+    kind: str
+    moved: int
+    flops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The dispatches of a pass, and how many kernels do each work."""
+
+    dispatches: int
+    works: tuple[tuple[Work, int], ...]
+
+
+def tally(graph: Graph, chip: Chip) -> Tally:
+    """Count a pass on a chip. Bytes of kernels without a product are one sum."""
+    dispatches, moved = 0, 0
+    works: Counter[Work] = Counter()
+    for cost in costs(graph, chip):
+        dispatches += cost.dispatches
+        work = work_of(cost, graph, chip)
+        if work.kind == MOVE:
+            moved += work.moved
+        else:
+            works[work] += 1
+    return Tally(dispatches, ((Work(MOVE, moved), 1), *works.items()))
+
+
+def work_of(cost: Cost, graph: Graph, chip: Chip) -> Work:
+    """The work of one operation. Rows that share no read of a matrix find it in the chip's cache,
+    so it counts once; experts are read as the ledger counts them.
+    """
+    op, arrays = cost.op, graph.arrays
+    if cost.copied or not op.inputs or op.name not in (*PRODUCTS, *EXPERTS):
+        return Work(MOVE, cost.read + cost.written)
+    (inputs, _), size = sides(op, arrays), arrays[op.outputs[0]].size
+    if op.name in EXPERTS:
+        return Work(VECTOR, cost.read + cost.written, 2 * size * inputs)
+    once = cost.read - cost.again + cost.written
+    if by_vectors(op, arrays, chip):
+        return Work(VECTOR, once, 2 * size * inputs)
+    rows = rows_of(op, arrays)
+    return Work(MATRIX, once, 2 * size // rows * ceil(rows / TILE_ROWS) * TILE_ROWS * inputs)
+
+
+def by_vectors(op: Operation, arrays: dict[str, Array], chip: Chip) -> bool:
+    """Whether MLX multiplies row by row, not in tiles."""
+    rows = rows_of(op, arrays)
+    if is_quantised(op):
+        return rows < matrix_rows(chip, *sides(op, arrays))
+    if rows == 1:
+        return True
+    shared = ceil(rows / SHARED_ROWS) <= DENSE_READS
+    return is_linear(op, arrays) and chip.generation >= SHARES and shared
