@@ -19,9 +19,9 @@ from count.chips import chip_named as gpu_named
 
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.row_limits import WIDE_GENERATION
 
 from .passes import TAPS, TracedPair
-from .products import SHARES
 from .tally import MATRIX, VECTOR, Tally, Work, tally
 from .trace import Graph
 
@@ -96,7 +96,7 @@ def chips(factors: Factors | None = None) -> tuple[Chip, ...]:
             name,
             1e9
             * one["bandwidth"]
-            * (got.share if gpu_of(name).generation >= SHARES else got.early),
+            * (got.share if gpu_of(name).generation >= WIDE_GENERATION else got.early),
             1e12 * one["tflops"] * got.vector,
             1e12 * one["tflops"] * got.matrix,
             1e-6 * one["dispatch"] * got.gap,

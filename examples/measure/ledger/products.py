@@ -8,12 +8,12 @@ from math import ceil, prod
 
 from count.chips import Chip
 
+from dflash_mlx import device
+from dflash_mlx.kernels import row_limits
+from dflash_mlx.kernels.row_limits import MATRIX_TILE, TILE, WIDE_GENERATION
+
 from .trace import Array, Operation
 
-TILE_ROWS = 32  # rows of a tile of a product of matrices
-SHARED_ROWS = 5  # rows that share a read of the weights, from M3 on
-SHARES = 15  # its generation
-DENSE_READS = 3  # most reads of weights of 16 bits that rows share; more rows are a matrix
 GROUPS = 512  # threadgroups that a product in parts aims at
 MOST_PARTS = 32  # of a product with weights of 16 bits
 ACCUMULATOR = 4  # bytes of an element of a part
@@ -28,28 +28,26 @@ def rows_of(op: Operation, arrays: Mapping[str, Array]) -> int:
 def reads(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> int:
     """How often a product reads its matrix: few rows are vectors, more are tiles of a matrix."""
     rows = rows_of(op, arrays)
-    shared = ceil(rows / SHARED_ROWS)
-    if is_quantised(op):
-        if rows < matrix_rows(chip, *sides(op, arrays)):
-            return shared if chip.generation >= SHARES else rows
-    elif is_linear(op, arrays) and chip.generation >= SHARES and shared <= DENSE_READS:
-        return shared
-    return ceil(rows / TILE_ROWS)
+    if not is_quantised(op) and not is_linear(op, arrays):
+        return ceil(rows / MATRIX_TILE)
+    inputs, outputs = sides(op, arrays)
+    mode = "affine" if is_quantised(op) else ""
+    return row_limits.reads(gpu_of(chip), rows, outputs, inputs, mode)
 
 
 def parts(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> int:
     """In how many parts a product cuts its inner side; each writes results of 32 bits."""
     rows, (inputs, outputs) = rows_of(op, arrays), sides(op, arrays)
     if is_quantised(op):
-        if rows < matrix_rows(chip, inputs, outputs):
+        if as_vectors(op, arrays, chip):
             return 1
         groups = arrays[op.inputs[2]].shape[-1]
-        tiles = ceil(outputs / TILE_ROWS) * ceil(rows / TILE_ROWS)
+        tiles = ceil(outputs / MATRIX_TILE) * ceil(rows / MATRIX_TILE)
         most = min(GROUPS // tiles, groups)
         return next((count for count in range(most, 1, -1) if groups % count == 0), 1)
     if not is_linear(op, arrays) or rows == 1 or reads(op, arrays, chip) > 1:
         return 1
-    if chip.generation >= SHARES and rows <= SHARED_ROWS:
+    if chip.generation >= WIDE_GENERATION and rows <= TILE:
         return 1
     if chip.nax:
         larger = max(rows, outputs)
@@ -64,18 +62,18 @@ def parts(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> int:
     return min(max(2, 1 << max(0, wanted - 1).bit_length()), MOST_PARTS)
 
 
-def matrix_rows(chip: Chip, inputs: int, outputs: int) -> int:
-    """Rows from which a product with quantised weights is one of matrices."""
-    if chip.size == "d":
-        small, medium, large = 32, 18, 12
-    elif chip.nax:
-        small, medium, large = 33, 25, 13
-    elif chip.generation >= SHARES:
-        small, medium, large = 13, 15, 13
-    else:
-        small, medium, large = 14, 10, 7 if (chip.generation, chip.size) == (13, "s") else 6
-    most = max(inputs, outputs)
-    return small if most <= 2048 else medium if most <= 4096 else large
+def as_vectors(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> bool:
+    """Whether MLX multiplies the rows of a product one by one, not in tiles."""
+    rows, (inputs, outputs) = rows_of(op, arrays), sides(op, arrays)
+    if not is_quantised(op) and not is_linear(op, arrays):
+        return rows == 1
+    quantised = is_quantised(op)
+    return rows < row_limits.matrix_rows(gpu_of(chip), outputs, inputs, quantised=quantised)
+
+
+def gpu_of(chip: Chip) -> device.Chip:
+    """The chip as the package tells them apart."""
+    return device.Chip(chip.generation, chip.size)
 
 
 def sides(op: Operation, arrays: Mapping[str, Array]) -> tuple[int, int]:

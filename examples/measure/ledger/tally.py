@@ -10,18 +10,10 @@ from math import ceil
 
 from count.chips import Chip
 
-from .products import (
-    DENSE_READS,
-    SHARED_ROWS,
-    SHARES,
-    TILE_ROWS,
-    is_linear,
-    is_quantised,
-    matrix_rows,
-    rows_of,
-    sides,
-)
-from .trace import Array, Graph, Operation
+from dflash_mlx.kernels.row_limits import MATRIX_TILE
+
+from .products import as_vectors, rows_of, sides
+from .trace import Graph
 from .traffic import Cost, costs
 
 PRODUCTS = ("QuantizedMatmul", "Matmul", "AddMM")
@@ -71,18 +63,7 @@ def work_of(cost: Cost, graph: Graph, chip: Chip) -> Work:
     if op.name in EXPERTS:
         return Work(VECTOR, cost.read + cost.written, 2 * size * inputs)
     once = cost.read - cost.again + cost.written
-    if by_vectors(op, arrays, chip):
+    if as_vectors(op, arrays, chip):
         return Work(VECTOR, once, 2 * size * inputs)
     rows = rows_of(op, arrays)
-    return Work(MATRIX, once, 2 * size // rows * ceil(rows / TILE_ROWS) * TILE_ROWS * inputs)
-
-
-def by_vectors(op: Operation, arrays: dict[str, Array], chip: Chip) -> bool:
-    """Whether MLX multiplies row by row, not in tiles."""
-    rows = rows_of(op, arrays)
-    if is_quantised(op):
-        return rows < matrix_rows(chip, *sides(op, arrays))
-    if rows == 1:
-        return True
-    shared = ceil(rows / SHARED_ROWS) <= DENSE_READS
-    return is_linear(op, arrays) and chip.generation >= SHARES and shared
+    return Work(MATRIX, once, 2 * size // rows * ceil(rows / MATRIX_TILE) * MATRIX_TILE * inputs)
