@@ -17,11 +17,12 @@ from ledger.fit import PRODUCT, ROUND, STEP, Point, fit, forecast_of
 from ledger.forecast import Factors, chance_of, chips, committed, fitted, gpu_of
 from ledger.measured import LeftOut, Measured, Product, load
 from ledger.passes import TAPS, TracedPair
-from ledger.products import TILE_ROWS, matrix_rows
+from ledger.products import device_chip
 from ledger.tally import MATRIX, VECTOR, Tally, Work, tally
 from ledger.trace import Graph
 
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.row_limits import MATRIX_TILE, matrix_rows
 
 SLOW = (
     "Aryagm",
@@ -90,8 +91,9 @@ def row_of(one: Measured, pair: TracedPair, tau: float) -> Row:
 
 def product_of(one: Product) -> Point:
     """The point of a product measured by itself."""
-    vectors = one.rows < matrix_rows(gpu_of(one.chip), one.inputs, one.outputs)
-    rows = one.rows if vectors else -(-one.rows // TILE_ROWS) * TILE_ROWS
+    chip = device_chip(gpu_of(one.chip))
+    vectors = one.rows < matrix_rows(chip, one.outputs, one.inputs)
+    rows = one.rows if vectors else -(-one.rows // MATRIX_TILE) * MATRIX_TILE
     weights = one.inputs * one.outputs * (one.bits + 0.5) / 8  # groups of 64 with scale and bias
     work = Work(VECTOR if vectors else MATRIX, int(weights), 2 * rows * one.inputs * one.outputs)
     return Point(one.chip, PRODUCT, one.ms / 1e3, (Tally(1, ((work, 1),)),))

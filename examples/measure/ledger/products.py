@@ -32,7 +32,7 @@ def reads(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> int:
         return ceil(rows / MATRIX_TILE)
     inputs, outputs = sides(op, arrays)
     mode = "affine" if is_quantised(op) else ""
-    return row_limits.reads(gpu_of(chip), rows, outputs, inputs, mode)
+    return row_limits.reads(device_chip(chip), rows, outputs, inputs, mode)
 
 
 def parts(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> int:
@@ -68,10 +68,10 @@ def as_vectors(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> bool:
     if not is_quantised(op) and not is_linear(op, arrays):
         return rows == 1
     quantised = is_quantised(op)
-    return rows < row_limits.matrix_rows(gpu_of(chip), outputs, inputs, quantised=quantised)
+    return rows < row_limits.matrix_rows(device_chip(chip), outputs, inputs, quantised=quantised)
 
 
-def gpu_of(chip: Chip) -> device.Chip:
+def device_chip(chip: Chip) -> device.Chip:
     """The chip as the package tells them apart."""
     return device.Chip(chip.generation, chip.size)
 
