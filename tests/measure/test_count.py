@@ -1,13 +1,11 @@
 """The count of a target pass: MLX's rules of dispatch, each by a figure that a hand can derive."""
 
-import re
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
-from io import StringIO
-from typing import Any
+from multiprocessing import get_context
 
-import mlx.core as mx
-import mlx.nn as nn
 import pytest
 from count.attention import Heads, way
 from count.chips import Chip, chip_named
@@ -18,8 +16,7 @@ from count.passes import count, least_read, points, taped
 from count.products import linear, splits, vector_limit, weights
 from count.tape import MEBI, Array, Tape
 from count_beside import NEAR, beside
-from mlx_lm.models import qwen3, qwen3_5, qwen3_moe
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm_graphs import primitives
 
 MB = 1e6
 M1, M4, M5 = (chip_named(name) for name in ("M1", "M4", "M5"))
@@ -206,9 +203,16 @@ TINIES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Executor]:
+    """A process of its own: what mx.compile fuses depends on what a process has compiled before."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+        yield executor
+
+
 @pytest.mark.parametrize("rows", [1, 8])
 @pytest.mark.parametrize("model", TINIES, ids=["dense", "mixture", "hybrid"])
-def test_the_ops_are_those_of_mlx_lm(model: Model, rows: int) -> None:
+def test_the_ops_are_those_of_mlx_lm(model: Model, rows: int, apart: Executor) -> None:
     """No op of a layer is forgotten: the graph of mlx-lm's own model has as many of each kind.
 
     On the CPU norms and ropes are several primitives; each has one Rsqrt, each rope one Cos.
@@ -216,7 +220,7 @@ def test_the_ops_are_those_of_mlx_lm(model: Model, rows: int) -> None:
     counted = Counter(
         one.op for one in taped(model, M1, rows, 8).dispatches if one.op != "split-K sum"
     )
-    traced = graph_of(model, rows)
+    traced = apart.submit(primitives, model, rows).result()
     for kind in (
         "QuantizedMatmul GatherQMM SliceUpdate Convolution ArgPartition ArgSort GatherAxis "
         "FloorDivide Divide Sigmoid"
@@ -236,62 +240,6 @@ STEPS = {
     "CompiledAsTypeSubtractAsTypeBroadcastMultiply",
     "CompiledBroadcastBroadcastMultiplyAddAsTypeBroadcastMultiply",
 }
-
-
-def graph_of(model: Model, rows: int) -> Counter[str]:
-    """The primitives of mlx-lm's model of these figures over so many rows, by name."""
-    ours = built(model)
-    cache = make_prompt_cache(ours)
-    mx.eval(ours(mx.zeros((1, 8), mx.int32), cache=cache), [one.state for one in cache])
-    drawing = StringIO()
-    mx.export_to_dot(drawing, ours(mx.zeros((1, rows), mx.int32), cache=cache))
-    return Counter(re.findall(r'label ="([A-Z]\w+)", shape=rectangle', drawing.getvalue()))
-
-
-def built(model: Model) -> Any:
-    """mlx-lm's model of these figures, in 4 bits."""
-    figures: dict[str, Any] = {
-        "hidden_size": model.hidden,
-        "num_hidden_layers": model.layers,
-        "intermediate_size": model.width,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads,
-        "head_dim": model.size,
-        "rms_norm_eps": 1e-6,
-        "vocab_size": model.vocabulary,
-        "max_position_embeddings": 4096,
-        "tie_word_embeddings": False,
-    }
-    if own := model.recurrence:
-        args = qwen3_5.TextModelArgs(
-            model_type="qwen3_5",
-            linear_num_key_heads=own.key_heads,
-            linear_num_value_heads=own.value_heads,
-            linear_key_head_dim=own.size,
-            linear_value_head_dim=own.size,
-            linear_conv_kernel_dim=own.window,
-            full_attention_interval=own.interval,
-            **figures,
-        )
-        ours: nn.Module = qwen3_5.TextModel(args)
-    elif mixed := model.mixture:
-        args = qwen3_moe.ModelArgs(
-            model_type="qwen3_moe",
-            rope_theta=1e4,
-            num_experts=mixed.experts,
-            num_experts_per_tok=mixed.taken,
-            decoder_sparse_step=1,
-            mlp_only_layers=[],
-            moe_intermediate_size=mixed.width,
-            norm_topk_prob=True,
-            **figures,
-        )
-        ours = qwen3_moe.Model(args)
-    else:
-        ours = qwen3.Model(qwen3.ModelArgs(model_type="qwen3", rope_theta=1e4, **figures))
-    ours.set_dtype(mx.bfloat16)
-    nn.quantize(ours, 64, 4)
-    return ours
 
 
 @pytest.mark.slow
