@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .forecast import Chip, Factors, chips, round_of, seconds, step_of
 from .tally import Tally
@@ -20,7 +21,7 @@ RANGES = {
     "slow": (50.0, 100_000.0),
 }
 STEPS, NUDGE, DAMPED = 60, 1e-4, 1e-4
-Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Numbers = NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ def forecast_of(point: Point, known: Mapping[str, Chip], factors: Factors) -> fl
         return step_of(point.tallies[0], chip)
     if point.kind == ROUND:
         waiting = replace(chip, sync=1e-6 * factors.slow) if point.slow else chip
-        return round_of(*point.tallies, waiting)
+        draft, verify = point.tallies
+        return round_of(draft, verify, waiting)
     return seconds(point.tallies[0], chip)
 
 
