@@ -336,9 +336,11 @@ def padding_of(kind: LinearShape, shapes: Shapes) -> Padding | None:
 def padded_of(kind: LinearShape, shapes: Shapes) -> list[Case]:
     """The fewest and the most rows to pad for some weights; empty if nothing is to be tried."""
     found = padding_of(kind, shapes)
+    if found is None:
+        return []
     dtype = dtype_of(shapes.dtype)
     weights = weights_of(kind, kind.outputs, kind.inputs, dtype)
-    if found is None or not weights.fit:
+    if not weights.fit:
         return []
     ends = found.least, found.width - 1
     return [(rows_for(weights, rows, kind.inputs, dtype), weights, found) for rows in ends]
