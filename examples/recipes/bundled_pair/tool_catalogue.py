@@ -389,12 +389,6 @@ def answered(
     return Step(chosen.tool, arguments, result), report
 
 
-def catalogue_tool(rng: Random) -> tuple[Tool, Make]:
-    """A tool of the catalogue, and what makes tasks for it."""
-    chosen = choose(rng, rng.choice(CATALOGUE))
-    return chosen.tool, partial(catalogue_task, chosen=chosen)
-
-
 # Tasks of two and three calls
 
 ADDS = Entry(

@@ -3,7 +3,7 @@
 A request that fits a tool is done by the tool; anything else is answered as without tools.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -15,7 +15,7 @@ from lists import lists
 from outside import outside
 from sample import Chat, Message, Sample, assistant, user
 from system_prompts import instructions
-from tool_catalogue import CATALOGUE, catalogue_chain, catalogue_task, choose
+from tool_catalogue import CATALOGUE, Make, catalogue_chain, catalogue_task, choose
 from tool_chains import (
     add_chain,
     file_in_folder,
@@ -66,9 +66,6 @@ ERRORS = (
     "ValueError: wrong value",
     "error: not found",
 )
-
-
-Make = Callable[[Random], Task]
 
 
 @dataclass(frozen=True, slots=True)
