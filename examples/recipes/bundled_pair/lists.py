@@ -341,7 +341,7 @@ def count(rng: Random) -> Task:
     ask = asked(rng, TIMES, items, word=quoted(rng, word))
     name = "number" if word.isdigit() else "word"
     conclusion = f"The {name} {word} is there {total}."
-    return ask, f"We go through the list: {joined(steps)}.", conclusion, str(seen)
+    return ask, f"We look for {word}: {joined(steps)}.", conclusion, str(seen)
 
 
 # How a limit may be called, and how the answer calls it.
@@ -455,7 +455,8 @@ def where(rng: Random) -> Task:
     place = rng.randrange(len(items))
     ask = asked(rng, WHERE, items, word=quoted(rng, items[place]))
     conclusion = f"{items[place]} is item {place + 1}."
-    return ask, f"We number the list: {numbered(items)}.", conclusion, str(place + 1)
+    places = joined([f"{item} is item {number}" for number, item in enumerate(items, 1)])
+    return ask, f"We number the list: {places}.", conclusion, str(place + 1)
 
 
 SHORT_STEPS = (sort, sort_words, reverse, join)  # their steps end with the result

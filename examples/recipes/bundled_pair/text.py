@@ -78,7 +78,7 @@ def questions(rng: Random) -> Chat:
 
 
 CHATS: dict[Callable[[Random], Chat], int] = {questions: 50, later_turns: 18, system_prompts: 14}
-WITH_TOOLS = {**CHATS, tool_chat: 40}
+WITH_TOOLS = {**CHATS, tool_chat: 60}
 
 
 def trains(chat: Chat) -> bool:

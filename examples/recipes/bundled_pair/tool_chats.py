@@ -89,7 +89,7 @@ def a_box(rng: Random) -> Box:
 
 def catalogue_box(rng: Random) -> Box:
     """One to six tools of the catalogue, and maybe two that need each other."""
-    entries = rng.sample(CATALOGUE, rng.randint(3, 8))
+    entries = rng.sample(CATALOGUE, rng.choice((3, 3, 4, 4, 5, 6, 7, 8)))
     chosen = [choose(rng, entry) for entry in entries[2:]]
     tools = [each.tool for each in chosen]
     single: list[Make] = [partial(catalogue_task, chosen=each) for each in chosen]
@@ -293,14 +293,14 @@ def request_without_tools(rng: Random) -> Sample:
 
 
 def tool_chat(rng: Random) -> Chat:
-    """A chat with tools: one to three requests, each with calls or without."""
+    """A chat with tools: one to five requests, each with calls or without."""
     box = a_box(rng)
-    thinking = rng.random() < 0.2
+    thinking = rng.random() < 0.15
     messages: list[Message] = []
-    if rng.random() < 0.5:
+    if rng.random() < 0.3:
         messages.append({"role": "system", "content": instructions(rng, [])})
     calls = 0
-    for _ in range(1 if thinking else rng.choice((1, 2, 2, 3))):
+    for _ in range(1 if thinking else rng.choice((2, 3, 4, 5))):
         dice = rng.random()
         if dice < 0.3:
             sample = known(rng, box)

@@ -5,16 +5,19 @@
 """Train the bundled target from nothing: a deep, narrow Qwen3 of 5.4 M parameters.
 
     uv run --script train_target.py --out ../../../runs/target
+    uv run --script train_target.py --out ../../../runs/more --begin ../../../runs/target --seed 12
 
-Stopped and started again, it goes on from its last checkpoint. The text of a step depends on the
-seed and the step alone. PyTorch does this one job because MLX's CPU backend needs three times as
-long for a training step, and the result is the same plain checkpoint.
+Stopped and started again, it goes on from its last checkpoint. With --begin, the first weights are
+those of another training. The text of a step depends on the seed and the step alone. PyTorch does
+this one job because MLX's CPU backend needs three times as long for a training step, and the result
+is the same plain checkpoint.
 """
 
 import argparse
 import json
 import math
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +25,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import torch  # pyright: ignore[reportMissingImports]
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from sample import Chat
 from text import a_chat
 from tokenizer import Template, learn, save
@@ -32,7 +35,7 @@ from torch.nn.functional import cross_entropy  # pyright: ignore[reportMissingIm
 from torch_muon import Muon
 from torch_qwen3 import Qwen3, Shape
 
-PROMPT_WEIGHT = 0.1
+PROMPT_WEIGHT = 0.01  # most of a prompt cannot be predicted, and its noise drowns the answers
 WARM_UP = 50  # steps
 SAVE_EVERY = 50
 PRINT_EVERY = 10
@@ -44,14 +47,14 @@ PROCESSES = 2  # of one thread each: two threads of one process wait for each ot
 class Plan:
     """How long the training is.
 
-    The rate is level for `level` of `steps` and then falls to nothing. Rows have 256 tokens, in
-    every second step 1,024 for chats with tools, and in the last `long` of the steps 2,048 or
-    4,096. Short rows cost less, because attention does.
+    The rate is level for `level` of `steps` and then falls to nothing. Rows have 256 tokens, and
+    in every second step 1,024 for chats with tools. In the last `long` of the steps, one of eight
+    has rows of 2,048 or 4,096. Short rows cost less, because attention does.
     """
 
     steps: int
-    level: float = 0.635
-    long: float = 0.05
+    level: float = 0.3
+    long: float = 0.6
     tokens: int = 8192
 
     def rate(self, step: int) -> float:
@@ -61,8 +64,8 @@ class Plan:
 
     def length(self, step: int) -> int:
         """The tokens in a row of this step."""
-        if step >= self.steps * (1 - self.long):
-            return (2048, 4096)[step % 2]
+        if step % 8 == 0 and step >= self.steps * (1 - self.long):
+            return (2048, 4096)[step // 8 % 2]
         return (256, 1024)[step % 2]
 
 
@@ -198,6 +201,9 @@ def train(rank: int, args: argparse.Namespace, meeting: str) -> None:
     tokenizer = Tokenizer.from_file(str(args.out / "tokenizer.json"))
     plan, shape, encoder = Plan(args.steps), Shape(), Encoder(tokenizer)
     model = Qwen3(shape)
+    if args.compile:
+        for layer in model.model.layers:
+            layer.compile(dynamic=True)
     steppers = optimizers(model, args.rate)
     checkpoint, first, seconds = args.out / "checkpoint.pt", 0, 0.0
     if checkpoint.exists():
@@ -206,6 +212,8 @@ def train(rank: int, args: argparse.Namespace, meeting: str) -> None:
         for stepper, values in zip(steppers, state["steppers"], strict=True):
             stepper.load_state_dict(values)
         first, seconds = state["step"], state["seconds"]
+    elif args.begin:
+        model.load_state_dict(load_file(args.begin / "model.safetensors"))
     began = time.monotonic() - seconds
     log = Log(args.out / "log.jsonl")
     for step in range(first, args.steps):
@@ -246,12 +254,17 @@ def train(rank: int, args: argparse.Namespace, meeting: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--begin", type=Path, help="the folder whose weights are the first ones")
+    parser.add_argument("--compile", action="store_true", help="faster; needs a C++ compiler")
     parser.add_argument("--steps", type=int, default=2_600)
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=11)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    if not (args.out / "tokenizer.json").exists():
+    if args.begin:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(args.begin / name, args.out)
+    elif not (args.out / "tokenizer.json").exists():
         save(learn(), args.out)
     with TemporaryDirectory() as folder:
         multiprocessing.spawn(train, (args, f"{folder}/meeting"), PROCESSES)
