@@ -10,6 +10,7 @@ own. Counting all targets takes some minutes.
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache, partial
 from itertools import groupby
 from statistics import median
 
@@ -54,19 +55,36 @@ def typical(rows: Iterable[Measured]) -> float:
 
 
 def counted(rows: Sequence[Measured], tau: float) -> Iterator[Row]:
-    """Count the passes of each row; `tau` is assumed for a whole block where none is published."""
+    """Count the passes of each row; `tau` is assumed for a whole block where none is published.
+
+    Rows of one pair share its graphs, so each is traced once for all chips.
+    """
 
     def key(one: Measured) -> tuple[str, int, int]:
         return one.target, one.bits, one.draft_bits
 
     for _, some in groupby(sorted(rows, key=key), key=key):
         each = list(some)
-        pair = TracedPair(each[0].pair, Kernels(), each[0].draft_bits)
+        passes = TracedOnce(TracedPair(each[0].pair, Kernels(), each[0].draft_bits))
         for one in each:
-            yield row_of(one, pair, tau)
+            yield row_of(one, passes, tau)
 
 
-def row_of(one: Measured, pair: TracedPair, tau: float) -> Row:
+class TracedOnce:
+    """The passes of a pair, each traced once."""
+
+    def __init__(self, pair: TracedPair):
+        self.step = cache(pair.step)
+        self.draft = cache(pair.draft)
+        self.verify = cache(partial(verify_of, pair))
+
+
+def verify_of(pair: TracedPair, depth: int, rows: int) -> Graph:
+    """A verify pass and the commit of a usual round."""
+    return pair.verify(depth, rows, kept=range(min(rows, TAPS)))
+
+
+def row_of(one: Measured, pair: TracedOnce, tau: float) -> Row:
     """The points of one row."""
 
     def count(graph: Graph) -> Tally:
@@ -82,8 +100,7 @@ def row_of(one: Measured, pair: TracedPair, tau: float) -> Row:
     if not one.drafted:
         return Row(one, step, None, 0.0)
     tokens = one.tau or committed(chance_of(tau, BLOCK), one.rows)
-    verify = pair.verify(one.context, one.rows, kept=range(min(one.rows, TAPS)))
-    passes = (count(pair.draft(one.context)), count(verify))
+    passes = (count(pair.draft(one.context)), count(pair.verify(one.context, one.rows)))
     used = bool(one.tau) and not one.unfitted and not one.held_out
     slow = one.engine in SLOW
     return Row(one, step, Point(one.chip, ROUND, tokens / one.drafted, passes, slow, used), tokens)

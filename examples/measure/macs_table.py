@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ledger.forecast import chips, forecast
+from ledger.forecast import chips, forecast, passes_of
 from ledger.passes import TracedPair
 from ledger.published import PAIRS
 
@@ -96,7 +96,7 @@ def forecast_of(chip_name: str, model: str) -> str | None:
     if chip is None or pair is None:
         return None
     bits = chosen_bits(None, target_quantised=pair.mode != "none")
-    (one,) = forecast(TracedPair(pair, Kernels(), bits), chip, (DEPTH,), TAU)
+    one = forecast(passes_of(TracedPair(pair, Kernels(), bits), DEPTH), chip, TAU)
     return f"{one.plain:.0f} → {one.drafted:.0f}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from forecast import table
+from forecast import main, table, traced
 from forecast_errors import Row, Table, points_of
 from ledger.fit import ROUND, STEP, Point, fit, forecast_of
 from ledger.forecast import (
@@ -21,15 +21,16 @@ from ledger.forecast import (
     forecast,
     gpu_of,
     gpu_seconds,
+    passes_of,
     round_seconds,
 )
 from ledger.measured import Measured, load
 from ledger.passes import TracedPair
 from ledger.published import of_folders
-from ledger.tally import MATRIX, MOVE, VECTOR, Tally, Work
+from ledger.tally import MATRIX, MOVE, VECTOR, Tally, Work, tally
 from ledger.trace import trace
 
-from dflash_mlx.errors import UsageError
+from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels.dispatch import Kernels
 
@@ -46,8 +47,9 @@ def test_every_number_has_a_source() -> None:
 
 
 def test_a_chip_that_nothing_is_known_of() -> None:
-    """Names are found in any case; others are refused with those that are known."""
-    assert chip_named("m4 max").name == "M4 Max"
+    """Names are found in any case and as macOS says them; others are refused with the known."""
+    for name in ("m4 max", "Apple M4 Max", "M4Max"):
+        assert chip_named(name).name == "M4 Max"
     with pytest.raises(UsageError, match="M9") as caught:
         chip_named("M9")
     assert "M5 Max" in caught.value.hint
@@ -76,6 +78,21 @@ def test_a_product_takes_its_bytes_its_rows_or_its_tiles() -> None:
     assert seconds(33) == pytest.approx(2 * tile, rel=0.05)
 
 
+def test_an_expert_that_several_rows_chose_is_read_once() -> None:
+    """16 rows of a mixture move the experts that they are expected to choose, not one a row."""
+    packed, scale = mx.zeros((4, 512, 64), mx.uint32), mx.zeros((4, 512, 8), mx.bfloat16)
+    chosen = mx.zeros((16,), mx.uint32)
+
+    def product(x: mx.array, w: mx.array, s: mx.array, b: mx.array) -> list[mx.array]:
+        return [mx.gather_qmm(x, w, s, b, None, chosen, True, 64, 4, sorted_indices=True)]
+
+    graph = trace(product, [mx.zeros((16, 1, 512), mx.bfloat16), packed, scale, scale])
+    expert, rows = 512 * 512 * 4.5 / 8, 2 * 16 * 2 * 512
+    work = max((work for work, _ in tally(graph, CHIP.gpu).works), key=lambda one: one.flops)
+    assert work.kind == VECTOR
+    assert work.moved == pytest.approx(4 * (1 - 0.75**16) * expert + rows, rel=0.01)
+
+
 def test_tokens_of_narrower_rounds() -> None:
     """Drafts are kept one by one with the chance that gives the whole block its tokens."""
     assert committed(chance_of(5.0, 16), 16) == pytest.approx(5.0)
@@ -91,19 +108,39 @@ def test_a_forecast_follows_the_chip() -> None:
     pair = TracedPair(of_folders("bundled", bundled("target"), bundled("draft")), Kernels())
     slow = replace(chip_named("M1"), dispatch=0.0, host=0.0, sync=0.0, vector=1e20, matrix=1e20)
     fast = replace(slow, bandwidth=2 * slow.bandwidth)
-    (one,), (two,) = (forecast(pair, chip, [64], 5.0) for chip in (slow, fast))
+    passes = passes_of(pair, 64)
+    one, two = (forecast(passes, chip, 5.0) for chip in (slow, fast))
     assert two.plain == pytest.approx(2 * one.plain)
     assert two.drafted == pytest.approx(2 * one.drafted)
     waits = replace(fast, sync=1.0)
-    assert round_seconds(pair.draft(64), pair.verify(64, 4), waits) > 1.0
+    assert round_seconds(passes.draft, passes.verifies[4], waits) > 1.0
 
 
 def test_the_script_says_that_it_is_a_forecast() -> None:
-    """In the first line, and the page of the guide is what it prints."""
+    """In the first line, above a line for each context."""
     target, draft = Path(PAIR[1]), Path(PAIR[3])
-    lines = list(table([of_folders("tiny", target, draft)], "m1", 4.0))
+    passes = traced([of_folders("tiny", target, draft)], 4.0)
+    lines = list(table(passes, chip_named("M1"), 4.0))
     assert lines[0] == "Forecast for M1, 4 tokens a whole block. Nobody measured it."
     assert [line.split(" | ")[1] for line in lines[2:]] == ["1,024", "8,192"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["M9"], "nothing is known of a chip 'M9'"),
+        (["--tau", "99", "--folders", PAIR[1], PAIR[3]], "cannot commit 99 tokens"),
+        (["--folders", "/nowhere", PAIR[3]], "no config.json"),
+    ],
+)
+def test_the_script_counts_nothing_for_a_wrong_option(
+    asked: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error comes before the minutes that counting takes."""
+    monkeypatch.setattr("sys.argv", ["forecast.py", *asked])
+    monkeypatch.setattr("forecast.passes_of", None)
+    with pytest.raises(DFlashError, match=said):
+        main()
 
 
 def some_points() -> list[Point]:

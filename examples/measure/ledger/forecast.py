@@ -8,7 +8,7 @@ only.
 """
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -68,6 +68,16 @@ def gpu_of(name: str) -> Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Passes:
+    """What a forecast counts after `depth` tokens; the last of `verifies`, by rows, is a block."""
+
+    depth: int
+    step: Graph
+    draft: Graph
+    verifies: Mapping[int, Graph]
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """Tokens per second after `depth` tokens: of decode steps, and of the best chain of `rows`."""
 
@@ -108,34 +118,43 @@ def chips(factors: Factors | None = None) -> tuple[Chip, ...]:
 
 
 def chip_named(name: str) -> Chip:
-    """A chip by its name in any case; UsageError if it is unknown."""
+    """A chip by its name in any case, also as in "Apple M4 Max" and "m4max".
+
+    UsageError if it is unknown.
+    """
+
+    def letters(one: str) -> str:
+        return "".join(one.lower().split()).removeprefix("apple")
+
     for chip in chips():
-        if chip.name.lower() == name.lower():
+        if letters(chip.name) == letters(name):
             return chip
     known = ", ".join(chip.name for chip in chips())
     raise UsageError(f"nothing is known of a chip '{name}'.", hint=f"known are {known}")
 
 
-def forecast(
-    pair: TracedPair, chip: Chip, depths: Sequence[int], tokens: float
-) -> Iterator[Forecast]:
-    """Yield a forecast for each depth; `tokens` is the acceptance length with whole blocks.
-
-    The acceptance length of narrower rounds assumes that each draft is accepted with one
-    probability.
-    """
+def passes_of(pair: TracedPair, depth: int) -> Passes:
+    """Trace the passes of a pair with MLX's own kernels, once for all chips."""
     pair.target.kernels = Kernels()
     block = pair.drafter.config.block_size
-    chance = chance_of(tokens, block)
     widths = [rows for rows in WIDTHS if rows < block] + [block]
-    for depth in depths:
-        step, draft = pair.step(depth), pair.draft(depth)
-        plain = 1 / step_of(tally(step, chip.gpu), chip)
-        rates: dict[float, int] = {}
-        for rows in widths:
-            verify = pair.verify(depth, rows, kept=range(min(rows, TAPS)))
-            rates[committed(chance, rows) / round_seconds(draft, verify, chip)] = rows
-        yield Forecast(depth, plain, max(rates), rates[max(rates)])
+    verifies = {rows: pair.verify(depth, rows, kept=range(min(rows, TAPS))) for rows in widths}
+    return Passes(depth, pair.step(depth), pair.draft(depth), verifies)
+
+
+def forecast(passes: Passes, chip: Chip, tokens: float) -> Forecast:
+    """The forecast of passes on a chip; `tokens` is the acceptance length with whole blocks.
+
+    The acceptance length of narrower rounds assumes that each draft is accepted with one
+    probability. UsageError if no whole block commits so many tokens.
+    """
+    chance = chance_of(tokens, max(passes.verifies))
+    plain = 1 / step_of(tally(passes.step, chip.gpu), chip)
+    rates = {
+        committed(chance, rows) / round_seconds(passes.draft, verify, chip): rows
+        for rows, verify in passes.verifies.items()
+    }
+    return Forecast(passes.depth, plain, max(rates), rates[max(rates)])
 
 
 def round_seconds(draft: Graph, verify: Graph, chip: Chip) -> float:

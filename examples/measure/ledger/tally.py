@@ -53,17 +53,15 @@ def tally(graph: Graph, chip: Chip) -> Tally:
 
 
 def work_of(cost: Cost, graph: Graph, chip: Chip) -> Work:
-    """The work of one operation. Rows that share no read of a matrix find it in the chip's cache,
-    so it counts once; experts are read as the ledger counts them.
+    """The work of one operation. Rows that share no read of a matrix or of an expert find it in the
+    chip's cache, so it counts once.
     """
     op, arrays = cost.op, graph.arrays
     if cost.copied or not op.inputs or op.name not in (*PRODUCTS, *EXPERTS):
         return Work(MOVE, cost.read + cost.written)
     (inputs, _), size = sides(op, arrays), arrays[op.outputs[0]].size
-    if op.name in EXPERTS:
-        return Work(VECTOR, cost.read + cost.written, 2 * size * inputs)
     once = cost.read - cost.again + cost.written
-    if as_vectors(op, arrays, chip):
+    if op.name in EXPERTS or as_vectors(op, arrays, chip):
         return Work(VECTOR, once, 2 * size * inputs)
     rows = rows_of(op, arrays)
     return Work(MATRIX, once, 2 * size // rows * ceil(rows / MATRIX_TILE) * MATRIX_TILE * inputs)
