@@ -2,7 +2,7 @@
 
 Their code is traced where it lies; nothing of it is copied. Example, with the packages fetched by
 `.venv-uv/bin/uv pip install --no-deps --target runs/zlab dflash==0.1.0` and
-`.venv-uv/bin/uv pip install --no-deps --target runs/dspark mlx-dspark==0.20.3`:
+`.venv-uv/bin/uv pip install --target runs/dspark mlx-dspark==0.20.3`, which needs mlx-vlm:
 `.venv/bin/python examples/measure/ledger_others.py zlab=runs/zlab dspark=runs/dspark`
 """
 
@@ -39,7 +39,7 @@ is a time. A round is the greedy draft of a block, its verify, and the commit of
 drafters are bfloat16. No kernels but those of MLX and mlx-lm run, except in "ours, kernels on".
 What the host waits between the passes is not counted. "stock" is one pass of mlx-lm over as many
 rows, which drafts nothing. Matrices "read again" are those that MLX reads once for every few
-rows. mlx-dspark takes no targets of mlx-lm with sliding windows."""
+rows, on an M4. mlx-dspark takes no targets of mlx-lm with sliding windows."""
 HEAD = (
     "| context | by | pass | dispatches | read MB | read again MB | written MB |\n"
     "|---:|:---|:---|---:|---:|---:|---:|"

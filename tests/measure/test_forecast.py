@@ -183,6 +183,17 @@ def test_a_point_that_is_held_out_does_not_change_a_fit() -> None:
     assert astuple(moved) != pytest.approx(astuple(TRUE), rel=0.1)
 
 
+def test_an_outlier_does_not_rule_a_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point of thrice the time among 24 that agree; with plain squares it would."""
+    points = list(measured_by(some_points(), TRUE))
+    points.append(replace(points[0], measured=3 * points[0].measured))
+    found = fit(points, START)
+    assert found.share == pytest.approx(TRUE.share, rel=0.05)
+    assert found.gap == pytest.approx(TRUE.gap, rel=0.2)
+    monkeypatch.setattr("ledger.fit.softened", lambda errors: errors)
+    assert fit(points, START).gap > 1.5 * TRUE.gap
+
+
 def row(plain: float, drafted: float, more: int, held_out: bool = False) -> Row:
     """A measured row whose verify takes `more` times the bytes of a step; 4 tokens a round."""
     of = Measured("M4 Max", "Qwen3-4B", 4, "a source", "an engine", plain, drafted, 16, 4.0)

@@ -1,4 +1,4 @@
-"""Fits the factors of a forecast to measured times by least squares of log errors."""
+"""Fits the factors of a forecast to measured times: least squares of log errors, outliers less."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -21,6 +21,7 @@ RANGES = {
     "slow": (50.0, 100_000.0),
 }
 STEPS, NUDGE, DAMPED = 60, 1e-4, 1e-4
+FAR = 0.1  # log errors from which a point counts by its error, not by its square
 Numbers = NDArray[np.floating]
 
 
@@ -59,14 +60,20 @@ def log_errors(points: Iterable[Point], factors: Factors) -> Numbers:
     return np.log(np.array(ratios))
 
 
+def softened(errors: Numbers) -> Numbers:
+    """Errors whose squares grow only linearly beyond FAR, so that no outlier rules a fit."""
+    grown = np.sqrt(1 + (errors / FAR) ** 2) - 1
+    return np.sign(errors) * FAR * np.sqrt(2 * grown)
+
+
 def fit(points: Sequence[Point], start: Factors) -> Factors:
-    """The factors within RANGES that make the squares of the used points' log errors least."""
+    """The factors within RANGES that make the squares of the used points' errors least, softened."""
     used = [one for one in points if one.used]
     names = [field.name for field in fields(Factors)]
     low, high = (np.log([RANGES[name][end] for name in names]) for end in (0, 1))
 
     def errors(at: Numbers) -> Numbers:
-        return log_errors(used, Factors(*map(float, np.exp(at))))
+        return softened(log_errors(used, Factors(*map(float, np.exp(at)))))
 
     at = np.clip(np.log(astuple(start)), low, high)
     for _ in range(STEPS):
