@@ -229,13 +229,14 @@ def report(
 
 
 def main() -> None:
+    measured, products, left = load()
+    targets = sorted({one.target for one in measured})
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--target", help="only this target's rows")
+    parser.add_argument("--target", choices=targets, help="only this target's rows")
     parser.add_argument("--fit", action="store_true", help="fit the factors and print them")
     asked = parser.parse_args()
-    measured, products, left = load()
     chosen = [one for one in measured if asked.target in (None, one.target)]
     rows = list(counted(chosen, typical(measured)))
     factors = fitted()

@@ -67,7 +67,7 @@ def softened(errors: Numbers) -> Numbers:
 
 
 def fit(points: Sequence[Point], start: Factors) -> Factors:
-    """The factors within RANGES that make the squares of the used points' errors least, softened."""
+    """The factors within RANGES that make the squares of the used points' softened errors least."""
     used = [one for one in points if one.used]
     names = [field.name for field in fields(Factors)]
     low, high = (np.log([RANGES[name][end] for name in names]) for end in (0, 1))
