@@ -235,7 +235,7 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
         if model_options.kv_bits:
             check_kv_bits(checkpoint)
         draft = None
-        if names.draft is not None:
+        if names.draft is not None and not names.own_head:  # which is in the target's files
             draft = resolve.fetch(names.draft, download_progress(spinner, label, out))
     return names.target_label, checkpoint.path, draft
 
@@ -297,7 +297,7 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
 
         names = names_with(pair, model_options.draft, no_draft=model_options.no_draft)
         folder = None
-        if names.draft is not None:
+        if names.draft is not None and not names.own_head:
             folder = resolve.fetch(names.draft, download_progress(spinner, label, out))
     check_memory(pair.target.path, folder, names.target_label, model_options, out)
     with Spinner(out, label) as spinner:

@@ -87,7 +87,8 @@ class ModelOptions:
             "--draft",
             "-d",
             metavar="ID",
-            help="Drafter: a Hub id, a folder, or lookup. [the target's known one, else lookup]",
+            help="Drafter: a Hub id, a folder, mtp (the target's own head) or lookup. "
+            "[the target's known one, else lookup]",
             panel="Model",
         ),
     ] = None

@@ -21,6 +21,7 @@ from .distributed.group import World
 from .distributed.leader import LeaderPrefixCache, LeaderTarget, load_leader
 from .drafters.base import Drafter
 from .drafters.load import check_drafter, load_drafter
+from .drafters.mtp.tensors import require_head
 from .drafters.ngram import BLOCK, NgramDrafter
 from .engine.engine import Engine
 from .engine.prefix_cache.disk import DiskCache, Labels, cache_root, pair_key
@@ -165,9 +166,10 @@ def load(
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
-    draft: a DFlash drafter, an EAGLE-3 head or a small model with the target's vocabulary; None for
-    the target's known drafter. If none is known, or with "lookup", drafts are copied from earlier
-    text. lookup: copy drafts beside a drafter too, where the mode auto expects more of the copies.
+    draft: a DFlash drafter, an EAGLE-3 head, an MTP head ("mtp": in the target's own folder) or a
+    small model with the target's vocabulary; None for the target's known drafter. If none is known,
+    or with "lookup", drafts are copied from earlier text. lookup: copy drafts beside a drafter too,
+    where the mode auto expects more of the copies.
     no_draft: load the target alone, for plain decoding. draft_bits: 4 or 8 quantises the drafter in
     memory, 0 leaves it as published; None is 8 for a quantised target and 0 for others. kv_bits: 8
     or 4 quantises the target's KV cache where mlx-lm can; not the drafter's, which is small. Tokens
@@ -255,10 +257,16 @@ def load_target(
 
 
 def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoint | None:
-    """The drafter's checkpoint, downloaded if necessary; None for a drafter without one."""
+    """The drafter's checkpoint, downloaded if necessary; None for a drafter without one.
+
+    Raises DFlashError if the target's own head is wanted, and it has none.
+    """
     if names.draft is None:
         return None
-    return resolve.open_checkpoint(names.draft, names.draft_label or "", on_download)
+    checkpoint = resolve.open_checkpoint(names.draft, names.draft_label or "", on_download)
+    if names.own_head:
+        require_head(checkpoint)
+    return checkpoint
 
 
 def check_world(world: World | None, *, exact: bool, cache_disk: int, kv_bits: int | None) -> None:

@@ -437,6 +437,8 @@ def useless_drafter(pair: "Pair") -> str:
     assert pair.drafter is not None
     record = pair.engine.scheduler.draft_record
     causes = [f"the drafter {pair.draft_label} was made for another target or chat template"]
+    if cause := pair.drafter.suspect():
+        causes = [cause]
     if bits := bits_of(pair.drafter.model):
         causes.append(f"its {bits} bits are too few (--draft-bits none keeps all)")
     if has_float16(pair.drafter.model):

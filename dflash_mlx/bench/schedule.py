@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
+from dflash_mlx.drafters.mtp.drafter import MTPDrafter
 from dflash_mlx.drafters.small_model import SmallModelDrafter
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.hub.resolve import LOOKUP
+from dflash_mlx.hub.resolve import LOOKUP, MTP
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
 
@@ -307,9 +308,14 @@ DFLASH = "dflash"
 EAGLE3 = "eagle3"
 MODEL = "model"
 NONE = "none"
-KNOWN = "use dflash, dflash:ID, eagle3:ID, eagle3-60:ID, model:ID, lookup or none"
+KNOWN = "use dflash, dflash:ID, eagle3:ID, eagle3-60:ID, mtp, mtp:ID, model:ID, lookup or none"
 MAX_ROWS = WIDTHS["ddtree"][2] + 1
-MODEL_KINDS = {MODEL: "a language model", DFLASH: "a DFlash drafter", EAGLE3: "an EAGLE-3 head"}
+MODEL_KINDS = {
+    MODEL: "a language model",
+    DFLASH: "a DFlash drafter",
+    EAGLE3: "an EAGLE-3 head",
+    MTP: "an MTP head",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +338,7 @@ class Source:
     @property
     def draft(self) -> str | None:
         """The argument `draft` for `with_drafter`."""
-        return LOOKUP if self.kind == LOOKUP else self.name
+        return self.kind if self.kind in (LOOKUP, MTP) and self.name is None else self.name
 
     @property
     def no_draft(self) -> bool:
@@ -375,7 +381,7 @@ class Source:
 
 
 def drafter_kind(pair: Pair) -> str:
-    kinds = {SmallModelDrafter: MODEL, EagleDrafter: EAGLE3}
+    kinds = {SmallModelDrafter: MODEL, EagleDrafter: EAGLE3, MTPDrafter: MTP}
     return kinds.get(type(pair.drafter), DFLASH)
 
 

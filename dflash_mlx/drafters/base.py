@@ -1,7 +1,7 @@
 """The interface of drafters and of their caches, as the engine uses them.
 
-A DFlash drafter and an EAGLE-3 head read the target's hidden states, a small model reads the
-tokens, and prompt lookup copies them without a model.
+A DFlash drafter, an EAGLE-3 head and an MTP head read the target's hidden states, a small model
+reads the tokens, and prompt lookup copies them without a model.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class Drafter(Protocol):
     model: its `nn.Module`; None if it drafts on the host only. The module may be a part of the
     target's own checkpoint. config: measured costs are stored under it and the weights. block_size:
     rows of a block, anchor included, unless a request sets another number. taps: the target's
-    layers whose outputs it reads.
+    layers whose outputs it reads, as `Target.tap` numbers them.
     """
 
     model: Any
@@ -83,3 +83,10 @@ class Drafter(Protocol):
     def draft(self, caches: Sequence[Any], anchors: Sequence[int], width: int) -> list[DraftBlock]:
         """A block of `width` rows after each anchor; evaluates nothing."""
         ...
+
+    def suspect(self) -> str | None:
+        """The likely cause if the target accepts nothing, where the drafter has seen signs of it.
+
+        A part of a sentence. None if it has seen none.
+        """
+        return None

@@ -11,6 +11,7 @@ from . import small_model
 from .base import Drafter
 from .dflash import load as dflash
 from .eagle3 import load as eagle3
+from .mtp import load as mtp
 
 
 class DrafterKind(Protocol):
@@ -44,8 +45,9 @@ class DrafterKind(Protocol):
         ...
 
 
-# In this order: the last one takes every checkpoint that the others do not.
-KINDS: tuple[DrafterKind, ...] = (eagle3, dflash, small_model)
+# In this order: the first one goes by tensors, which the config need not name; the last one takes
+# every checkpoint that the others do not.
+KINDS: tuple[DrafterKind, ...] = (mtp, eagle3, dflash, small_model)
 
 
 def kind_of(checkpoint: Checkpoint, target: Checkpoint) -> DrafterKind:

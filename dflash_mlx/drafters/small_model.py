@@ -5,7 +5,6 @@ and one sequence after another. The rows of accepted drafts stay in its cache.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import mlx.core as mx
@@ -16,6 +15,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
 from dflash_mlx.chat.template import load_tokenizer
 from dflash_mlx.drafters.base import Drafter
+from dflash_mlx.drafters.chain import ChainBlock
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.kernels.dispatch import Kernels
@@ -24,8 +24,7 @@ from dflash_mlx.models.memory import cache_bytes
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.precision import quantise
 from dflash_mlx.models.target import Target, target_config
-from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, TopTokens
-from dflash_mlx.speculation.sampling import Shaper
+from dflash_mlx.speculation.drafts import DraftBlock
 
 BLOCK = 6  # rows: five drafts, each a pass of the model, after the anchor
 WAITING = 128  # unread committed tokens; they are read when there are this many
@@ -98,7 +97,7 @@ class SmallModelDrafter(Drafter):
         self, caches: Sequence["ModelCache"], anchors: Sequence[int], width: int
     ) -> list[DraftBlock]:
         pairs = zip(caches, anchors, strict=True)
-        return [ModelBlock(cache, anchor, width - 1) for cache, anchor in pairs]
+        return [ChainBlock(cache, anchor, width - 1) for cache, anchor in pairs]
 
 
 class ModelCache:
@@ -202,40 +201,3 @@ class ModelCache:
         if missing > 0:  # the models' vocabularies are padded to different sizes
             return mx.pad(output.logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
         return output.logits[:, : self.source.vocab_size]
-
-
-class ModelBlock:
-    """The positions after one anchor; a `DraftBlock` that runs the model on demand."""
-
-    def __init__(self, cache: ModelCache, anchor: int, positions: int):
-        self._cache = cache
-        self._anchor = anchor
-        self._positions = positions
-
-    @cached_property
-    def _greedy(self) -> tuple[mx.array, mx.array]:
-        def choose(logits: mx.array) -> mx.array:
-            return mx.argmax(logits, axis=-1)
-
-        return self._cache.chain(self._anchor, self._positions, choose)
-
-    def greedy(self, kernels: Kernels | None = None) -> Draft:
-        return Draft(self._greedy[0])
-
-    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
-        """Drafts drawn at the shaper's temperature and filters; penalties do not apply."""
-        keys = iter(mx.random.split(key, self._positions))
-
-        def choose(logits: mx.array) -> mx.array:
-            return mx.random.categorical(shaper.shape(logits), key=next(keys))
-
-        tokens, logits = self._cache.chain(self._anchor, self._positions, choose)
-        return Draft(tokens, mx.softmax(shaper.shape(logits), axis=-1))
-
-    def confidence(self) -> Callable[[], np.ndarray]:
-        """The largest probability at each position of the greedy drafts."""
-        return Independent(self._greedy[1]).confidence()
-
-    def top_tokens(self, count: int) -> TopTokens:
-        """The likeliest tokens of each position, as if it did not depend on the others."""
-        return Independent(self._greedy[1]).top_tokens(count)

@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten
 from dflash_mlx.cpu.modules import use_cpu_modules
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.models.precision import quantise
+from dflash_mlx.models.precision import float_type, quantise
 
 # Tensors of some exports that drafting does not read: the inverse of d2t, and copies of tensors of
 # the target.
@@ -54,11 +54,12 @@ def checked_distances(d2t: mx.array, vocab_size: int, path: Path) -> mx.array:
 def load_weights(model: nn.Module, weights: dict[str, mx.array], bits: int) -> None:
     """Load weights into a drafter's model, in one dtype, and quantise it unless `bits` is 0.
 
-    The dtype is that of `fc.weight`.
+    The dtype is that of `fc`, unless its quantisation takes any.
     """
     model.load_weights(list(weights.items()))
     # A norm or a mask row in float32 would make everything after it float32.
-    model.set_dtype(weights["fc.weight"].dtype)
+    if (kind := float_type(model["fc"])) is not None:
+        model.set_dtype(kind)
     quantise(model, bits)
     use_cpu_modules(model)
     model.eval()

@@ -76,16 +76,31 @@ class Checkpoint:
         """The header of each tensor by its name. Raises DFlashError as `weight_files`."""
         return {name: header for file in self._headers.values() for name, header in file.items()}
 
+    def headers(self, pattern: str) -> dict[Path, dict[str, TensorHeader]]:
+        """The headers by file, of the files whose names match `pattern`; empty if there are none.
+
+        Raises DFlashError if one is damaged.
+        """
+        files = sorted(self.path.glob(pattern))
+        for file in files:
+            if file not in self._known:
+                self._known[file] = tensor_headers(file)
+        return {file: self._known[file] for file in files}
+
+    @cached_property
+    def _known(self) -> dict[Path, dict[str, TensorHeader]]:
+        return {}
+
     @cached_property
     def _headers(self) -> dict[Path, dict[str, TensorHeader]]:
         pattern = "model*.safetensors" if self.format == "language model" else "*.safetensors"
-        files = sorted(self.path.glob(pattern))
-        if not files:
+        headers = self.headers(pattern)
+        if not headers:
             raise DFlashError(
                 f"there are no weights ({pattern}) in '{self.path}'.",
                 hint="download the model again",
             )
-        return {file: tensor_headers(file) for file in files}
+        return headers
 
     @cached_property
     def tokenizer_config(self) -> dict[str, Any]:

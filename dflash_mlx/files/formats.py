@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-Format = Literal["dflash", "dflash2", "eagle3", "language model"]
+Format = Literal["dflash", "dflash2", "eagle3", "mtp", "language model"]
 
 V1, V2 = "DFlashDraftModel", "DFlash2DraftModel"
 ARCHITECTURES = (V1, V2)  # supported values of `architectures`
@@ -11,7 +11,12 @@ EAGLE3 = "LlamaForCausalLMEagle3"  # what most EAGLE-3 heads name as their archi
 
 
 def format_of(config: dict[str, Any]) -> Format:
-    """The format of a config.json; "dflash" also for drafters of an unknown architecture."""
+    """The format of a config.json; "dflash" also for drafters of an unknown architecture.
+
+    "mtp" is a folder with an MTP head alone. Other folders may hold one, too: their tensors tell.
+    """
+    if is_mtp(config):
+        return "mtp"
     if is_eagle(config):
         return "eagle3"
     if not is_drafter(config):
@@ -41,6 +46,11 @@ def is_eagle(config: dict[str, Any]) -> bool:
     return is_named or ("draft_vocab_size" in config and config.get("model_type") == "llama")
 
 
+def is_mtp(config: dict[str, Any]) -> bool:
+    """Whether a config.json belongs to an MTP head that mlx-vlm split from its model."""
+    return str(config.get("model_type")).endswith("_mtp")
+
+
 def is_dflash2(config: dict[str, Any]) -> bool:
     """Whether a drafter's config.json belongs to DFlash 2."""
     if config.get("speculators_model_type") == "dflash2":
@@ -60,4 +70,5 @@ def is_drafter(config: dict[str, Any]) -> bool:
         or is_assistant(config)
         or any("Draft" in name for name in architectures)
         or is_eagle(config)
+        or is_mtp(config)
     )

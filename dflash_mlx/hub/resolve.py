@@ -16,13 +16,14 @@ from .registry import did_you_mean
 
 BUNDLED = "bundled"
 LOOKUP = "lookup"  # the name of prompt lookup, a drafter without a model
+MTP = "mtp"  # the name of the MTP head in the target's own folder
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
     """The folders or Hub ids of a pair, and their labels in messages; None without a drafter.
 
-    Prompt lookup has the label `LOOKUP` and no folder.
+    Prompt lookup has the label `LOOKUP` and no folder, the target's own head the label `MTP`.
     """
 
     target: str | Path
@@ -33,6 +34,10 @@ class Names:
     @property
     def lookup(self) -> bool:
         return self.draft is None and self.draft_label == LOOKUP
+
+    @property
+    def own_head(self) -> bool:
+        return self.draft_label == MTP
 
 
 def bundled(part: str) -> Path:
@@ -72,6 +77,8 @@ def pair_names(
         return Names(source, label, None, None)
     if draft == LOOKUP:
         return Names(source, label, None, LOOKUP)
+    if draft == MTP:
+        return Names(source, label, source, MTP)
     if draft is not None:
         return Names(source, label, draft, str(draft))
     if target is None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
+from mlx_lm.models.switch_layers import SwitchLinear
 
 
 def float_type(layer: Any) -> mx.Dtype | None:
@@ -26,14 +27,14 @@ def is_quantised(model: nn.Module) -> bool:
 
 
 def quantise(drafter: nn.Module, bits: int) -> None:
-    """Quantise a drafter's linear layers in place; 0 bits leave them alone."""
+    """Quantise a drafter's linear layers and experts in place; 0 bits leave them alone."""
     if bits:
-        nn.quantize(drafter, bits=bits, class_predicate=quantisable)
+        nn.quantize(drafter, group_size=64, bits=bits, class_predicate=quantisable)
 
 
 def quantisable(path: str, module: nn.Module) -> bool:
-    """Whether a module is a linear layer whose rows divide into groups of 64."""
-    return isinstance(module, nn.Linear) and module.weight.shape[-1] % 64 == 0
+    """Whether a module is a linear layer, also of experts, with rows of whole groups of 64."""
+    return isinstance(module, nn.Linear | SwitchLinear) and module.weight.shape[-1] % 64 == 0
 
 
 def bits_of(drafter: nn.Module) -> int:

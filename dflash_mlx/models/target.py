@@ -6,6 +6,7 @@ A `Tap` stands in for a decoder layer whose output the drafter reads:
                                   |                          |
                                   +--- hidden states --------+--> joined as taps [1, S, K * Ht]
 
+The final norm's output can be read, too, as if it were one more layer.
 Taps sit on this one model instance, never on a class. They record only during `read` and
 `forward`, so mlx-lm's own code runs on the same instance unchanged.
 """
@@ -65,8 +66,15 @@ class Tap(nn.Module):
             return getattr(self["layer"], name)
 
 
-def select_rows(norm: nn.Module, wanted: Callable[[], mx.array | None]) -> None:
+def select_rows(
+    norm: nn.Module,
+    wanted: Callable[[], mx.array | None],
+    record: Callable[[mx.array], None],
+    is_tapped: Callable[[], bool],
+) -> None:
     """Let a model's final norm return only the rows whose logits are wanted (None: all).
+
+    If it is tapped, it computes and records all rows.
 
     mlx-lm's models compute the head right after this norm, for all of its rows. A prompt needs the
     logits of its last row only, and the head of a large vocabulary is expensive. Like attention
@@ -77,7 +85,11 @@ def select_rows(norm: nn.Module, wanted: Callable[[], mx.array | None]) -> None:
     def call(self: Any, x: mx.array) -> mx.array:
         """x [B, S, H] -> [B, wanted rows, H]."""
         rows = wanted()
-        return kind.__call__(self, x if rows is None else x[:, rows])
+        if not is_tapped():
+            return kind.__call__(self, x if rows is None else x[:, rows])
+        normed = kind.__call__(self, x)
+        record(normed)
+        return normed if rows is None else normed[:, rows]
 
     attention.give_class(norm, call)
 
@@ -118,7 +130,13 @@ class Target:
         self._attention = attention.Attention(lambda: self.kernels)
         layers = self._body.layers
         self.stock_attention = attention.install(layers, self._attention, self._enter)
-        select_rows(self._body.norm, lambda: self._wanted)
+        self.layers = len(layers)
+        select_rows(
+            self._body.norm,
+            lambda: self._wanted,
+            self._recorder(self.layers),
+            lambda: self.layers in self._tapped,
+        )
         self.kernels = kernels or Kernels()
         if family.project:
             project = PROJECTIONS[family.project]
@@ -129,7 +147,6 @@ class Target:
         self._wanted: mx.array | None = None  # the rows whose logits are wanted; None: all
         self._at_once = False
         self._ropes_wrapped = False
-        self.layers = len(self._body.layers)
         self.hidden_size: int = config["hidden_size"]
         # Gemma's class uses a default if config.json has no vocab_size at the top level.
         self.vocab_size: int = self._body.embed_tokens.weight.shape[0]
@@ -189,8 +206,11 @@ class Target:
         return cls(model, checkpoint, eos_ids, available(exact=exact), kv_bits=kv_bits)
 
     def tap(self, layer_ids: tuple[int, ...]) -> None:
-        """Choose the decoder layers whose outputs are read; they are joined in this order."""
-        for number in sorted(set(layer_ids) - set(self._tapped)):
+        """Choose the decoder layers whose outputs are read; they are joined in this order.
+
+        The number of layers stands for the final norm.
+        """
+        for number in sorted(set(layer_ids) - {*self._tapped, self.layers}):
             self._body.layers[number] = Tap(self._body.layers[number], self._recorder(number))
         self._tapped = tuple(layer_ids)
 

@@ -14,7 +14,8 @@ import tiny
 from engines import alone, request_of, together
 
 from dflash_mlx.bench.runner import measure
-from dflash_mlx.drafters.small_model import BLOCK, ModelBlock, ModelCache, SmallModelDrafter
+from dflash_mlx.drafters.chain import ChainBlock
+from dflash_mlx.drafters.small_model import BLOCK, ModelCache, SmallModelDrafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
@@ -82,7 +83,7 @@ def drafter_of(family: str = "qwen3", vocab_size: int | None = None, **changes: 
 
 def drafts_of(cache: ModelCache, anchor: int, count: int) -> list[int]:
     """The greedy drafts after an anchor."""
-    return np.array(ModelBlock(cache, anchor, count).greedy().tokens).tolist()
+    return np.array(ChainBlock(cache, anchor, count).greedy().tokens).tolist()
 
 
 def fresh_chain(source: SmallModelDrafter, tokens: list[int], anchor: int, count: int) -> list[int]:
@@ -157,7 +158,7 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
 def test_another_number_of_rows_in_the_vocabulary() -> None:
     """Tables are padded to other sizes: what one of the two lacks is never drafted."""
     for size in (40, 400):
-        block = ModelBlock(drafter_of(vocab_size=size).make_cache(), 3, 4)
+        block = ChainBlock(drafter_of(vocab_size=size).make_cache(), 3, 4)
         shaper = Shaper(SamplingParams(temperature=1.0), size)
         draft = block.sample(shaper, mx.random.key(1), [])
         assert draft.probabilities is not None

@@ -11,6 +11,7 @@ import pytest
 import tiny
 from eagle_heads import random_head
 from engines import alone, request_of, together
+from feature_texts import Text, check_cache
 
 from dflash_mlx.drafters.eagle3.config import EagleConfig
 from dflash_mlx.drafters.eagle3.drafter import EagleBlock, EagleCache, EagleDrafter
@@ -108,27 +109,6 @@ def test_a_draft_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatc
         test_answers_of_the_authors_code(golden, "tree", monkeypatch)
 
 
-class Text:
-    """A random text whose taps depend on place and token, as a target's do."""
-
-    def __init__(self, source: EagleDrafter, width: int, seed: int = 1):
-        key = mx.random.split(mx.random.key(seed))
-        self.by_place = mx.random.normal((400, width), key=key[0])
-        self.by_token = mx.random.normal((tiny.VOCAB, width), key=key[1])
-        self.source, self.tokens = source, list[int]()
-
-    def taps(self, start: int, tokens: list[int]) -> mx.array:
-        """Taps of tokens from a place on."""
-        places = self.by_place[start : start + len(tokens)]
-        return (places + self.by_token[mx.array(tokens)])[None]
-
-    def fresh(self, tokens: list[int]) -> EagleCache:
-        """A cache that has read nothing else."""
-        cache = self.source.make_cache()
-        cache.append(self.taps(0, tokens), tokens)
-        return cache
-
-
 def drafts_of(cache: EagleCache, anchor: int) -> tuple[Any, ...]:
     """The chain and the tree after an anchor."""
     block = EagleBlock(cache, anchor, 4)
@@ -136,39 +116,9 @@ def drafts_of(cache: EagleCache, anchor: int) -> tuple[Any, ...]:
     return np.array(block.greedy().tokens).tolist(), tree.tokens, tree.parents
 
 
-def check_cache() -> None:
-    """Random rounds: accepted drafts, others, cuts, copies, against a fresh cache."""
-    source = random_head(tiny.make_target("qwen3"))
-    dice, text = random.Random(5), Text(source, 3 * 32)
-    tokens = tiny.prompt_of(9)
-    cache = text.fresh(tokens)
-    for _ in range(25):
-        anchor = dice.randrange(96)
-        found = drafts_of(cache, anchor)
-        assert found == drafts_of(text.fresh(tokens), anchor)
-        for _ in range(dice.randrange(3)):  # plain steps or a verify, read together or not
-            more = [anchor, *found[0][: dice.randrange(4)]]
-            cache.append(text.taps(len(tokens), more), more)
-            tokens = tokens + more
-        what = dice.random()
-        if what < 0.3:
-            tokens = tokens[: dice.randrange(2, len(tokens) + 1)]
-            cache.rewind(len(tokens))
-        elif what < 0.5:
-            original, cache = cache, cache.fork()
-            original.append(text.taps(len(tokens), [1, 2]), [1, 2])  # is nothing to the fork
-            drafts_of(original, 3)
-        elif what < 0.7:
-            cut = dice.randrange(1, len(tokens))
-            parts = [cache.copy_rows(0, cut), cache.copy_rows(cut, len(tokens))]
-            cache = source.make_cache()
-            cache.extend(parts)
-        assert cache.offset == len(tokens)
-
-
 def test_what_is_kept_is_what_the_target_said() -> None:
     """At every round the drafts are those of a cache that read just what was committed."""
-    check_cache()
+    check_cache(random_head(tiny.make_target("qwen3")), 3 * 32, drafts_of)
 
 
 def test_features_that_stay_behind_a_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +130,7 @@ def test_features_that_stay_behind_a_cut_are_noticed(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(EagleCache, "rewind", rewind)
     with pytest.raises(AssertionError):
-        check_cache()
+        test_what_is_kept_is_what_the_target_said()
 
 
 def test_drafts_are_drawn_from_what_they_say() -> None:

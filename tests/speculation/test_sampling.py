@@ -39,10 +39,10 @@ from sampling_law import (
 )
 
 from dflash_mlx import api
+from dflash_mlx.drafters.chain import ChainBlock
 from dflash_mlx.drafters.eagle3.config import parse
 from dflash_mlx.drafters.eagle3.drafter import EagleBlock
 from dflash_mlx.drafters.eagle3.model import EagleModel
-from dflash_mlx.drafters.small_model import ModelBlock
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.round import DraftProposal
@@ -113,7 +113,7 @@ def chain_tables(drafter: str, *, deaf: bool = False) -> Tables:
     drafted = zip(rows[:-1], keys[:-1], strict=True)
     near = [0.7 * row + mx.random.normal(row.shape, key=key) for row, key in drafted]
     if drafter == "model":
-        block: Any = ModelBlock(TableChain(near, deaf=deaf), 0, len(near))  # type: ignore[arg-type]
+        block: Any = ChainBlock(TableChain(near, deaf=deaf), 0, len(near))  # type: ignore[arg-type]
     else:
         block = TableHead(TableChain(near, TableHead.ids, deaf=deaf))
     return Tables(block, rows, [3, 1, 1, 4])

@@ -11,11 +11,10 @@ from functools import cached_property
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.drafters.base import Drafter
+from dflash_mlx.drafters.feature_cache import FeatureCache
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
 from dflash_mlx.speculation.sampling import Shaper, top_ids
 from dflash_mlx.speculation.tree import Ranked
@@ -23,105 +22,23 @@ from dflash_mlx.speculation.tree import Ranked
 from .config import EagleConfig
 from .model import BoundHead, EagleModel
 
-# The cache of one sequence
 
-WAITING = 128  # committed tokens without rows; the rows are computed when there are this many
-
-
-class EagleCache:
-    """One sequence's committed rows, and the feature after each of them.
-
-    Row t of `rows` is computed from token t and the feature before it, so it depends on no later
-    token; row 0 has no feature before it and is never attended to. `_features` holds each
-    position's feature in two halves, because a `KVCache` has two arrays.
-    """
+class EagleCache(FeatureCache):
+    """One sequence's rows and features."""
 
     def __init__(self, head: BoundHead):
+        super().__init__()
         self.head = head
-        self.rows = KVCache()
-        self._features = KVCache()
-        self._taps: list[mx.array] = []
-        self._tokens: list[int] = []  # whose rows are not computed yet
 
-    @property
-    def offset(self) -> int:
-        return self.rows.offset + len(self._tokens)
+    def features(self, taps: mx.array) -> mx.array:
+        return self.head.model.features(self.head.enter(taps))
 
-    @property
-    def state(self) -> list[mx.array]:
-        self.commit_waiting()
-        arrays = [array for cache in self._caches for array in (cache.keys, cache.values)]
-        return [array for array in arrays if array is not None]
+    def write(self, tokens: list[int], features: mx.array) -> None:
+        embeddings = self.head.embed(mx.array(tokens))
+        self.head.model.midlayer.write(embeddings, features, self.rows)
 
-    @property
-    def _caches(self) -> tuple[KVCache, KVCache]:
-        return self.rows, self._features
-
-    def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Commit the next S tokens, with their taps [1, S, K * Ht]."""
-        assert taps.shape[1] == len(tokens)
-        self._taps.append(taps)
-        self._tokens += tokens
-        if len(self._tokens) >= WAITING:
-            mx.async_eval(self.state)
-
-    def commit_waiting(self) -> None:
-        """Compute the rows of all waiting tokens."""
-        if not self._tokens:
-            return
-        head = self.head
-        tokens = mx.array(self._tokens)
-        features = head.model.features(head.enter(mx.concatenate(self._taps, axis=1)))
-        before = self.last_feature() if self.rows.offset else mx.zeros_like(features[:, :1])
-        shifted = mx.concatenate([before, features[:, :-1]], axis=1)
-        head.model.midlayer.write(head.embed(tokens), shifted, self.rows)
-        low, high = mx.split(features[:, None], 2, axis=-1)
-        self._features.update_and_fetch(low, high)
-        self._taps = []
-        self._tokens = []
-
-    def last_feature(self) -> mx.array:
-        """The feature [1, 1, H] of the last token with a computed row."""
-        held = self._features
-        last = self._features.offset - 1
-        assert held.keys is not None
-        assert held.values is not None
-        parts = [part[:, 0, last : last + 1] for part in (held.keys, held.values)]
-        return mx.concatenate(parts, axis=-1)
-
-    def rewind(self, length: int) -> None:
-        """Keep the first `length` tokens; later ones that wait are never computed."""
-        kept = max(0, length - self.rows.offset)
-        if kept < len(self._tokens):
-            taps = mx.concatenate(self._taps, axis=1)[:, :kept]
-            self._taps = [taps] if kept else []
-            self._tokens = self._tokens[:kept]
-        for cache in self._caches:
-            cache.trim(max(0, cache.offset - length))
-
-    def fork(self) -> "EagleCache":
-        twin = EagleCache(self.head)
-        twin._taps = [*self._taps]
-        twin._tokens = [*self._tokens]
-        for ours, theirs in zip(self._caches, twin._caches, strict=True):
-            share_rows(ours, theirs)
-        return twin
-
-    def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
-        """The rows and the features of the tokens [start, end), as if they were two layers."""
-        self.commit_waiting()
-        return tuple(copy_rows(cache, start, end) for cache in self._caches)
-
-    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
-        self.commit_waiting()
-        for cache, *rows in zip(self._caches, *parts, strict=True):
-            append_rows(cache, rows)
-
-    def fill(self, depth: int) -> None:
-        self.commit_waiting()
-        for cache in self._caches:
-            fill_rows(cache, depth)
-        mx.eval(self.state)
+    def empty(self) -> "EagleCache":
+        return EagleCache(self.head)
 
 
 # The dynamic tree of EAGLE-2 and 3 (arXiv 2406.16858), as rankings that a tree is built from.

@@ -1,0 +1,76 @@
+"""An MTP head from its target's folder or its own: checked against the target, then loaded."""
+
+from typing import Any
+
+from mlx.utils import tree_flatten
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from dflash_mlx.drafters.weights import load_weights
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import WRONG_FILES, Checkpoint, compare_shapes
+from dflash_mlx.models.target import Target
+
+from .drafter import MTPDrafter
+from .model import LAYERS, BoundHead, MTPHead, make_head
+from .tensors import Tensors, has_head, read_head, with_whole_norms
+
+
+def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
+    """Whether a checkpoint holds an MTP head, and is not a smaller model that has one too."""
+    if checkpoint.format == "mtp":
+        return True
+    if not has_head(checkpoint):
+        return False
+    files = checkpoint.headers("*.safetensors").values()
+    is_whole = any(name.endswith("embed_tokens.weight") for names in files for name in names)
+    widths = [one.text_config.get("hidden_size") for one in (checkpoint, target)]
+    return not is_whole or widths[0] == widths[1]
+
+
+def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
+    """Raise DFlashError if there is no head, or if its tensors do not fit the target."""
+    tensors = read_head(checkpoint)
+    family = target.text_config["model_type"]
+    if family not in LAYERS:
+        raise DFlashError(
+            f"MTP heads of targets of the type '{family}' are not supported.",
+            hint=f"those of {', '.join(LAYERS)} are; or use --draft lookup",
+        )
+    shapes = {name: list(value.shape) for name, value in tensors.items()}
+    model = head_for(checkpoint, target.text_config, tensors)
+    parameters: Any = tree_flatten(model.parameters())
+    compare_shapes(checkpoint.path, {name: list(value.shape) for name, value in parameters}, shapes)
+    width = target.text_config["hidden_size"]
+    if model.config.hidden_size != width:
+        raise DFlashError(
+            f"drafter '{checkpoint.name}' expects a target with hidden size "
+            f"{model.config.hidden_size}, '{target.name}' has {width}.",
+            hint="use the head that was trained with this target",
+        )
+
+
+def load(
+    checkpoint: Checkpoint,
+    target: Target,
+    tokenizer: TokenizerWrapper | None = None,
+    *,
+    bits: int = 0,
+    trust_remote_code: bool = False,
+) -> MTPDrafter:
+    """Load a checked head; see `DrafterKind.load`. The tokenizer is not needed."""
+    tensors = read_head(checkpoint)
+    model = head_for(checkpoint, target.config, tensors)
+    load_weights(model, with_whole_norms(tensors), bits)
+    target.tap((target.layers,))
+    head = BoundHead(model, target.embed, target.head, target.head_type)
+    return MTPDrafter(head, target.layers)
+
+
+def head_for(checkpoint: Checkpoint, config: dict[str, Any], tensors: Tensors) -> MTPHead:
+    """As `make_head`; raises DFlashError for a tensor that is missing."""
+    try:
+        return make_head(config, tensors)
+    except KeyError as error:
+        raise DFlashError(
+            f"the drafter in '{checkpoint.path}' has no tensor '{error.args[0]}'.", hint=WRONG_FILES
+        ) from error

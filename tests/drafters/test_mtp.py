@@ -1,0 +1,332 @@
+"""MTP heads: the golden reference, a plain computation, exactness, what is kept of a sequence."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny
+from dflash_mlx.cli.backend.local import useless_drafter
+from engines import alone, request_of, together
+from feature_texts import Text, check_cache
+from mtp_heads import GOLDEN, random_head
+
+from dflash_mlx import api
+from dflash_mlx.drafters.chain import ChainBlock
+from dflash_mlx.drafters.mtp import tensors
+from dflash_mlx.drafters.mtp.drafter import MTPCache, MTPDrafter
+from dflash_mlx.drafters.mtp.model import BoundHead
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.models.packed import SequenceRows
+from dflash_mlx.pair import Pair, load
+
+EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
+FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
+
+
+def golden_pair() -> Pair:
+    """The golden target with the head in its own folder."""
+    return load(GOLDEN / "target", "mtp", cache_ram=0)
+
+
+@pytest.fixture(scope="module")
+def golden() -> Pair:
+    return golden_pair()
+
+
+def check_golden(pair: Pair, depth: int, prompts: range = range(4)) -> None:
+    """Tokens, drafts and the tokens of each verify are the reference's, except for the last."""
+    patch = pytest.MonkeyPatch()
+    seen: list[list[int]] = []
+    rows = Sequence.rows
+
+    def recorded(self: Sequence, anchor: mx.array, drafts: mx.array, tree: Any = None) -> Any:
+        if drafts.size:
+            seen.append(np.array(drafts).tolist())
+        return rows(self, anchor, drafts, tree)
+
+    patch.setattr(Sequence, "rows", recorded)
+    expected = EXPECTED["depths"][str(depth)]
+    try:
+        for number in prompts:
+            seen.clear()
+            prompt = EXPECTED["prompts"][number]
+            limit = EXPECTED["max_new_tokens"]
+            found = api.generate(
+                pair, prompt, mode="dflash", max_tokens=limit, block_size=depth + 1
+            )
+            assert found.tokens == EXPECTED["greedy_tokens"][number]
+            last = len(found.stats.committed) - 1
+            assert last > 5
+            assert found.stats.committed[:last] == expected["committed"][number][:last]
+            assert seen[:last] == expected["drafts"][number][:last]
+    finally:
+        patch.undo()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_drafts_of_the_reference(golden: Pair, depth: int) -> None:
+    """Which is PyTorch code from the published equations, with chains of one to three drafts."""
+    check_golden(golden, depth)
+
+
+def pre_norm(pair: Pair, patch: pytest.MonkeyPatch) -> None:
+    """The last layer's output is read instead of the final norm's."""
+    pair.target.tap((pair.target.layers - 1,))
+
+
+def swapped(pair: Pair, patch: pytest.MonkeyPatch) -> None:
+    """The hidden state comes before the embedding."""
+    assert pair.drafter is not None
+    fc = pair.drafter.model.fc
+    fc.weight = mx.concatenate(mx.split(fc.weight, 2, axis=1)[::-1], axis=1)
+
+
+def one_place(pair: Pair, patch: pytest.MonkeyPatch) -> None:
+    """All drafts have the place of the first token."""
+    assert pair.drafter is not None
+    attention = pair.drafter.model.layers[0].self_attn
+    rope = attention.rope
+    attention.rope = lambda x, offset=0: rope(x, offset=0 if x.shape[-2] == 1 else offset)
+
+
+def own_hidden_kept(pair: Pair, patch: pytest.MonkeyPatch) -> None:
+    """Rows of accepted drafts come from the head's own hidden states."""
+    said: list[mx.array] = []
+    run = BoundHead.__call__
+    chain, take = MTPCache.chain, MTPCache.take_waiting
+
+    def called(self: BoundHead, *inputs: Any) -> mx.array:
+        said.append(run(self, *inputs)[:, -1:])
+        return said[-1]
+
+    def chained(self: MTPCache, anchor: int, count: int, choose: Any) -> Any:
+        found = chain(self, anchor, count, choose)
+        del said[:-count]
+        return found
+
+    def taken(self: MTPCache) -> tuple[list[int], mx.array]:
+        first = self.rows.offset == 0
+        read, before = take(self)
+        own = [] if first else said[: len(read) - 1]
+        kept = before.shape[1] - len(own)
+        return read, mx.concatenate([before[:, :1], *own, before[:, 1:kept]], axis=1)
+
+    patch.setattr(BoundHead, "__call__", called)
+    patch.setattr(MTPCache, "chain", chained)
+    patch.setattr(MTPCache, "take_waiting", taken)
+
+
+@pytest.mark.parametrize("fault", [pre_norm, swapped, one_place, own_hidden_kept])
+def test_a_fault_is_noticed(
+    fault: Callable[[Pair, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: each way to read a head wrongly that is known from other programs."""
+    pair = golden_pair()
+    fault(pair, monkeypatch)
+    with pytest.raises(AssertionError):
+        check_golden(pair, 3, range(1))
+
+
+def test_norms_that_are_taken_as_they_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the differences from 1 are used as factors."""
+    monkeypatch.setattr(tensors, "stores_differences", lambda norms: False)
+    pair = golden_pair()
+    with pytest.raises(AssertionError):
+        check_golden(pair, 3, range(1))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_are_those_of_plain_decoding(family: str) -> None:
+    """Chains, trees and seeded samples, dense and with experts; sequences join and leave."""
+    target = tiny.make_target(family)
+    engine = Engine(target, random_head(target))
+    engine.prefill_step_size = 7
+    requests = [request_of(number) for number in range(6)]
+    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
+    wanted = [alone(engine, replace(request, **plain)) for request in requests]
+    assert together(engine, requests, random.Random(0)) == wanted
+
+
+def test_the_final_norm_is_a_tap() -> None:
+    """All rows of it, whatever logits are wanted; joined with layers; and the logits stay."""
+    target = tiny.make_target("qwen3_5")
+    tokens = mx.array([tiny.prompt_of(9)])
+    wanted = target._body(tokens)
+    logits, none = target.forward(tokens, None)
+    assert none.shape[-1] == 0
+    target.tap((target.layers, 2))
+    rows = SequenceRows(target.make_cache(), tokens[0], tape=False, last=True)
+    (found,) = target.read([rows])
+    size = target.hidden_size
+    assert tiny.apart(found.taps[..., :size], wanted) < 1e-5
+    assert tiny.apart(target._body.norm(found.taps[..., size:]), wanted) < 1e-5
+    assert tiny.apart(found.logits, logits[0, -1:]) < 1e-5
+    assert found.logits.shape[0] == 1
+
+
+def drafts_of(cache: MTPCache, anchor: int) -> list[int]:
+    return np.array(ChainBlock(cache, anchor, 4).greedy().tokens).tolist()
+
+
+def test_what_is_kept_is_what_the_target_said() -> None:
+    """At every round the drafts are those of a cache that read just what was committed."""
+    source = random_head(tiny.make_target("qwen3_5"))
+    check_cache(source, tiny.BASE["hidden_size"], drafts_of)
+
+
+def test_hidden_states_that_stay_behind_a_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a cut takes the rows back and leaves the hidden states."""
+
+    def rewind(self: MTPCache, length: int) -> None:
+        self.commit_waiting()
+        self.rows.trim(max(0, self.rows.offset - length))
+
+    monkeypatch.setattr(MTPCache, "rewind", rewind)
+    with pytest.raises(AssertionError):
+        test_what_is_kept_is_what_the_target_said()
+
+
+def test_a_prefix_comes_back_with_its_rows(golden: Pair) -> None:
+    """From the cache of prefixes: the same drafts are accepted as at first."""
+    pair = load(GOLDEN / "target", "mtp", cache_ram=1 << 26)
+    prompt = [*EXPECTED["prompts"][3], *EXPECTED["greedy_tokens"][3]]
+    found = [api.generate(pair, prompt, mode="dflash", max_tokens=20) for _ in range(2)]
+    assert found[1].stats.cached_tokens > len(prompt) // 2
+    assert found[0].tokens == found[1].tokens
+    assert found[0].stats.committed == found[1].stats.committed
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("length", [1, 7])
+def test_logits_of_a_plain_computation(family: str, length: int) -> None:
+    """By whole matrices in NumPy: the gate of attention, part of a head rotated, experts."""
+    target = tiny.make_target(family)
+    source = random_head(target)
+    tokens, anchor = tiny.prompt_of(length), 5
+    text = Text(source, tiny.BASE["hidden_size"])
+    block = ChainBlock(text.fresh(tokens), anchor, 3)
+    drafts, logits = block._greedy
+    hidden = np.array(text.taps(0, tokens))[0]
+    wanted = plain_logits(source, hidden, [*tokens, anchor, *np.array(drafts).tolist()], 3)
+    assert np.abs(np.array(logits) - wanted).max() < 2e-4
+
+
+def plain_logits(
+    source: MTPDrafter, hidden: np.ndarray, tokens: list[int], count: int
+) -> np.ndarray:
+    """Logits [count, V] of drafts; the hidden states [S, H] are of the first S tokens."""
+    model = source.model
+    layer = model.layers[0]
+    attention, config = layer.self_attn, source.config
+    dim = config.head_dim
+
+    def norm(module: Any, x: np.ndarray) -> np.ndarray:
+        scale = np.sqrt((x * x).mean(-1, keepdims=True) + config.rms_norm_eps)
+        return x / scale * np.array(module.weight)
+
+    def linear(module: Any, x: np.ndarray) -> np.ndarray:
+        return x @ np.array(module.weight).T
+
+    def mlp(gate: np.ndarray, up: np.ndarray, down: np.ndarray, x: np.ndarray) -> np.ndarray:
+        inner = gate @ x
+        return down @ (inner / (1 + np.exp(-inner)) * (up @ x))
+
+    def projections(module: Any) -> list[np.ndarray]:
+        return [np.array(module[f"{name}_proj"].weight) for name in ("gate", "up", "down")]
+
+    def experts(x: np.ndarray) -> np.ndarray:
+        if "switch_mlp" not in layer.mlp:
+            return mlp(*projections(layer.mlp), x)
+        scores = linear(layer.mlp.gate, x)
+        shares = np.exp(scores - scores.max())
+        shares /= shares.sum()
+        best = np.argsort(-shares)[: config.num_experts_per_tok]
+        weights = shares[best] / (shares[best].sum() if config.norm_topk_prob else 1)
+        each = [[part[e] for part in projections(layer.mlp.switch_mlp)] for e in best]
+        out = sum(w * mlp(*parts, x) for w, parts in zip(weights, each, strict=True))
+        share = 1 / (1 + np.exp(-linear(layer.mlp.shared_expert_gate, x)))
+        return out + share * mlp(*projections(layer.mlp.shared_expert), x)
+
+    states = list(hidden)
+    found = []
+    for _ in range(count):
+        before = np.array(states)  # state i stands beside token i + 1
+        embedded = np.array(source.head._embed(mx.array(tokens[1 : len(before) + 1])))
+        parts = [
+            norm(model.pre_fc_norm_embedding, embedded),
+            norm(model.pre_fc_norm_hidden, before),
+        ]
+        rows = linear(model.fc, np.concatenate(parts, -1))
+        x = norm(layer.input_layernorm, rows)
+        both = linear(attention.q_proj, x).reshape(len(x), -1, 2 * dim)
+        queries, gate = both[..., :dim], both[-1, :, dim:]
+        keys = linear(attention.k_proj, x).reshape(len(x), -1, dim)
+        values = linear(attention.v_proj, x).reshape(len(x), -1, dim)
+        queries = turned(norm(attention.q_norm, queries), config)
+        keys = turned(norm(attention.k_norm, keys), config)
+        mixed = []
+        for head in range(config.num_attention_heads):
+            shared = head // (config.num_attention_heads // config.num_key_value_heads)
+            scores = keys[:, shared] @ queries[-1, head] / np.sqrt(dim)
+            weights = np.exp(scores - scores.max())
+            mixed.append(weights / weights.sum() @ values[:, shared])
+        gated = np.concatenate(mixed) / (1 + np.exp(-gate.reshape(-1)))
+        out = rows[-1] + linear(attention.o_proj, gated)
+        out = out + experts(norm(layer.post_attention_layernorm, out))
+        states.append(norm(model.norm, out))
+        found.append(np.array(source.head._head(mx.array(states[-1][None].astype(np.float32))))[0])
+    return np.array(found)
+
+
+def turned(x: np.ndarray, config: Any) -> np.ndarray:
+    """Rows [S, heads, d] with their positions rotated into the first part of each head."""
+    size = int(config.head_dim * config.partial_rotary_factor)
+    half = size // 2
+    rates = config.rope_theta ** (-np.arange(half) / half)
+    angles = np.arange(len(x))[:, None, None] * rates
+    first, second = x[..., :half], x[..., half:size]
+    return np.concatenate(
+        [
+            first * np.cos(angles) - second * np.sin(angles),
+            second * np.cos(angles) + first * np.sin(angles),
+            x[..., size:],
+        ],
+        -1,
+    )
+
+
+def test_a_head_that_agrees_with_nothing_is_a_suspect(golden: Pair) -> None:
+    """After the texts that it reads; a head that was read rightly agrees often."""
+    pair = golden_pair()
+    assert isinstance(pair.drafter, MTPDrafter)
+    text = [*EXPECTED["prompts"][1], *EXPECTED["greedy_tokens"][1]]
+    api.generate(pair, text, mode="dflash", max_tokens=4)
+    agreement = pair.drafter.agreement
+    assert 24 <= agreement.compared <= 70
+    assert agreement.agreed > 0.4 * agreement.compared
+    assert pair.drafter.suspect() is None
+    wrong = golden_pair()
+    assert wrong.drafter is not None
+    fc = wrong.drafter.model.fc
+    fc.weight = mx.random.normal(fc.weight.shape, key=mx.random.key(1))
+    api.generate(wrong, text, mode="dflash", max_tokens=4)
+    assert "its tensors are not what they seem: it agrees with" in (wrong.drafter.suspect() or "")
+    assert "its tensors are not what they seem" in useless_drafter(wrong)
+    assert "not what they seem" not in useless_drafter(pair)
+
+
+def test_comparing_stops() -> None:
+    """A head is compared with the first texts only, and with the ends of long ones."""
+    source = random_head(tiny.make_target("qwen3_5"))
+    text = Text(source, tiny.BASE["hidden_size"])
+    for _ in range(6):
+        cache = text.fresh(tiny.prompt_of(200))
+        drafts_of(cache, 3)
+        source.agreement.settle()
+    assert 256 <= source.agreement.compared < 256 + 64
