@@ -20,6 +20,7 @@ SOURCES: dict[str, tuple[Any, Any]] = {  # target and drafter, as `load` has the
     "lookup": (None, "lookup"),
     "model": (None, bundled("target")),
     "eagle3": (EAGLE / "target", EAGLE / "draft"),
+    "mtp": (tiny.GOLDEN / "mtp_qwen35" / "target", "mtp"),
 }
 TEXTS = (
     "Write the numbers from 1 to 9, then again the numbers from 1 to 9.",

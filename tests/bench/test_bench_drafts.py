@@ -92,6 +92,7 @@ def test_report_and_pictures(run, tmp_path, monkeypatch):
 
 BAD = [
     (["--drafts", "eagle3,lookup"], 2, "'eagle3' names no model."),
+    (["--drafts", "mtp"], 1, "there is no MTP head in"),
     (["--drafts", "fast"], 2, "there is no source of drafts 'fast'."),
     (["--drafts", "lookup", "--modes", "dflash"], 2, "--drafts and --modes exclude each other."),
     (["--drafts", "lookup", "-d", DRAFT], 2, "--drafts and --draft exclude each other."),

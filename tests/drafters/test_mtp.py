@@ -85,6 +85,7 @@ def swapped(pair: Pair, patch: pytest.MonkeyPatch) -> None:
     assert pair.drafter is not None
     fc = pair.drafter.model.fc
     fc.weight = mx.concatenate(mx.split(fc.weight, 2, axis=1)[::-1], axis=1)
+    mx.eval(fc.weight)  # another thread reads it
 
 
 def one_place(pair: Pair, patch: pytest.MonkeyPatch) -> None:
@@ -102,8 +103,9 @@ def own_hidden_kept(pair: Pair, patch: pytest.MonkeyPatch) -> None:
     chain, take = MTPCache.chain, MTPCache.take_waiting
 
     def called(self: BoundHead, *inputs: Any) -> mx.array:
-        said.append(run(self, *inputs)[:, -1:])
-        return said[-1]
+        hidden = run(self, *inputs)
+        said.append(hidden[:, -1:])
+        return hidden
 
     def chained(self: MTPCache, anchor: int, count: int, choose: Any) -> Any:
         found = chain(self, anchor, count, choose)
@@ -313,8 +315,9 @@ def test_a_head_that_agrees_with_nothing_is_a_suspect(golden: Pair) -> None:
     assert pair.drafter.suspect() is None
     wrong = golden_pair()
     assert wrong.drafter is not None
-    fc = wrong.drafter.model.fc
-    fc.weight = mx.random.normal(fc.weight.shape, key=mx.random.key(1))
+    norm = wrong.drafter.model.norm
+    norm.weight = -norm.weight
+    mx.eval(norm.weight)  # another thread reads it
     api.generate(wrong, text, mode="dflash", max_tokens=4)
     assert "its tensors are not what they seem: it agrees with" in (wrong.drafter.suspect() or "")
     assert "its tensors are not what they seem" in useless_drafter(wrong)

@@ -80,6 +80,7 @@ def test_load_opens_each_config_once() -> None:
         ({"architectures": ["LlamaForCausalLMEagle3"]}, "eagle3"),
         ({"model_type": "llama", "draft_vocab_size": 32000}, "eagle3"),
         ({"speculators_model_type": "eagle3"}, "eagle3"),
+        ({"model_type": "qwen3_5_mtp", "architectures": ["Qwen3_5MTPDraftModel"]}, "mtp"),
     ],
 )
 def test_formats(config: dict[str, Any], wanted: str) -> None:
@@ -134,6 +135,7 @@ def test_text_config() -> None:
     [
         ({"dflash_config": {}}, "dflash_mlx.drafters.dflash.load"),
         ({"architectures": ["LlamaForCausalLMEagle3"]}, "dflash_mlx.drafters.eagle3.load"),
+        ({"model_type": "qwen3_5_mtp"}, "dflash_mlx.drafters.mtp.load"),
         ({"model_type": "qwen3"}, "dflash_mlx.drafters.small_model"),
     ],
 )

@@ -132,7 +132,7 @@ def test_block_law(rule: str, setting: str, drafter: str) -> None:
 @pytest.mark.parametrize("drafter", ["model", "eagle3"])
 @pytest.mark.parametrize("setting", ["plain", "everything"])
 def test_law_of_drafts_drawn_one_by_one(rule: str, setting: str, drafter: str) -> None:
-    """The drafts of a small model and of an EAGLE-3 head: rejection keeps their target's law."""
+    """Drafts of a small model or an MTP head, and of an EAGLE-3 head: rejection keeps the law."""
     assert block_surprise(RULES[rule], SETTINGS[setting], chain_tables(drafter), FEWER) < LIMIT
 
 
