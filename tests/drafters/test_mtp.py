@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -21,9 +22,12 @@ from dflash_mlx.drafters.mtp import tensors
 from dflash_mlx.drafters.mtp.drafter import MTPCache, MTPDrafter
 from dflash_mlx.drafters.mtp.model import BoundHead
 from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.profiler import Job, Scratch
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.pair import Pair, load
+from dflash_mlx.speculation.acceptance import Accepted, Match
+from dflash_mlx.speculation.drafts import Draft
 
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
 FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
@@ -143,7 +147,7 @@ def test_norms_that_are_taken_as_they_are_stored(monkeypatch: pytest.MonkeyPatch
         check_golden(pair, 3, range(1))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5 kv8"])
 def test_answers_are_those_of_plain_decoding(family: str) -> None:
     """Chains, trees and seeded samples, dense and with experts; sequences join and leave."""
     target = tiny.make_target(family)
@@ -153,6 +157,22 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
     plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
     wanted = [alone(engine, replace(request, **plain)) for request in requests]
     assert together(engine, requests, random.Random(0)) == wanted
+
+
+def test_a_draft_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: one more draft of a chain is accepted than the target chose."""
+    honest = Match.accept
+
+    def accept(self: Match, draft: Draft, outcome: mx.array) -> Accepted:
+        found = honest(self, draft, outcome)
+        count = len(found.drafts)
+        if found.path is not None or count == draft.drafted:
+            return found
+        return Accepted((*found.drafts, int(draft.tokens[count])), found.bonus)
+
+    monkeypatch.setattr(Match, "accept", accept)
+    with pytest.raises(AssertionError):
+        test_answers_are_those_of_plain_decoding("qwen3_5")
 
 
 def test_the_final_norm_is_a_tap() -> None:
@@ -194,14 +214,28 @@ def test_hidden_states_that_stay_behind_a_cut_are_noticed(monkeypatch: pytest.Mo
         test_what_is_kept_is_what_the_target_said()
 
 
-def test_a_prefix_comes_back_with_its_rows(golden: Pair) -> None:
-    """From the cache of prefixes: the same drafts are accepted as at first."""
-    pair = load(GOLDEN / "target", "mtp", cache_ram=1 << 26)
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_prefix_comes_back_with_its_rows(
+    restart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the cache of prefixes, in memory or on disk: the drafts are those of the first time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    size = 1 << 26
+
+    def loaded() -> Pair:
+        disk = size if restart else 0
+        return load(GOLDEN / "target", "mtp", cache_ram=size, cache_disk=disk)
+
+    pair = loaded()
     prompt = [*EXPECTED["prompts"][3], *EXPECTED["greedy_tokens"][3]]
-    found = [api.generate(pair, prompt, mode="dflash", max_tokens=20) for _ in range(2)]
-    assert found[1].stats.cached_tokens > len(prompt) // 2
-    assert found[0].tokens == found[1].tokens
-    assert found[0].stats.committed == found[1].stats.committed
+    first = api.generate(pair, prompt, mode="dflash", max_tokens=20)
+    if pair.engine.prefix_cache.disk is not None:
+        pair.engine.prefix_cache.disk.wait()
+        pair = loaded()
+    again = api.generate(pair, prompt, mode="dflash", max_tokens=20)
+    assert again.stats.cached_tokens > len(prompt) // 2
+    assert first.tokens == again.tokens
+    assert first.stats.committed == again.stats.committed
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -333,3 +367,13 @@ def test_comparing_stops() -> None:
         drafts_of(cache, 3)
         source.agreement.settle()
     assert 256 <= source.agreement.compared < 256 + 64
+
+
+def test_made_up_tokens_are_not_compared() -> None:
+    """Those of a sequence that only measures how long a draft takes."""
+    target = tiny.make_target("qwen3_5")
+    source = random_head(target)
+    scratch = Scratch(target, source, depth=40, block_size=4)
+    for _ in range(3):
+        scratch.run(Job("chain", 4))
+    assert source.agreement.compared <= 1

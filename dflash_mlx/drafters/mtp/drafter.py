@@ -63,6 +63,7 @@ class MTPCache(FeatureCache):
     def __init__(self, source: "MTPDrafter"):
         super().__init__()
         self.source = source
+        self._is_text = True
 
     def features(self, taps: mx.array) -> mx.array:
         return self.source.head.enter(taps)
@@ -72,6 +73,10 @@ class MTPCache(FeatureCache):
 
     def empty(self) -> "MTPCache":
         return MTPCache(self.source)
+
+    def fill(self, depth: int) -> None:
+        super().fill(depth)
+        self._is_text = False
 
     def chain(
         self, anchor: int, count: int, choose: Callable[[mx.array], mx.array]
@@ -110,9 +115,9 @@ class MTPCache(FeatureCache):
         head = self.source.head
         agreement = self.source.agreement
         ids = mx.array(tokens)
-        count = min(len(tokens) - 1, COMPARED) if agreement.wants_more else 0
+        count = min(len(tokens) - 1, COMPARED)
         first = len(tokens) - 1 - count
-        if not count:
+        if not (count and agreement.wants_more and self._is_text):
             return head(ids, before, self.rows)[:, -1:]
         if first:
             head(ids[:first], before[:, :first], self.rows)
