@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from dflash_mlx.cli.backend.local import useless_drafter
 from engines import alone, request_of, together
 from feature_texts import Text, check_cache
 from mtp_heads import GOLDEN, random_head
@@ -29,6 +29,9 @@ from dflash_mlx.pair import Pair, load
 from dflash_mlx.speculation.acceptance import Accepted, Match
 from dflash_mlx.speculation.drafts import Draft
 
+useless_drafter: Callable[[Pair], str] = import_module(
+    "dflash_mlx.cli.backend.local"
+).useless_drafter
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
 FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 
@@ -88,7 +91,7 @@ def swapped(pair: Pair, patch: pytest.MonkeyPatch) -> None:
     """The hidden state comes before the embedding."""
     assert pair.drafter is not None
     fc = pair.drafter.model.fc
-    fc.weight = mx.concatenate(mx.split(fc.weight, 2, axis=1)[::-1], axis=1)
+    fc.weight = mx.concatenate([*reversed(mx.split(fc.weight, 2, axis=1))], axis=1)
     mx.eval(fc.weight)  # another thread reads it
 
 
@@ -239,7 +242,7 @@ def test_a_prefix_comes_back_with_its_rows(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("length", [1, 7])
+@pytest.mark.parametrize("length", [1, 7, 150])
 def test_logits_of_a_plain_computation(family: str, length: int) -> None:
     """By whole matrices in NumPy: the gate of attention, part of a head rotated, experts."""
     target = tiny.make_target(family)
@@ -258,7 +261,7 @@ def plain_logits(
 ) -> np.ndarray:
     """Logits [count, V] of drafts; the hidden states [S, H] are of the first S tokens."""
     model = source.model
-    layer = model.layers[0]
+    layer: Any = model.layers[0]
     attention, config = layer.self_attn, source.config
     dim = config.head_dim
 
@@ -269,7 +272,8 @@ def plain_logits(
     def linear(module: Any, x: np.ndarray) -> np.ndarray:
         return x @ np.array(module.weight).T
 
-    def mlp(gate: np.ndarray, up: np.ndarray, down: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def mlp(parts: list[np.ndarray], x: np.ndarray) -> np.ndarray:
+        gate, up, down = parts
         inner = gate @ x
         return down @ (inner / (1 + np.exp(-inner)) * (up @ x))
 
@@ -278,16 +282,16 @@ def plain_logits(
 
     def experts(x: np.ndarray) -> np.ndarray:
         if "switch_mlp" not in layer.mlp:
-            return mlp(*projections(layer.mlp), x)
+            return mlp(projections(layer.mlp), x)
         scores = linear(layer.mlp.gate, x)
         shares = np.exp(scores - scores.max())
         shares /= shares.sum()
         best = np.argsort(-shares)[: config.num_experts_per_tok]
         weights = shares[best] / (shares[best].sum() if config.norm_topk_prob else 1)
         each = [[part[e] for part in projections(layer.mlp.switch_mlp)] for e in best]
-        out = sum(w * mlp(*parts, x) for w, parts in zip(weights, each, strict=True))
+        out = sum(w * mlp(parts, x) for w, parts in zip(weights, each, strict=True))
         share = 1 / (1 + np.exp(-linear(layer.mlp.shared_expert_gate, x)))
-        return out + share * mlp(*projections(layer.mlp.shared_expert), x)
+        return out + share * mlp(projections(layer.mlp.shared_expert), x)
 
     states = list(hidden)
     found = []

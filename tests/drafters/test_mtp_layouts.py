@@ -182,7 +182,8 @@ def test_bits_of_a_head(alone: Pair, tmp_path: Path) -> None:
     target = tiny.make_target("qwen3_next", hidden_size=64, moe_intermediate_size=64)
     stored = with_differences(parameters_of(random_head(target)))
     folder = save_folder(tmp_path / "experts", stored)
-    assert "scales" in read(folder, target, bits=4).model.layers[0].mlp.switch_mlp.up_proj
+    layer: Any = read(folder, target, bits=4).model.layers[0]
+    assert "scales" in layer.mlp.switch_mlp.up_proj
 
 
 DSPARK = {"0.norm.weight": mx.ones(4), "0.markov_head.markov_w1.weight": mx.ones((4, 4))}

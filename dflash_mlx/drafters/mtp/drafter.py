@@ -38,7 +38,7 @@ class Agreement:
     def wants_more(self) -> bool:
         return self.compared < ENOUGH
 
-    def add(self, logits: mx.array, following: Sequence[int]) -> None:
+    def add(self, logits: mx.array, following: list[int]) -> None:
         """Compare logits [S, V] with the S tokens that follow; the host does not wait."""
         agree = mx.argmax(logits, axis=-1) == mx.array(following)
         mx.async_eval(agree)

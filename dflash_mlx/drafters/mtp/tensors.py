@@ -137,4 +137,4 @@ def with_whole_norms(tensors: Tensors) -> Tensors:
 def stores_differences(norms: Iterable[mx.array]) -> bool:
     """Whether norm weights are stored as differences from 1, by their signs."""
     weights = mx.concatenate([value.astype(mx.float32) for value in norms])
-    return mx.mean(weights <= 0).item() > NEGATIVE_SHARE
+    return bool(mx.mean(weights <= 0) > NEGATIVE_SHARE)
