@@ -380,4 +380,4 @@ def test_made_up_tokens_are_not_compared() -> None:
     scratch = Scratch(target, source, depth=40, block_size=4)
     for _ in range(3):
         scratch.run(Job("chain", 4))
-    assert source.agreement.compared <= 1
+    assert source.agreement.compared <= 2  # one token in each of its two sequences is read
