@@ -62,7 +62,7 @@ def known_targets(state: ChatState) -> list[str]:
 
 def drafter_arguments(state: ChatState) -> list[str]:
     """Completions of `/draft`."""
-    return ["on", "off", "lookup"]
+    return ["on", "off", "lookup", "mtp"]
 
 
 def describe_pair(state: ChatState) -> str:

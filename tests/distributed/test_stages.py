@@ -8,7 +8,7 @@ import pytest
 from ranks import Job, save_family
 from sharded_jobs import BUNDLED, FEW, check_equal, sharded
 from tiny import ALL as EXHAUSTIVE
-from tiny import FAMILIES, make_target
+from tiny import FAMILIES, GOLDEN, make_target
 
 from dflash_mlx.distributed.shards import stage
 from dflash_mlx.errors import DFlashError
@@ -52,6 +52,16 @@ def test_every_family(tmp_path: Path, count: int) -> None:
         some = [family for family in FAMILIES if family != "gemma4_unified"]  # shares keys
     jobs = [save_family(tmp_path, family) for family in some] + [BUNDLED]
     check_layers(tmp_path, count, jobs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["layers", "heads"])
+def test_a_head_reads_a_shared_target(split: str, tmp_path: Path) -> None:
+    """An MTP head on rank 0 reads the final norm, and has all its heads."""
+    job: Job = [str(GOLDEN / "mtp_qwen35" / "target"), "mtp"]
+    (found,) = sharded(tmp_path, 2, [job], FEW, DFLASH_SPLIT=split)
+    assert "refused" not in found, found
+    check_equal(found, job, FEW)
 
 
 def test_what_cannot_be_shared_out() -> None:
