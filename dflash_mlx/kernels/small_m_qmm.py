@@ -26,7 +26,7 @@ MOST_COLUMNS = 8448
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 INPUTS = ("x", "weight", "scales", "biases", "bias")
 HEADERS = ("common.h", "lanes.h", "small_m_qmm.h")
-ROWS = Source("small_m_qmm_rows", INPUTS, ("out",), HEADERS)
+ROWS = Source("small_m_qmm_rows", INPUTS, ("out",), (*HEADERS, "vectors.h"))
 MATRIX = Source("small_m_qmm_matrix", INPUTS, ("out",), HEADERS)
 
 
@@ -59,6 +59,8 @@ class Plan:
 class Weights:
     """A weight matrix [N, K] in the format of MLX's modules, and the bias [N] of a linear layer.
 
+    Or matrices [E, N, K] and biases [E, N], one for each expert.
+
     Without `scales` `values` are the weights. With `scales` they are packed as by
     `mx.quantize(..., group, bits, mode)`, uint32 [N, K * bits / 32]; `scales` and `biases` (if the
     mode has them) are [N, K / group].
@@ -86,10 +88,15 @@ class Weights:
     @cached_property
     def fit(self) -> bool:
         """Whether the kernel supports them, see `fits`."""
-        if self.values.ndim != 2 or (self.bias is not None and self.bias.dtype not in FLOATS):
+        return self.values.ndim == 2 and self.known
+
+    @cached_property
+    def known(self) -> bool:
+        """Whether the kernels know their format, of one matrix or of several."""
+        if self.bias is not None and self.bias.dtype not in FLOATS:
             return False
         if self.scales is None:
-            return self.values.dtype in FLOATS and self.values.shape[1] % 4 == 0
+            return self.values.dtype in FLOATS and self.values.shape[-1] % 4 == 0
         if self.mode == "mxfp4":
             return (self.group, self.bits, self.biases) == (32, 4, None)
         return (
@@ -117,7 +124,7 @@ class Weights:
 class Layout:
     """The arguments of the kernel for some weights, the same in every launch.
 
-    inputs: the buffers after the rows. columns: N.
+    inputs: the buffers after the rows. columns: N. arguments: those of the template.
     """
 
     def __init__(self, weights: Weights):
@@ -131,8 +138,8 @@ class Layout:
             unused if w.biases is None else w.biases,
             unused if w.bias is None else w.bias,
         )
-        self.columns = len(w.values)
-        self._arguments = (
+        self.columns = w.values.shape[-2]
+        self.arguments = (
             ("Bits", w.bits if packed else 0),
             ("Group", w.group if packed else GROUP_SIZES[0]),
             ("Mxfp4", packed and w.mode == "mxfp4"),
@@ -148,7 +155,7 @@ class Layout:
             count = next((count for count in body.rows if count >= rows), body.rows[-1])
             self._plans[key] = Plan(
                 body.source,
-                (("OutT", dtype), ("Rows", count), *self._arguments),
+                (("OutT", dtype), ("Rows", count), *self.arguments),
                 (-(-self.columns // body.columns) * body.threads, -(-rows // count), 1),
                 (body.threads, 1, 1),
             )

@@ -1,23 +1,31 @@
 """Linear layers that multiply a few rows by our kernels, in one model instance.
 
 A stand-in takes the place of a module of MLX or mlx-lm, and holds it. It has the module's
-attributes, and its parameters are one name deeper. In exact mode, layers of experts and their gates
-run row by row. The products of latent attention's heads stay as they are.
+attributes, and its parameters are one name deeper. In exact mode, gates of experts, and layers of
+experts that no kernel supports, run row by row. The products of latent attention's heads stay as
+they are.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.activations import swiglu
-from mlx_lm.models.switch_layers import SwitchGLU, SwitchMLP
+from mlx_lm.models.switch_layers import (
+    QuantizedSwitchLinear,
+    SwitchGLU,
+    SwitchLinear,
+    SwitchMLP,
+)
 
 from dflash_mlx.cpu.modules import is_swiglu
-from dflash_mlx.kernels import padded_rows
+from dflash_mlx.kernels import grouped_experts, padded_rows
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
+from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.small_m_qmm import OP, Weights
 from dflash_mlx.kernels.source import recorded
 
@@ -105,16 +113,63 @@ class Products:
 
         return product
 
+    def of_experts(self, layer: SwitchGLU) -> FewRows:
+        """Return a function of x [..., H] and the experts [..., T] of each row -> [..., T, H].
+
+        It gives None for many rows, where MLX is faster, and, except in exact mode, for one row.
+        """
+        op = grouped_experts.OP
+        kernels = self.kernels
+        activation: Any = layer.activation
+        modules = [layer[name] for name in EXPERTS]
+        formats = tuple(Format.of(module) for module in modules)
+        places = [(m, name) for m, f in zip(modules, formats, strict=True) for name in f.names]
+        least, most = (1, EXACT_ROWS) if kernels.exact else (2, grouped_experts.BUCKETS[-1])
+        always = kernels.references or kernels.exact
+        known: dict[tuple[Any, ...], bool] = {}
+
+        def experts(arrays: Sequence[mx.array]) -> Experts:
+            up, gate, down = weights_of(formats, arrays)
+            return Experts(up, gate, down, activation)
+
+        def run(_: Any, x: mx.array, indices: mx.array, *arrays: mx.array) -> mx.array:
+            return kernels(op, x, indices, experts(arrays))
+
+        key = type(activation), *formats
+        run_recorded = self._recorded.setdefault(key, recorded(kernels.launcher, run))
+
+        def product(x: mx.array, indices: mx.array) -> mx.array | None:
+            taken = indices.shape[-1]
+            rows = indices.size // taken
+            if not least <= rows <= most:
+                return None
+            arrays = [module[name] for module, name in places]
+            size = rows, taken, x.dtype
+            if size not in known:
+                given = x, indices, experts(arrays)
+                fewer = not grouped_experts.shared_by_mlx(*given[1:])
+                known[size] = always or (fewer and kernels.launches(op, *given))
+            return run_recorded(x, indices, *arrays) if known[size] else None
+
+        return product
+
     def _products(self, formats: Sequence[Format], arrays: Sequence[mx.array]) -> list[Product]:
         products: list[Product] = []
-        for form in formats:
-            weights = form.weights(arrays[: len(form.names)])
-            arrays = arrays[len(form.names) :]
+        for form, weights in zip(formats, weights_of(formats, arrays), strict=True):
             if form.eps is not None:
                 products.append(partial(normed, weights.values, form.eps))
             else:
                 products.append(partial(multiply, self.kernels, weights))
         return products
+
+
+def weights_of(formats: Sequence[Format], arrays: Sequence[mx.array]) -> list[Weights]:
+    """The weights of several modules, whose arrays follow each other."""
+    ends = [*accumulate(len(form.names) for form in formats)]
+    return [
+        form.weights(arrays[end - len(form.names) : end])
+        for form, end in zip(formats, ends, strict=True)
+    ]
 
 
 def normed(weight: mx.array, eps: float, x: mx.array) -> mx.array:
@@ -139,6 +194,16 @@ def multiply(kernels: Kernels, weights: Weights, x: mx.array) -> mx.array:
 LINEARS = (nn.Linear, nn.QuantizedLinear)
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
 SWITCHES = (SwitchGLU, SwitchMLP)
+SWITCH_LINEARS = (SwitchLinear, QuantizedSwitchLinear)
+EXPERTS = ("up_proj", "gate_proj", "down_proj")
+# Activations of experts that are functions of their arguments alone.
+ACTIVATIONS = frozenset(
+    {
+        "mlx_lm.models.activations.SwigluOAI",
+        "mlx_lm.models.gemma4_text.GeGLU",
+        "mlx_lm.models.switch_layers.SwiGLU",
+    }
+)
 GATE = "MoEGate"  # mlx-lm's name for routers that multiply by a weight of their own
 TOGETHER = ("q_proj", "k_proj", "v_proj")  # called in this order with the same rows
 GATED = ("gate_proj", "up_proj", "down_proj")
@@ -162,16 +227,16 @@ class StandIn(nn.Module):
 
 
 class RowsLinear(StandIn):
-    """A linear layer or SwiGLU that computes few rows by a function of products."""
+    """A linear layer, SwiGLU or layer of experts that computes few rows by another function."""
 
     def __init__(self, plain: nn.Module, product: FewRows):
         super().__init__(plain)
         self._product = product
 
-    def __call__(self, x: mx.array) -> mx.array:
-        """x [..., K] -> [..., N]."""
-        out = self._product(x)
-        return self["plain"](x) if out is None else out
+    def __call__(self, *arrays: mx.array) -> mx.array:
+        """x [..., K] -> [..., N]; x [..., H] and each row's experts [..., T] -> [..., T, H]."""
+        out = self._product(*arrays)
+        return self["plain"](*arrays) if out is None else out
 
 
 class RowsEmbedding(StandIn):
@@ -365,6 +430,15 @@ def unknown(model: nn.Module) -> tuple[str, ...]:
     return ("QQLinear",) if any(type(m) is nn.QQLinear for m in model.modules()) else ()
 
 
+def has_grouped_experts(module: Any) -> bool:
+    """Whether a module is a layer of experts that `grouped_experts` may compute."""
+    if type(module) is not SwitchGLU:
+        return False
+    kind = type(module.activation)
+    known = f"{kind.__module__}.{kind.__qualname__}" in ACTIVATIONS
+    return known and all(type(module[name]) in SWITCH_LINEARS for name in EXPERTS)
+
+
 def plain_of(module: nn.Module) -> nn.Module:
     """The module itself, or the one that a stand-in holds."""
     return module["plain"] if isinstance(module, StandIn) else module
@@ -383,6 +457,8 @@ def stand_in(module: nn.Module, products: Products, shared: Shared | None = None
     plain: Any = plain_of(module)
     kind = type(plain)
     kernels = products.kernels
+    if kernels.replaces_stock(grouped_experts.OP) and has_grouped_experts(plain):
+        return RowsLinear(plain, products.of_experts(plain))
     if kernels.exact and (kind in SWITCHES or kind.__name__ == GATE):
         return RowByRow(plain)
     if not replaces_products(kernels):

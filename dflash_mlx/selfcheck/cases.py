@@ -11,8 +11,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from mlx_lm.models.switch_layers import SwiGLU
 
 from dflash_mlx.device import Chip
+from dflash_mlx.kernels.grouped_experts import BUCKETS as EXPERT_BUCKETS
+from dflash_mlx.kernels.grouped_experts import Experts, shared_by_mlx
+from dflash_mlx.kernels.grouped_experts import size as expert_size
 from dflash_mlx.kernels.padded_rows import size as padded_size
 from dflash_mlx.kernels.row_limits import Padding, padding
 from dflash_mlx.kernels.small_m_qmm import BUCKETS, LEAST_COLUMNS, MOST_COLUMNS, Weights
@@ -27,7 +31,7 @@ from dflash_mlx.kernels.verify_attention import (
 from dflash_mlx.kernels.verify_attention import size as attention_size
 from dflash_mlx.speculation.acceptance import random_bits
 
-from .shapes import AttentionShape, LinearShape, Shapes
+from .shapes import AttentionShape, ExpertShape, LinearShape, Shapes
 
 Case = tuple[Any, ...]
 TREE = (-1, 0, 0, 1, 2, 4, 3)  # parents; branches at each depth, one node right after its parent
@@ -357,6 +361,76 @@ def padded_sizes(shapes: Shapes) -> Iterator[Sized]:
     for kind, read in matrices(shapes):
         for case in padded_of(kind, shapes)[:1]:
             yield Sized(padded_size(*case), read, case)
+
+
+# Layers of experts
+
+
+def experts_of(kind: ExpertShape, dtype: mx.Dtype) -> Experts:
+    """Random experts."""
+
+    def stacked(part: LinearShape) -> Weights:
+        weights = weights_of(part, kind.experts * part.outputs, part.inputs, dtype)
+        arrays = {name: getattr(weights, name) for name in ("values", "scales", "biases", "bias")}
+        shape = kind.experts, part.outputs
+        parts = {
+            name: array.reshape(*shape, *array.shape[1:])
+            for name, array in arrays.items()
+            if array is not None
+        }
+        return replace(weights, **parts)
+
+    return Experts(stacked(kind.up), stacked(kind.gate), stacked(kind.down), SwiGLU())
+
+
+def choices(seed: int, rows: int, taken: int, experts: int) -> mx.array:
+    """The experts of each row [rows, taken], each as likely as another."""
+    return mx.contiguous(mx.argsort(normal_array(seed, rows, experts), axis=-1)[:, :taken])
+
+
+def expert_cases(shapes: Shapes) -> list[Case]:
+    """For each kind of layer: one row, rows with the same experts, many rows, the model's sizes."""
+    cases = []
+    dtype = dtype_of(shapes.dtype)
+    for kind, _ in shapes.experts:
+        few = 2 * max(kind.up.group, kind.gate.group, kind.down.group, 64)
+        first = {"outputs": few, "inputs": 3 * few}
+        small = replace(
+            kind,
+            up=replace(kind.up, **first),
+            gate=replace(kind.gate, **first),
+            down=replace(kind.down, outputs=35, inputs=few),
+        )
+        each = kind.taken, kind.experts
+        for shape, indices in (
+            (small, choices(1, 1, *each)),
+            (small, mx.repeat(choices(2, 1, *each), 7, axis=0)),
+            (small, choices(3, 19, *each)),
+            (kind, choices(4, shapes.rows, *each)),
+        ):
+            rows = normal_array(5, len(indices), shape.up.inputs, dtype=dtype)
+            cases.append((rows, indices, experts_of(shape, dtype)))
+    return cases
+
+
+def expert_sizes(shapes: Shapes) -> Iterator[Sized]:
+    """Yield the model's layers of experts with every bucket of rows that is not MLX's own."""
+    dtype = dtype_of(shapes.dtype)
+    for kind, count in shapes.experts:
+        experts = experts_of(kind, dtype)
+        read = count * sum(part.values.nbytes for part in experts.parts)
+        for most in EXPERT_BUCKETS:
+            rows = normal_array(most, most, kind.up.inputs, dtype=dtype)
+            case = rows, choices(most, most, kind.taken, kind.experts), experts
+            if not shared_by_mlx(*case[1:]):
+                yield Sized(expert_size(*case), read, case)
+
+
+def other_choices(case: Case, number: int) -> Case:
+    """The case with other experts chosen, in place of a copy of all experts."""
+    x, indices, experts = case
+    rows, taken = indices.shape
+    return x, choices(100 + number, rows, taken, len(experts.up.values)), experts
 
 
 # Attention

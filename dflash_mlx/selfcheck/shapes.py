@@ -10,6 +10,7 @@ from mlx import nn
 
 from dflash_mlx.device import device_info
 from dflash_mlx.families import FAMILIES
+from dflash_mlx.models.linear import EXPERTS, Format, has_grouped_experts
 from dflash_mlx.models.memory import head_dim, kv_width, layer_types
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_VERIFY_ROWS = 16  # without a drafter
+TAKEN = ("num_experts_per_tok", "top_k_experts")  # names of the number of experts of a token
 CONTEXT = 1024  # tokens in the cache when attention is timed
 
 
@@ -76,13 +78,25 @@ class LinearShape:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertShape:
+    """A layer of `experts`, each of three matrices, of which a row takes `taken`."""
+
+    experts: int
+    taken: int
+    up: LinearShape
+    gate: LinearShape
+    down: LinearShape
+
+
+@dataclass(frozen=True, slots=True)
 class Shapes:
     """The shapes of a pair: a verify pass of `rows` rows, logits of `vocab` tokens, its layers.
 
     `dtype` names the dtype of the hidden states. `linears` has one entry for each combination of
     bits, group, mode, dtype and bias, at its most frequent size; the most frequent combination is
-    last. `products` has all sizes, each with its number of layers. `exact`: a row must have the
-    same bits as when it is computed alone. `architecture` is the GPU's, as MLX names it.
+    last. `products` and `experts` have all sizes, each with its number of layers. `exact`: a row
+    must have the same bits as when it is computed alone. `architecture` is the GPU's, as MLX names
+    it.
     """
 
     vocab: int
@@ -93,6 +107,7 @@ class Shapes:
     selector: SelectorShape | None = None
     linears: tuple[LinearShape, ...] = ()
     products: tuple[tuple[LinearShape, int], ...] = ()
+    experts: tuple[tuple[ExpertShape, int], ...] = ()
     context: int = CONTEXT
     exact: bool = False
     architecture: str = ""
@@ -117,6 +132,7 @@ class Shapes:
             selector=selector,
             linears=linear_shapes(target.model),
             products=product_shapes(target.model),
+            experts=expert_shapes(target.config, target.model),
             exact=target.kernels.exact,
             architecture=device_info().get("architecture", ""),
         )
@@ -135,6 +151,18 @@ GENERIC = Shapes(
         *(LinearShape(70, 384, bits, 64, "affine", "bfloat16", bits == 8) for bits in (5, 6, 8)),
         LinearShape(70, 384, 4, 32, "mxfp4", "uint8", biased=True),
         LinearShape(70, 384, 4, 64, "affine", "bfloat16"),
+    ),
+    experts=(
+        (
+            ExpertShape(
+                5,
+                3,
+                LinearShape(64, 384, 4, 64, "affine", "float32"),
+                LinearShape(64, 384, 4, 64, "affine", "float32", biased=True),
+                LinearShape(70, 64, 4, 32, "mxfp4", "uint8", biased=True),
+            ),
+            1,
+        ),
     ),
     context=300,
     architecture="applegpu_g16g",
@@ -214,6 +242,28 @@ def linear_shape(module: nn.Module, *, tables: bool = False) -> LinearShape | No
         dtype = dtype_name(module.weight.dtype)
         return LinearShape(rows, columns, 0, 0, "", dtype, biased="bias" in module)
     return None
+
+
+def expert_shapes(config: dict[str, Any], model: nn.Module) -> tuple[tuple[ExpertShape, int], ...]:
+    """All sizes of layers of experts that a kernel may compute, with their counts."""
+    taken = next((config[name] for name in TAKEN if config.get(name)), 0)
+    layers: list[Any] = [module for module in model.modules() if has_grouped_experts(module)]
+    if not taken:
+        return ()
+    counts = Counter[ExpertShape]()
+    for layer in layers:
+        up, gate, down = (switch_shape(layer[name]) for name in EXPERTS)
+        counts[ExpertShape(layer.up_proj.num_experts, taken, up, gate, down)] += 1
+    return tuple(counts.items())
+
+
+def switch_shape(module: Any) -> LinearShape:
+    """The shape of one expert's matrix of a layer of experts of mlx-lm."""
+    form = Format.of(module)
+    dtype = dtype_name(module["scales" if form.bits else "weight"].dtype)
+    sizes = module.output_dims, module.input_dims
+    mode = form.mode if form.bits else ""
+    return LinearShape(*sizes, form.bits, form.group, mode, dtype, biased="bias" in form.names)
 
 
 def dtype_name(dtype: mx.Dtype) -> str:

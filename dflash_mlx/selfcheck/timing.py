@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.small_m_qmm import Weights
 from dflash_mlx.kernels.source import Launcher, recorded
 
@@ -54,7 +55,7 @@ def compare_times(
     If the trial has a rival, the third is the ratio to what `kernels` use without this one. The
     rival is timed in the same turns. The first run of each is a warm-up.
     """
-    cases = copies(case)
+    cases = copies(case, trial.again)
 
     def by_kernel(operation: Trial) -> Run:
         def launches(launcher: Launcher, first: mx.array) -> list[mx.array]:
@@ -96,13 +97,17 @@ def chain(call: Callable[..., Any], cases: list[Case], first: mx.array) -> list[
     return result
 
 
-def copies(case: Case) -> list[Case]:
-    """The case with evaluated inputs, and copies of it in other memory.
+def copies(case: Case, again: Callable[[Case, int], Case] | None = None) -> list[Case]:
+    """The case with evaluated inputs, and copies of it in other memory, or those of `again`.
 
     There are enough to find none of them in the system cache, as in an answer, which reads all
     other layers in between. They take about COLD_BYTES; COPIES of the largest matrix of a model
     are at most the bytes of one layer's.
     """
+    if again is not None:
+        cases = [case, *(again(case, number) for number in range(1, CALLS))]
+        mx.eval([arrays_of(case) for case in cases])
+        return cases
     size = sum(array.nbytes for array in arrays_of(case))
     count = min(CALLS, max(COPIES, -(-COLD_BYTES // size)))
     cases = [case, *(tuple(map(copied, case)) for _ in range(count - 1))]
@@ -114,8 +119,9 @@ def arrays_of(case: Case) -> list[mx.array]:
     """The arrays of a case that its operation reads, also those of weights."""
     parts: list[Any] = []
     for part in case:
-        is_weights = isinstance(part, Weights)
-        parts += [part.values, part.scales, part.biases, part.bias] if is_weights else [part]
+        for one in part.parts if isinstance(part, Experts) else (part,):
+            is_weights = isinstance(one, Weights)
+            parts += [one.values, one.scales, one.biases, one.bias] if is_weights else [one]
     return [part for part in parts if isinstance(part, mx.array)]
 
 

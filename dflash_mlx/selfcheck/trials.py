@@ -8,12 +8,14 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.gated_delta import compute_g, gated_delta_update
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear
 
 from dflash_mlx.kernels import (
     gated_delta_inputs,
     gated_delta_replay,
     gated_delta_tape,
     gated_delta_tree,
+    grouped_experts,
     padded_rows,
     selector_walk,
     small_m_qmm,
@@ -22,13 +24,14 @@ from dflash_mlx.kernels import (
     verify_attention,
 )
 from dflash_mlx.kernels.dispatch import Kernels, Op
+from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.row_limits import Padding
 from dflash_mlx.kernels.small_m_qmm import Weights
 from dflash_mlx.kernels.source import Launcher
 from dflash_mlx.kernels.verify_attention import Rows, Scores
 from dflash_mlx.models.cache.tree_pass import TreePass
 from dflash_mlx.models.gated_delta import feed_stock, update_tree
-from dflash_mlx.models.linear import multiply
+from dflash_mlx.models.linear import EXPERTS, NAMES, multiply
 from dflash_mlx.speculation.tree import Tree
 
 from .cases import (
@@ -38,7 +41,10 @@ from .cases import (
     attention_cases,
     attention_sizes,
     defined_part,
+    expert_cases,
+    expert_sizes,
     input_cases,
+    other_choices,
     padded_cases,
     padded_sizes,
     product_cases,
@@ -65,8 +71,9 @@ class Trial:
     is applied to both. `alone(*case)` are the arguments for one row: row `row` along `axis` of the
     first output. Exact mode requires the same bits from both. `sizes(shapes)` are the cases to
     time; without it, the last of `cases` is timed. `rival`: another operation, with the same
-    arguments, that may compute these cases in its place; it has to be slower, too. `slow`: the
-    reason to show if the operation is faster at no size, in place of the ratio.
+    arguments, that may compute these cases in its place; it has to be slower, too.
+    `again(case, number)`: a case that reads other bytes, in place of a copy of all arrays. `slow`:
+    the reason to show if the operation is faster at no size, in place of the ratio.
     """
 
     op: Op
@@ -83,6 +90,7 @@ class Trial:
     before: Callable[..., Case] = lambda *case: case
     recorded: bool = False
     rival: Op | None = None
+    again: Callable[[Case, int], Case] | None = None
     slow: str = ""
 
     @property
@@ -215,6 +223,27 @@ def float32_product(x: mx.array, weights: Weights) -> mx.array:
     return small_m_qmm.product(x.astype(mx.float32), weights).astype(x.dtype)
 
 
+def with_layer(x: mx.array, indices: mx.array, experts: Experts) -> Case:
+    """The arguments of `mlx_experts`."""
+    activation: Any = experts.activation
+    layer = SwitchGLU(1, 1, 1, activation)
+    for name, part in zip(EXPERTS, experts.parts, strict=True):
+        biased = part.bias is not None
+        linear: Any = SwitchLinear(1, 1, 1, biased)
+        if part.scales is not None:
+            packing = part.group, part.bits, part.mode
+            linear = QuantizedSwitchLinear(128, 1, 1, biased, *packing)
+        arrays = zip(NAMES, (part.values, part.scales, part.biases, part.bias), strict=True)
+        linear.update({name: array for name, array in arrays if array is not None})
+        layer[name] = linear
+    return x, indices, layer
+
+
+def mlx_experts(x: mx.array, indices: mx.array, layer: SwitchGLU) -> mx.array:
+    """mlx-lm's layer of experts, which sorts many pairs of rows and experts."""
+    return layer(x, indices)
+
+
 # Our kernel for the cases of padded rows.
 FEW_ROWS = Op(
     small_m_qmm.OP.name,
@@ -228,6 +257,11 @@ FEW_ROWS = Op(
 def last_row(x: mx.array, weights: Weights) -> Case:
     """The arguments of a product of the last row only."""
     return x[-1:], weights
+
+
+def last_choice(x: mx.array, indices: mx.array, experts: Experts) -> Case:
+    """The arguments of experts of the last row only."""
+    return x[-1:], indices[-1:], experts
 
 
 def first_rows(*args: Any) -> Case:
@@ -268,6 +302,18 @@ TRIALS = (
         row=-1,
         sizes=product_sizes,
         recorded=True,
+    ),
+    Trial(
+        grouped_experts.OP,
+        expert_cases,
+        mlx_experts,
+        lambda shapes: bool(shapes.experts),
+        alone=last_choice,
+        row=-1,
+        sizes=expert_sizes,
+        once=with_layer,
+        recorded=True,
+        again=other_choices,
     ),
     Trial(
         verify_attention.OP,

@@ -18,6 +18,7 @@ from dflash_mlx.kernels import (
     gated_delta_replay,
     gated_delta_tape,
     gated_delta_tree,
+    grouped_experts,
     selector_walk,
     small_m_qmm,
     verify_accept,
@@ -32,7 +33,7 @@ from .attention_rows import TREE
 from .attention_rows import block as attention_block
 from .blocks import bits_of, level, masked, on_borders, sampled
 from .delta_rows import projected, random_tree, rows, windows
-from .packed import KINDS, rows_of, weights_of
+from .packed import KINDS, experts_of, rows_of, weights_of
 
 LANES = 32
 SIMDGROUPS = THREADS // LANES
@@ -300,6 +301,18 @@ def products() -> list[Sequence[Any]]:
     return [(rows, each) for rows in (few, four, many) for each in weights]
 
 
+def mixtures() -> list[Sequence[Any]]:
+    """More pairs than a simdgroup has lanes, more pairs of an expert than are computed at once, an
+    expert of the first and of the last pair only; few pairs; a second threadgroup of columns, more
+    of K than all lanes take in turn, and a partial last block of it; packed and not.
+    """
+    kinds = (KINDS[3], KINDS[2], KINDS[5], KINDS[0])
+    layers = [experts_of(3, (576, 64, 35), kind, biased=True) for kind in kinds]
+    many = mx.array([[2, 0], *[[0, 1]] * 33, [1, 2]])
+    few = mx.array([[2], [0], [2]])
+    return [(rows_of(len(some), 576), some, each) for some in (few, many) for each in layers]
+
+
 # By operation; those of exact mode have its launch.
 CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] = {
     "verify_accept": (masked(verify_accept.OP), greedy, 0, {}),
@@ -322,6 +335,7 @@ CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] 
         {"split": SPLIT, "short": SHORT_SPLITS},
     ),
     "small_m_qmm": (small_m_qmm.OP, products, 1e-4, {}),
+    "grouped_experts": (grouped_experts.OP, mixtures, 1e-4, {}),
 }
 
 

@@ -1,7 +1,11 @@
-"""Random matrices as MLX packs them, and the product that they should give."""
+"""Random matrices as MLX packs them, experts of them, and the product that they should give."""
+
+from dataclasses import replace
 
 import mlx.core as mx
+from mlx_lm.models.switch_layers import SwiGLU
 
+from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.small_m_qmm import Weights
 
 # Group, bits and mode of each way to hold weights; the first are those that are not packed.
@@ -38,6 +42,47 @@ def weights_of(
         return Weights(matrix, bias=bias)
     values, scales, *biases = mx.quantize(matrix, group, bits, mode)
     return Weights(values, scales, biases[0] if biases else None, bias, group, bits, mode)
+
+
+def stacked(
+    experts: int,
+    n: int,
+    k: int,
+    kind: tuple[int, int, str],
+    dtype: mx.Dtype = mx.float32,
+    biased: bool = False,
+    seed: int = 3,
+) -> Weights:
+    """As `weights_of`, a matrix for each expert."""
+    weights = weights_of(experts * n, k, kind, dtype, biased, seed)
+    arrays = {name: getattr(weights, name) for name in ("values", "scales", "biases", "bias")}
+    parts = {
+        name: array.reshape(experts, n, *array.shape[1:])
+        for name, array in arrays.items()
+        if array is not None
+    }
+    return replace(weights, **parts)
+
+
+def experts_of(
+    count: int,
+    sizes: tuple[int, int, int],
+    kind: tuple[int, int, str],
+    dtype: mx.Dtype = mx.float32,
+    biased: bool = False,
+) -> Experts:
+    """A layer of experts with rows of `sizes[0]`, of a width of `sizes[1]`, and results of
+    `sizes[2]`.
+    """
+    hidden, width, outputs = sizes
+    up, gate = (stacked(count, width, hidden, kind, dtype, biased, seed) for seed in (3, 4))
+    return Experts(up, gate, stacked(count, outputs, width, kind, dtype, biased, 5), SwiGLU())
+
+
+def chosen(rows: int, taken: int, experts: int, seed: int = 1) -> mx.array:
+    """Each row's experts [rows, taken], which differ, as a router gives them."""
+    scores = mx.random.normal((rows, experts), key=mx.random.key(seed))
+    return mx.argpartition(scores, kth=-taken, axis=-1)[..., -taken:]
 
 
 def truth(x: mx.array, weights: Weights) -> mx.array:

@@ -23,7 +23,7 @@ TOKENS = 40 if tiny.ALL else 12
 
 def quantised_pair(family: str, bits: int = 4) -> Pair:
     """A random target of packed weights, and a drafter that is right about half of the time."""
-    target = tiny.make_target(family, intermediate_size=64)
+    target = tiny.make_target(family, intermediate_size=64, moe_intermediate_size=32)
     nn.quantize(target.model, 32, bits)
     said = tiny.plain(target, PROMPT, TOKENS + 8, margin=1e-4)
     half = [token if i % 5 else token + 1 for i, token in enumerate(said)]
@@ -36,7 +36,8 @@ def answer(pair: Pair, mode: Mode = "dflash") -> list[int]:
     return tiny.joined(list(Session(pair, mode=mode).stream(PROMPT, max_tokens=TOKENS)))
 
 
-FAMILIES = ["qwen3", "qwen3_5", "gpt_oss"] if tiny.ALL else ["qwen3"]
+FAMILIES = ["qwen3", "qwen3_5"] if tiny.ALL else ["qwen3"]
+MIXTURES = ["qwen3_moe", "qwen3_5_moe", "gpt_oss", "gemma4"] if tiny.ALL else ["qwen3_moe"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -53,6 +54,34 @@ def test_a_generation_of_a_quantised_target(family: str, bits: int) -> None:
     assert all("dflash_small_m_qmm" in name for name in names)
     install(pair.target.model, Kernels())
     assert answer(pair) == wanted
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("family", MIXTURES)
+def test_a_generation_of_a_mixture(family: str, exact: bool) -> None:
+    """Experts of verifies by their kernel, in exact mode also those of plain steps."""
+    pair = quantised_pair(family)
+    wanted = answer(pair)
+    with emulated() as emulator:
+        install(pair.target.model, Kernels(MetalLauncher(), exact=exact))
+        assert answer(pair) == wanted
+        names = [record.launch.name for record in emulator.records]
+        assert any("dflash_grouped_experts" in name for name in names)
+        assert any("dflash_small_m_qmm" in name for name in names)
+        emulator.records.clear()
+        assert answer(pair, "baseline") == wanted
+        launches = [record.launch for record in emulator.records]
+        steps = [one for one in launches if "grouped" in one.name and one.grid[1] == 2]
+        assert bool(steps) == exact  # a row has two experts
+
+
+def test_broken_experts_are_noticed() -> None:
+    """The comparison above can fail: rows of other pairs."""
+    pair = quantised_pair("qwen3_moe")
+    wanted = answer(pair)
+    with emulated():
+        install(pair.target.model, Kernels(Faulty(("pair / (P / R)", "pair % R"))))
+        assert answer(pair) != wanted
 
 
 def test_a_broken_kernel_is_noticed() -> None:

@@ -16,6 +16,7 @@ from dflash_mlx.kernels import (
     gated_delta_replay,
     gated_delta_tape,
     gated_delta_tree,
+    grouped_experts,
     small_m_qmm,
     verify_accept,
     verify_accept_sample,
@@ -28,7 +29,7 @@ from dflash_mlx.kernels.verify_attention import CORES, Scores
 from .attention_rows import block
 from .blocks import sampled
 from .delta_rows import projected, rows
-from .packed import KINDS, rows_of, weights_of
+from .packed import KINDS, chosen, experts_of, rows_of, weights_of
 from .trace import Launch, trace
 
 HEADS = 8  # of queries and of states; no published model has fewer
@@ -62,6 +63,12 @@ def replay(count: int) -> Sequence[Any]:
     return [*(part[None] for part in (state, v, k, g)), path, number, mx.zeros((1, count + 3, 5))]
 
 
+def mixture(count: int) -> Sequence[Any]:
+    """Each row takes three of 64 experts, whose matrices are of one kind."""
+    layer = replace(experts_of(64, (64, 64, 64), KINDS[1]), activation=mx.multiply)
+    return rows_of(count, 64), chosen(count, 3, 64), layer
+
+
 def greedy(count: int) -> Sequence[Any]:
     """As many drafts, of a small vocabulary."""
     return mx.zeros((count + 1, 40)), mx.zeros((count,), mx.int32)
@@ -84,6 +91,7 @@ CASES: dict[str, tuple[Op, Callable[[int], Sequence[Any]]]] = {
     "tape": (gated_delta_tape.OP, tape),
     "tree": (gated_delta_tree.OP, tree),
     "replay": (gated_delta_replay.OP, replay),
+    "experts": (grouped_experts.OP, mixture),
     "greedy": (verify_accept.OP, greedy),
     "drawn": (verify_accept_sample.OP, drawn),
     "candidates": (verify_accept_sample.OP, lambda count: drawn(count, 5)),
@@ -102,7 +110,8 @@ def test_one_text_for_all_numbers_of_rows(name: str) -> None:
     for more rows than a team of simdgroups has."""
     op, case = CASES[name]
     texts = {launch.source for count in SIZES for launch in launches(op, case(count))}
-    assert len(texts) == len(launches(op, case(1))) + (name == "attention")
+    kernels = {launch.name for launch in launches(op, case(1))}
+    assert len(texts) == len(kernels) + (name == "attention")
 
 
 def test_one_text_for_all_contexts() -> None:

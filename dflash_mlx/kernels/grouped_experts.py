@@ -1,0 +1,131 @@
+"""The experts of a few rows: each expert's weights are read once for all rows that chose it.
+
+MLX reads them again for each row, unless there are four rows for each expert or more. Here the rows
+of an expert are multiplied together, as vectors in float32, and need not be sorted first. The bits
+of a row depend neither on the other rows nor on their number.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import mlx.core as mx
+
+from .dispatch import Op
+from .small_m_qmm import FLOATS, INPUTS, VECTORS, Weights
+from .source import Launcher, Source, pad_small
+
+BUCKETS = (2, 4, 8, 16, 32)  # the most rows of each bucket; one time is measured per bucket
+SORTED_PAIRS = 64  # of rows and experts, which mlx-lm sorts; then MLX shares reads
+MLX_PAIRS = 4  # from so many pairs an expert on
+ROWS = VECTORS.rows[-1]  # of an expert that a threadgroup multiplies at once
+HEADERS = ("common.h", "lanes.h", "small_m_qmm.h", "vectors.h", "grouped_experts.h")
+SOURCE = Source("grouped_experts", (INPUTS[0], "indices", *INPUTS[1:]), ("out",), HEADERS)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of a layer as mlx-lm's SwitchGLU has them: each part is of E matrices [E, N, K].
+
+    `activation` takes the products with `up` and with `gate`, and has no arrays.
+    """
+
+    up: Weights
+    gate: Weights
+    down: Weights
+    activation: Callable[[mx.array, mx.array], mx.array]
+
+    @property
+    def parts(self) -> tuple[Weights, Weights, Weights]:
+        return self.up, self.gate, self.down
+
+    @cached_property
+    def fit(self) -> bool:
+        """Whether the kernel supports them, see `fits`."""
+        return all(part.values.ndim == 3 and part.known for part in self.parts)
+
+    @cached_property
+    def form(self) -> tuple[int | str, ...]:
+        """What the speed depends on: experts, the width of each, and the weights' forms."""
+        experts, width, _ = self.up.values.shape
+        return experts, width, *(part.form for part in self.parts)
+
+
+def reference(x: mx.array, indices: mx.array, experts: Experts) -> mx.array:
+    """x [..., H] and each row's experts [..., T] -> [..., T, H]; each row is computed alone."""
+    rows = x.reshape(-1, x.shape[-1])
+    chosen = indices.reshape(-1, indices.shape[-1])
+    out = [layer(rows[i : i + 1], chosen[i : i + 1], experts) for i in range(len(rows))]
+    return mx.concatenate(out).reshape(*indices.shape, -1)
+
+
+def layer(x: mx.array, indices: mx.array, experts: Experts) -> mx.array:
+    """x [M, H], indices [M, T] -> [M, T, H], as mlx-lm's SwitchGLU computes few rows."""
+    rows = x[:, None, None]
+    up, gate = (gathered(rows, indices, part) for part in (experts.up, experts.gate))
+    return gathered(experts.activation(up, gate), indices, experts.down).squeeze(-2)
+
+
+def gathered(x: mx.array, indices: mx.array, weights: Weights) -> mx.array:
+    """x [M, T or 1, 1, K], indices [M, T] -> [M, T, 1, N], as mlx-lm's layers compute it."""
+    w = weights
+    if w.scales is None:
+        out = mx.gather_mm(x, w.values.swapaxes(-1, -2), rhs_indices=indices)
+    else:
+        packing = {"group_size": w.group, "bits": w.bits, "mode": w.mode}
+        out = mx.gather_qmm(x, w.values, w.scales, w.biases, rhs_indices=indices, **packing)
+    return out if w.bias is None else out + w.bias[indices][..., None, :]
+
+
+def launch(launcher: Launcher, x: mx.array, indices: mx.array, experts: Experts) -> mx.array:
+    """As `reference`, in three dispatches and the activation; sums are rounded once."""
+    pairs = indices.size
+    # Flat, a slice of all experts in order is copied once, and not by each launch.
+    chosen = pad_small(indices.reshape(-1).reshape(-1, indices.shape[-1]))
+    rows = x.reshape(-1, x.shape[-1])
+    up, gate = (product(launcher, rows, chosen, pairs, part) for part in (experts.up, experts.gate))
+    out = product(launcher, experts.activation(up, gate), chosen, pairs, experts.down)
+    return out.reshape(*indices.shape, -1)
+
+
+def product(
+    launcher: Launcher, x: mx.array, indices: mx.array, pairs: int, weights: Weights
+) -> mx.array:
+    """x [R, K] times the matrix of the expert of each pair: [pairs, N].
+
+    Row r is that of `pairs` / R pairs from r * `pairs` / R on. `indices` may have more elements.
+    """
+    layout = weights.layout
+    dtype = mx.result_type(weights.dtype or x.dtype, x.dtype)
+    return launcher(
+        SOURCE,
+        (x.astype(dtype), indices, *layout.inputs),
+        template=(("OutT", dtype), ("Rows", ROWS), *layout.arguments),
+        grid=(-(-layout.columns // VECTORS.columns) * VECTORS.threads, pairs, 1),
+        threadgroup=(VECTORS.threads, 1, 1),
+        output_shapes=((pairs, layout.columns),),
+        output_dtypes=(dtype,),
+    )[0]
+
+
+def fits(x: mx.array, indices: mx.array, experts: Experts) -> bool:
+    """Whether the kernel supports the rows and the weights, which are those of `small_m_qmm`."""
+    return experts.fit and x.ndim > 1 and x.size > 0 and x.dtype in FLOATS
+
+
+def shared_by_mlx(indices: mx.array, experts: Experts) -> bool:
+    """Whether stock MLX itself reads an expert once for several rows: `GatherQMM::eval_gpu`."""
+    return indices.size >= SORTED_PAIRS and indices.size >= MLX_PAIRS * len(experts.up.values)
+
+
+def size(x: mx.array, indices: mx.array, experts: Experts) -> tuple[int | str, ...]:
+    """What the speed depends on: the weights, a row's experts, and the bucket of the rows.
+
+    The bucket is 0 beyond all.
+    """
+    taken = indices.shape[-1]
+    bucket = next((most for most in BUCKETS if indices.size <= most * taken), 0)
+    return *experts.form, x.shape[-1], taken, bucket
+
+
+OP = Op("grouped_experts", reference, launch, fits, size)
