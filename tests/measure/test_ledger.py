@@ -24,7 +24,7 @@ from ledger.passes import TracedPair, sample_tree
 from ledger.published import PAIRS
 from ledger.report import HEAD, Line
 from ledger.trace import Graph, trace
-from ledger.traffic import Cost, copies, costs
+from ledger.traffic import GROUPED, Cost, copies, costs
 from mlx import nn
 from mlx_lm.models.activations import swiglu
 from mlx_lm.models.cache import RotatingKVCache
@@ -144,7 +144,12 @@ def known(graph: Graph) -> int:
     found = costs(graph)
     again = sum(cost.again for cost in found)
     partial = 2 * sum(cost.parts for cost in found)
-    products = [cost for cost in found if cost.op.name in PRODUCTS or "qmm" in name_of(cost)]
+    ours = "qmm", GROUPED
+    products = [
+        cost
+        for cost in found
+        if cost.op.name in PRODUCTS or any(name in name_of(cost) for name in ours)
+    ]
     beside = sum(graph.arrays[cost.op.inputs[0]].nbytes + cost.written for cost in products)
     parts = [
         part

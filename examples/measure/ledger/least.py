@@ -7,7 +7,7 @@ memory they would not be moved.
 
 from .layout import layouts
 from .trace import Graph
-from .traffic import FREE, picks, weights_of
+from .traffic import FREE, is_mixture, picks, weights_of
 
 
 def least(graph: Graph) -> int:
@@ -24,7 +24,7 @@ def least(graph: Graph) -> int:
         elif op.name == "SliceUpdate":
             sizes[op.inputs[0]] = 0
             written += sizes[op.inputs[1]]
-        elif op.name in ("GatherQMM", "GatherMM"):
+        elif is_mixture(op):
             _, distinct, experts = picks(op, arrays)
             for name in weights_of(op):
                 sizes[name] = round(sizes[name] * distinct / experts)

@@ -10,7 +10,8 @@
 - A product with a matrix reads it once per few rows, see products.py. A mixture of experts reads an
   expert for each row that chose it, or once if many rows are sorted by expert. `again` counts the
   repeated reads. The chip's caches, which may serve them, are not modelled. The product of this
-  package reads its matrix once for every tile of rows in its grid.
+  package reads its matrix once for every tile of rows in its grid, and its experts are read once
+  for every few rows that chose them.
 - A product in parts, and an attention that splits the keys, write the parts and read them again in
   a second dispatch. `parts` counts these bytes.
 - Keys and values count once per dispatch, in MLX's attention and in this package's, although both
@@ -23,9 +24,12 @@ These are counts. They do not say how much time a chip needs.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, log2, prod
+from math import ceil, comb, log2, prod
 
 from count.chips import Chip, chip_named
+
+from dflash_mlx.kernels.grouped_experts import OP
+from dflash_mlx.kernels.grouped_experts import ROWS as TILE
 
 from .layout import Layout, layouts
 from .products import ACCUMULATOR, parts, reads
@@ -43,6 +47,7 @@ PAGE = 16_384  # bytes of a page, by which a buffer may be larger than what is k
 LONG = 1024  # keys from which MLX's vector attention splits them on a large chip
 SORTED_PAIRS = 16  # pairs of rows and experts from which sorted ones share reads,
 SHARED_PAIRS = 4  # if there are as many an expert
+GROUPED = OP.name  # the kernel whose experts share reads
 CHIP = chip_named("M4")  # that is counted for, unless told
 
 
@@ -106,8 +111,8 @@ def cost_of(
         if (count := parts(op, arrays, chip)) > 1:
             partial = count * arrays[op.outputs[0]].size * ACCUMULATOR
             dispatches = 2
-    elif op.name in ("GatherQMM", "GatherMM"):
-        size = sum(nbytes(name) for name in weights_of(op))
+    elif is_mixture(op):
+        size = sum(nbytes(name) for name in dict.fromkeys(weights_of(op)))
         picked, distinct, experts = picks(op, arrays)
         read -= size - round(size * distinct / experts)
         again = round(size * (picked - distinct) / experts)
@@ -182,18 +187,38 @@ def weights_of(op: Operation) -> tuple[str, ...]:
             return op.inputs[1:]
         case "GatherQMM":
             return op.inputs[1:-2]
+        case "CustomKernel":
+            return op.inputs[2:]
     return op.inputs[1:2]
+
+
+def is_mixture(op: Operation) -> bool:
+    """Whether an operation multiplies rows by the experts that they chose."""
+    ours = op.name == "CustomKernel" and GROUPED in op.arguments[0]
+    return ours or op.name in ("GatherQMM", "GatherMM")
 
 
 def picks(op: Operation, arrays: Mapping[str, Array]) -> tuple[float, float, int]:
     """The numbers of experts: reads of a product, different ones that are expected, and all.
 
     Every choice counts as equally likely. Pairs in the order of experts are of unknown rows, and
-    count as one choice each.
+    count as one choice each. This package's kernel reads an expert once for every `TILE` rows.
     """
+    if op.name == "CustomKernel":
+        pairs, experts = op.arguments[3], arrays[op.inputs[2]].shape[0]
+        shape = arrays[op.inputs[1]].shape
+        rows = shape[0] if len(shape) > 1 else 1  # few indices are padded: those of a row
+        chance = pairs / rows / experts
+        return experts * tiles(rows, chance), experts * (1 - (1 - chance) ** rows), experts
     experts, indices = arrays[op.inputs[1]].shape[0], arrays[op.inputs[-1]]
     taken = indices.shape[-1] if len(indices.shape) > 1 else 1
     distinct = experts * (1 - (1 - taken / experts) ** (indices.size / taken))
     ordered = op.arguments[-1] is True and indices.size >= SORTED_PAIRS
     shared = ordered and indices.size // experts >= SHARED_PAIRS
     return (distinct if shared else indices.size), distinct, experts
+
+
+def tiles(rows: int, chance: float) -> float:
+    """How often `TILE` rows begin on average, if each of `rows` is one of them by this chance."""
+    shares = [comb(rows, n) * chance**n * (1 - chance) ** (rows - n) for n in range(rows + 1)]
+    return sum(share * ceil(n / TILE) for n, share in enumerate(shares))
