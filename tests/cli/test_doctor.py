@@ -808,8 +808,9 @@ def test_a_model_is_for_the_check_of_the_kernels(cli_app, flag):
 
 
 def test_verdicts_by_size_are_told():
-    """At how many sizes a kernel is used, and that experts have none."""
+    """At how many sizes a kernel is used, and that experts of an unknown kind have none."""
     import tiny
+    from mlx import nn
 
     from dflash_mlx.selfcheck.results import KernelResult
     from dflash_mlx.selfcheck.timing import Timed
@@ -819,8 +820,11 @@ def test_verdicts_by_size_are_told():
     verdict = KernelResult("a", True, 0.0, 1e-3, 1.0, sizes=sizes)
     assert "used at 1 of 2 sizes" in report.result_entry(verdict).summary
     assert report.result_json(verdict)["sizes"]
-    assert report.has_experts(tiny.make_target("gpt_oss").model)
-    assert not report.has_experts(tiny.make_target("qwen3").model)
+    mixture = tiny.make_target("qwen3_moe").model
+    assert not report.has_other_experts(mixture)
+    assert not report.has_other_experts(tiny.make_target("qwen3").model)
+    mixture.layers[0].mlp.switch_mlp.activation = nn.SiLU()
+    assert report.has_other_experts(mixture)
 
 
 def test_what_is_known_of_kernels(mac, look, monkeypatch):
