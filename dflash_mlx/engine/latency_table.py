@@ -22,9 +22,10 @@ from dflash_mlx.policy.latency import Latencies, interpolate
 
 from .profiler import measure
 
-# Tokens of context at which latencies are measured. From one to the next they grow by a few
-# percent, so that a context uses the nearest depth.
-DEPTHS = (64, 256, 1024, 4096, 8192)
+# Tokens of context at which latencies are measured. A context uses the nearest depth: relative to
+# a decode step, a round takes up to a tenth longer at one than at the one before, because attention
+# to all tokens grows with the rows.
+DEPTHS = (64, 256, 1024, 4096, 8192, 32_768, 131_072)
 
 log = logging.getLogger(__name__)
 

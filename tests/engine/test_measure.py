@@ -413,9 +413,9 @@ class Counted:
 
 def test_depths_grow_by_proportion() -> None:
     """A context is measured again when it is about four times as long, never beyond its length."""
-    depths = [0, 1, 64, 127, 129, 511, 513, 2047, 2049, 6000, 100_000]
+    depths = [0, 1, 64, 127, 129, 511, 513, 2047, 2049, 6000, 16_000, 20_000, 60_000, 90_000, 10**6]
     assert [depth_for(d) for d in depths] == [
-        *[64] * 4, *[256] * 2, *[1024] * 2, 4096, *[8192] * 2
+        *[64] * 4, *[256] * 2, *[1024] * 2, 4096, *[8192] * 2, *[32_768] * 2, *[131_072] * 2
     ]  # fmt: skip
     assert depth_for(5000, 4000) == 4000
     assert depth_for(3, 50) == 50
