@@ -3,11 +3,12 @@
 A Mac has a memory bandwidth, a rule for how MLX multiplies few rows, and a host that builds passes
 while the GPU computes. A pair has bytes that every pass reads, and experts of which a pass reads
 those that its rows choose. The row limits are MLX's own. All other numbers are rough guesses of the
-right size: the tests only require that a policy is near the best on every such machine.
+right size: the tests only require that a policy is near the best on every such machine. The costs
+of `counted_macs` are counted instead.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 
 from simulated import Process, TrueLatencies, limits_of, vector_reads
 
@@ -80,43 +81,27 @@ PAIRS = [
 ]
 
 
-@dataclass(frozen=True)
-class Mac:
-    chip: Chip
-    pair: Pair
+class PairOnMac(ABC):
+    """A pair on a Mac: the seconds of its rounds, from those of its passes and its host."""
 
-    def __str__(self) -> str:
-        return f"{self.chip.name}, {self.pair.name}"
+    @property
+    @abstractmethod
+    def block_size(self) -> int:
+        """Rows of a block."""
 
-    def products(self, rows: int) -> float:
-        """Seconds to multiply `rows` rows by the weights that every pass reads."""
-        chip = self.chip
-        vectors = vector_reads(rows, chip.free, wide=chip.wide)
-        tiles = chip.tile * -(-rows // 32)
-        reads = sum(
-            share * (vectors if rows < limit else tiles)
-            for share, limit in zip(self.pair.shares, chip.limits, strict=True)
-        )
-        return self.pair.dense / chip.bandwidth * reads
-
+    @abstractmethod
     def verify(self, rows: int) -> float:
         """GPU seconds of a pass over `rows` rows."""
-        pair, chip = self.pair, self.chip
-        chosen = 1 - (1 - pair.chosen / pair.experts) ** rows
-        experts = pair.routed * chosen / chip.bandwidth
-        return self.products(rows) + experts + chip.dispatch * pair.layers
 
-    @cached_property
+    @property
+    @abstractmethod
     def host(self) -> float:
         """Host seconds of a pass."""
-        return self.chip.host * self.pair.layers
 
-    @cached_property
+    @property
+    @abstractmethod
     def block(self) -> tuple[float, float]:
         """Host and GPU seconds of a draft."""
-        layers = self.pair.draft_layers
-        gpu = WIDE * self.pair.draft / self.chip.bandwidth + self.chip.dispatch * layers
-        return self.chip.host * layers, gpu
 
     @property
     def plain(self) -> float:
@@ -147,7 +132,7 @@ class Mac:
     @property
     def read(self) -> float:
         """Extra seconds to read the confidence before the verify pass is built."""
-        drafted, rows = self.draft, self.pair.block
+        drafted, rows = self.draft, self.block_size
         return self.ends(drafted, drafted, rows) + SYNC - self.round(rows)
 
     def seconds(self, job: Job) -> float:
@@ -159,9 +144,51 @@ class Mac:
         return self.round(job.rows) + self.read * (job.kind == "look")
 
     def true_costs(self) -> TrueLatencies:
-        widths = range(2, self.pair.block + 1)
+        widths = range(2, self.block_size + 1)
         chain = tuple((rows, self.round(rows) - self.draft) for rows in widths)
         return TrueLatencies(self.plain, self.draft, ((1, self.plain), *chain), read=self.read)
+
+
+@dataclass(frozen=True)
+class Mac(PairOnMac):
+    """A pair on a chip, both by rough guesses."""
+
+    chip: Chip
+    pair: Pair
+
+    def __str__(self) -> str:
+        return f"{self.chip.name}, {self.pair.name}"
+
+    @property
+    def block_size(self) -> int:
+        return self.pair.block
+
+    def products(self, rows: int) -> float:
+        """Seconds to multiply `rows` rows by the weights that every pass reads."""
+        chip = self.chip
+        vectors = vector_reads(rows, chip.free, wide=chip.wide)
+        tiles = chip.tile * -(-rows // 32)
+        reads = sum(
+            share * (vectors if rows < limit else tiles)
+            for share, limit in zip(self.pair.shares, chip.limits, strict=True)
+        )
+        return self.pair.dense / chip.bandwidth * reads
+
+    def verify(self, rows: int) -> float:
+        pair, chip = self.pair, self.chip
+        chosen = 1 - (1 - pair.chosen / pair.experts) ** rows
+        experts = pair.routed * chosen / chip.bandwidth
+        return self.products(rows) + experts + chip.dispatch * pair.layers
+
+    @property
+    def host(self) -> float:
+        return self.chip.host * self.pair.layers
+
+    @property
+    def block(self) -> tuple[float, float]:
+        layers = self.pair.draft_layers
+        gpu = WIDE * self.pair.draft / self.chip.bandwidth + self.chip.dispatch * layers
+        return self.chip.host * layers, gpu
 
 
 def library(rows: int) -> int:
@@ -175,7 +202,7 @@ class MacProcess(Process):
     Can be passed as `costs` to `play`.
     """
 
-    def __init__(self, mac: Mac, hitch: float):
+    def __init__(self, mac: PairOnMac, hitch: float):
         super().__init__(lambda job: mac.seconds(job), hitch, ramp=True)
         self.mac, self.read, self.draft = mac, mac.read, mac.draft
         self._drafted = True  # whether the last round had a draft
@@ -193,7 +220,7 @@ class MacProcess(Process):
             self.now += TIMED * took * (job.kind == "plain")
             return took
 
-        return survey(run, self.mac.pair.block)
+        return survey(run, self.mac.block_size)
 
     def seconds(self, plan: Plan) -> float:
         """Seconds of the next round; without the draft if the plan is a decode step."""
