@@ -76,7 +76,9 @@ def main() -> int:
             print(line, flush=True)
     plain, best = min(one.over_plain for one in every), min(one.over_best for one in every)
     print(f"\n{len(every)} cells; the least is {plain:.3f} of plain, {best:.3f} of the best width.")
-    return int(plain < LEAST[0] or best < LEAST[1])
+    short = sum(one.over_best < LEAST[1] for one in every)
+    print(f"{short} are more than 5 % below the best width.")
+    return int(plain < LEAST[0] or short > 0)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from dflash_mlx.policy.adaptive import AdaptivePolicy
 # Drafts as they are kept in chats, in what was published, and in code or sums: about 2, 4.3 and 7
 # tokens a round of 16 rows. Passages differ, and the drafter knows about how sure it may be.
 LOW, MIDDLE, HIGH = Drafter(-0.32), Drafter(1.22), Drafter(2.21)
-PROCESSES = 8  # answers are short, and which drafts are kept is luck
+PROCESSES = 4  # answers are short, and which drafts are kept is luck
 ANSWERS = 5  # of a process
 HITCH = 0.02  # seconds to build a kernel
 OTHERS = range(1000, 1048)  # seeds of the answers by which the best width is known
