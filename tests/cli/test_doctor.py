@@ -820,7 +820,7 @@ def test_verdicts_by_size_are_told():
     verdict = KernelResult("a", True, 0.0, 1e-3, 1.0, sizes=sizes)
     assert "used at 1 of 2 sizes" in report.result_entry(verdict).summary
     assert report.result_json(verdict)["sizes"]
-    mixture = tiny.make_target("qwen3_moe").model
+    mixture: Any = tiny.make_target("qwen3_moe").model
     assert not report.has_other_experts(mixture)
     assert not report.has_other_experts(tiny.make_target("qwen3").model)
     mixture.layers[0].mlp.switch_mlp.activation = nn.SiLU()

@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from tiny import ALL
 
@@ -134,9 +135,9 @@ def test_a_row_has_the_same_bits_whatever_is_computed_with_it(kind: Kind) -> Non
     for m in range(2, 33) if ALL else (2, 7, 32):
         out = output(x[:m], indices[:m], layer)
         assert all(same_bits(out[i : i + 1], alone[i]) for i in some if i < m), m
-    order = mx.array([*range(31, -1, -2), *range(0, 32, 2)])
-    moved = output(x[order], indices[order], layer)
-    where = {int(row): place for place, row in enumerate(order.tolist())}
+    order = [*range(31, -1, -2), *range(0, 32, 2)]
+    moved = output(x[mx.array(order)], indices[mx.array(order)], layer)
+    where = {row: place for place, row in enumerate(order)}
     assert all(same_bits(moved[where[i]][None], alone[i]) for i in some)
 
 
@@ -186,8 +187,7 @@ def test_traffic(kind: Kind, rows: int, taken: int, experts: int) -> None:
     indices = chosen(rows, taken, experts).reshape(-1)
     outcome = run(through(PRODUCT), x, indices, weights, build="traffic")
     (record,) = outcome.records
-    found: list[int] = indices.tolist()
-    counts = Counter(found)
+    counts = Counter(np.array(indices).tolist())
     tiles = sum(-(-count // grouped_experts.ROWS) for count in counts.values())
     expert = weights.values.nbytes // experts
     assert outcome.traffic["weight"].group_loads == len(counts) * expert
