@@ -385,7 +385,8 @@ def experts_of(kind: ExpertShape, dtype: mx.Dtype) -> Experts:
 
 def choices(seed: int, rows: int, taken: int, experts: int) -> mx.array:
     """The experts of each row [rows, taken], each as likely as another."""
-    return mx.contiguous(mx.argsort(normal_array(seed, rows, experts), axis=-1)[:, :taken])
+    order = mx.argsort(normal_array(seed, rows, experts), axis=-1)
+    return mx.take(order, mx.arange(taken), axis=-1)
 
 
 def expert_cases(shapes: Shapes) -> list[Case]:
@@ -475,6 +476,16 @@ def attention_cases(shapes: Shapes) -> list[Case]:
             (TREE, 253, 0, kind.window and 12),
             (chain, shapes.context, 0, kind.window),
         )
+    ]
+
+
+def attention_extremes(shapes: Shapes) -> list[Case]:
+    """For each layer type the fewest rows of a verify pass, and the most."""
+    dtype = dtype_of(shapes.dtype)
+    return [
+        attention_case(kind, dtype, parents, shapes.context, 0, kind.window)
+        for kind in dict.fromkeys(shapes.attention)
+        for parents in (range(-1, 1), binary_tree(MAX_ATTENTION_ROWS))
     ]
 
 

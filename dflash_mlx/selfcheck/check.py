@@ -401,7 +401,7 @@ def launches(kernels: Kernels, trial: Trial, shapes: Shapes) -> Iterator[list[mx
     """The outputs of an operation's kernels for the cases at which they are used, unevaluated."""
     cases: Iterable[Case] = trial.fitting(shapes)
     if trial.sizes is not None and not kernels.exact:
-        cases = (sized.case for sized in trial.sizes(shapes))
+        cases = (*(sized.case for sized in trial.sizes(shapes)), *trial.untimed(shapes))
     for case in cases:
         if kernels.launches(trial.op, *case):
             yield outputs(kernels(trial.op, *case))

@@ -39,6 +39,7 @@ from .cases import (
     Sized,
     accept_cases,
     attention_cases,
+    attention_extremes,
     attention_sizes,
     defined_part,
     expert_cases,
@@ -70,7 +71,8 @@ class Trial:
     Each output is compared with that of `expected(*case)` (None: the reference), after `comparable`
     is applied to both. `alone(*case)` are the arguments for one row: row `row` along `axis` of the
     first output. Exact mode requires the same bits from both. `sizes(shapes)` are the cases to
-    time; without it, the last of `cases` is timed. `rival`: another operation, with the same
+    time; without it, the last of `cases` is timed. `untimed(shapes)` are cases that run other texts
+    of the kernel than those, to be built, too. `rival`: another operation, with the same
     arguments, that may compute these cases in its place; it has to be slower, too.
     `again(case, number)`: a case that reads other bytes, in place of a copy of all arrays. `slow`:
     the reason to show if the operation is faster at no size, in place of the ratio.
@@ -86,6 +88,7 @@ class Trial:
     row: int = 0
     axis: int = 0
     sizes: Callable[[Shapes], Iterator[Sized]] | None = None
+    untimed: Callable[[Shapes], list[Case]] = lambda _: []
     once: Callable[..., Case] = lambda *case: case
     before: Callable[..., Case] = lambda *case: case
     recorded: bool = False
@@ -323,6 +326,7 @@ TRIALS = (
         alone=first_query,
         axis=1,
         sizes=attention_sizes,
+        untimed=attention_extremes,
         once=with_mask,
     ),
     Trial(gated_delta_inputs.OP, input_cases, mlx_inputs, has_delta, alone=first_projected),

@@ -61,7 +61,11 @@ def noted(launcher: Noting, run: Callable[[], Iterable[Any]]) -> set[Any]:
     def inside(_: mx.array) -> list[mx.array]:
         return [array for result in run() for array in outputs(result)]
 
-    mx.export_function(lambda _: None, inside, mx.zeros(1))
+    mx.disable_compile()  # what mlx-lm compiles, such as SwiGLU, cannot be exported
+    try:
+        mx.export_function(lambda _: None, inside, mx.zeros(1))
+    finally:
+        mx.enable_compile()
     return launcher.texts
 
 
@@ -103,7 +107,7 @@ def test_what_rounds_launch_is_built_and_nothing_else(published: Published) -> N
     """Of chains of all widths, a tree, a commit, and every rule of acceptance."""
     used, built = used_and_built(published)
     assert used == built
-    assert len(built) <= 16
+    assert len(built) <= 20  # each takes about a tenth of a second
 
 
 def test_products_of_mixed_weights_are_built() -> None:
