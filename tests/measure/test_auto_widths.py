@@ -155,11 +155,11 @@ def product_of(inputs: int, outputs: int) -> Product:
 # The same project's kernel for products, in milliseconds by rows.
 @pytest.mark.parametrize(("rows", "ms"), [(5, 0.313), (8, 0.314), (12, 0.531), (16, 0.533)])
 def test_our_products_take_what_was_measured(rows: int, ms: float) -> None:
-    """Within a tenth; and MLX's own as in the forecast."""
+    """Within a tenth, as MLX's own."""
     clock, product = Clock(chip_named("M4 Pro")), product_of(5120, 17_408)
     assert 1e3 * clock.of(product.ours(rows, clock)) == pytest.approx(ms, rel=0.1)
     (stock,) = (one.ms for one in measured()[1] if one.rows == rows)
-    assert 1e3 * clock.of(product.stock(rows, clock)) == pytest.approx(stock, rel=0.05)
+    assert 1e3 * clock.of(product.stock(rows, clock)) == pytest.approx(stock, rel=0.1)
 
 
 def test_few_layers_stand_for_all() -> None:
