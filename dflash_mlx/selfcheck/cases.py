@@ -366,19 +366,23 @@ def padded_sizes(shapes: Shapes) -> Iterator[Sized]:
 # Layers of experts
 
 
+def split_by_expert(weights: Weights, experts: int) -> Weights:
+    """A matrix [E * N, K] as the matrices [E, N, K] of E experts, its bias too."""
+    arrays = {name: getattr(weights, name) for name in ("values", "scales", "biases", "bias")}
+    parts = {
+        name: array.reshape(experts, -1, *array.shape[1:])
+        for name, array in arrays.items()
+        if array is not None
+    }
+    return replace(weights, **parts)
+
+
 def experts_of(kind: ExpertShape, dtype: mx.Dtype) -> Experts:
     """Random experts."""
 
     def stacked(part: LinearShape) -> Weights:
         weights = weights_of(part, kind.experts * part.outputs, part.inputs, dtype)
-        arrays = {name: getattr(weights, name) for name in ("values", "scales", "biases", "bias")}
-        shape = kind.experts, part.outputs
-        parts = {
-            name: array.reshape(*shape, *array.shape[1:])
-            for name, array in arrays.items()
-            if array is not None
-        }
-        return replace(weights, **parts)
+        return split_by_expert(weights, kind.experts)
 
     return Experts(stacked(kind.up), stacked(kind.gate), stacked(kind.down), SwiGLU())
 

@@ -11,7 +11,7 @@ import pytest
 import tiny
 from eagle_heads import random_head
 from engines import alone, request_of, together
-from feature_texts import Text, check_cache
+from feature_texts import Text, check_cache, rewind_rows_alone
 
 from dflash_mlx.drafters.eagle3.config import EagleConfig
 from dflash_mlx.drafters.eagle3.drafter import EagleBlock, EagleCache, EagleDrafter
@@ -123,12 +123,7 @@ def test_what_is_kept_is_what_the_target_said() -> None:
 
 def test_features_that_stay_behind_a_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a cut takes the rows back and leaves the features."""
-
-    def rewind(self: EagleCache, length: int) -> None:
-        self.commit_waiting()
-        self.rows.trim(max(0, self.rows.offset - length))
-
-    monkeypatch.setattr(EagleCache, "rewind", rewind)
+    monkeypatch.setattr(EagleCache, "rewind", rewind_rows_alone)
     with pytest.raises(AssertionError):
         test_what_is_kept_is_what_the_target_said()
 

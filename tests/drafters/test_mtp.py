@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tiny
 from engines import alone, request_of, together
-from feature_texts import Text, check_cache
+from feature_texts import Text, check_cache, rewind_rows_alone
 from mtp_heads import GOLDEN, random_head
 
 from dflash_mlx import api
@@ -207,12 +207,7 @@ def test_what_is_kept_is_what_the_target_said() -> None:
 
 def test_hidden_states_that_stay_behind_a_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a cut takes the rows back and leaves the hidden states."""
-
-    def rewind(self: MTPCache, length: int) -> None:
-        self.commit_waiting()
-        self.rows.trim(max(0, self.rows.offset - length))
-
-    monkeypatch.setattr(MTPCache, "rewind", rewind)
+    monkeypatch.setattr(MTPCache, "rewind", rewind_rows_alone)
     with pytest.raises(AssertionError):
         test_what_is_kept_is_what_the_target_said()
 

@@ -1,12 +1,11 @@
 """Random matrices as MLX packs them, experts of them, and the product that they should give."""
 
-from dataclasses import replace
-
 import mlx.core as mx
 from mlx_lm.models.switch_layers import SwiGLU
 
 from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.small_m_qmm import Weights
+from dflash_mlx.selfcheck.cases import split_by_expert
 
 # Group, bits and mode of each way to hold weights; the first are those that are not packed.
 KINDS = (
@@ -54,14 +53,7 @@ def stacked(
     seed: int = 3,
 ) -> Weights:
     """As `weights_of`, a matrix for each expert."""
-    weights = weights_of(experts * n, k, kind, dtype, biased, seed)
-    arrays = {name: getattr(weights, name) for name in ("values", "scales", "biases", "bias")}
-    parts = {
-        name: array.reshape(experts, n, *array.shape[1:])
-        for name, array in arrays.items()
-        if array is not None
-    }
-    return replace(weights, **parts)
+    return split_by_expert(weights_of(experts * n, k, kind, dtype, biased, seed), experts)
 
 
 def experts_of(

@@ -55,8 +55,8 @@ def has_head(checkpoint: Checkpoint) -> bool:
     return bool(head_files(checkpoint))
 
 
-def require_head(checkpoint: Checkpoint) -> None:
-    """Raise DFlashError unless a folder holds the MTP head of one of our families."""
+def require_head(checkpoint: Checkpoint) -> dict[str, tuple[Path, str]]:
+    """As `head_files`; raises DFlashError unless the head is of one of our families."""
     names = head_files(checkpoint)
     if not names:
         raise DFlashError(f"there is no MTP head in '{checkpoint.path}'.", hint=NOT_HERE)
@@ -76,6 +76,7 @@ def require_head(checkpoint: Checkpoint) -> None:
             f"the MTP head in '{checkpoint.path}' has several layers, and one is supported.",
             hint="use another drafter, or --draft lookup",
         )
+    return names
 
 
 def read_head(checkpoint: Checkpoint) -> Tensors:
@@ -83,10 +84,9 @@ def read_head(checkpoint: Checkpoint) -> Tensors:
 
     Experts are stacked to [E, ...]. Raises DFlashError as `require_head`.
     """
-    require_head(checkpoint)
     files: dict[Path, Any] = {}
     tensors: Tensors = {}
-    for plain, (file, name) in head_files(checkpoint).items():
+    for plain, (file, name) in require_head(checkpoint).items():
         if file not in files:
             files[file] = mx.load(str(file))
         tensors[plain] = files[file][name]
