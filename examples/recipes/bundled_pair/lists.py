@@ -455,8 +455,8 @@ def where(rng: Random) -> Task:
     place = rng.randrange(len(items))
     ask = asked(rng, WHERE, items, word=quoted(rng, items[place]))
     conclusion = f"{items[place]} is item {place + 1}."
-    places = joined([f"{item} is item {number}" for number, item in enumerate(items, 1)])
-    return ask, f"We number the list: {places}.", conclusion, str(place + 1)
+    places = joined([f"{item} {number}" for number, item in enumerate(items[: place + 1], 1)])
+    return ask, f"We look for {items[place]}: {places}.", conclusion, str(place + 1)
 
 
 SHORT_STEPS = (sort, sort_words, reverse, join)  # their steps end with the result

@@ -218,7 +218,7 @@ def numbers_as(in_words: Callable[[int], str]) -> Form:
 
 def special(rng: Random) -> tuple[str, Form]:
     """An instruction for the form of answers, and what makes answers of that form."""
-    kind = rng.choice(("one line", "language", "only the result"))
+    kind = rng.choice(("one line", "language", "language", "only the result"))
     if kind == "one line":
         return rng.choice(ONE_LINE), in_one_line
     if kind == "only the result":

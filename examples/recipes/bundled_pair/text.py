@@ -77,8 +77,8 @@ def questions(rng: Random) -> Chat:
     return Chat(messages, thinking=thinking)
 
 
-CHATS: dict[Callable[[Random], Chat], int] = {questions: 50, later_turns: 18, system_prompts: 14}
-WITH_TOOLS = {**CHATS, tool_chat: 60}
+CHATS: dict[Callable[[Random], Chat], int] = {questions: 40, later_turns: 14, system_prompts: 28}
+WITH_TOOLS = {**CHATS, tool_chat: 160}
 
 
 def trains(chat: Chat) -> bool:

@@ -207,9 +207,9 @@ def a_task(rng: Random, box: Box, three: bool) -> Task:
     """A task of the box; with `three` one of three calls."""
     while True:
         dice = rng.random()
-        if box.chains and dice < 0.5:
+        if box.chains and dice < 0.35:
             task = rng.choice(box.chains)(rng)
-        elif dice < 0.7 or three:
+        elif dice < 0.5 or three:
             count = rng.choice((2, 2, 3)) if not three else 3
             task = in_turn(rng, [rng.choice(box.single)(rng) for _ in range(count)])
         else:
@@ -300,13 +300,13 @@ def tool_chat(rng: Random) -> Chat:
     if rng.random() < 0.3:
         messages.append({"role": "system", "content": instructions(rng, [])})
     calls = 0
-    for _ in range(1 if thinking else rng.choice((2, 3, 4, 5))):
+    for _ in range(1 if thinking else rng.choice((3, 4, 5, 6))):
         dice = rng.random()
         if dice < 0.3:
             sample = known(rng, box)
             messages += [user(sample.prompt), *answered(sample, thinking)]
             continue
-        task = a_task(rng, box, three=rng.random() < 0.3 and bool(box.single))
+        task = a_task(rng, box, three=rng.random() < 0.2 and bool(box.single))
         messages.append(user(asked(rng, task)))
         messages += done(rng, task, thinking, rng.random() < ERROR_SHARE, calls)
         calls += len(task.steps)

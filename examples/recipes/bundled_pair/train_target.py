@@ -47,8 +47,8 @@ PROCESSES = 2  # of one thread each: two threads of one process wait for each ot
 class Plan:
     """How long the training is.
 
-    The rate is level for `level` of `steps` and then falls to nothing. Rows have 256 tokens, and
-    in every second step 1,024 for chats with tools. In the last `long` of the steps, one of eight
+    The rate is level for `level` of `steps` and then falls to nothing. Rows have 1,024
+    tokens, and in every fourth step 256, without tools. In the last `long` of the steps, one of eight
     has rows of 2,048 or 4,096. Short rows cost less, because attention does.
     """
 
@@ -66,7 +66,7 @@ class Plan:
         """The tokens in a row of this step."""
         if step % 8 == 0 and step >= self.steps * (1 - self.long):
             return (2048, 4096)[step // 8 % 2]
-        return (256, 1024)[step % 2]
+        return 256 if step % 4 == 1 else 1024
 
 
 class Encoder:
