@@ -1,8 +1,8 @@
 """At temperature 0 the answer is stock mlx-lm's, token for token, whatever the drafter says.
 
-The drafters: never trained, of DFlash, DFlash 2 and DSpark; always right (every block is kept whole);
-always wrong (every block is rejected whole). The prompts: shorter than the sliding window, and
-longer, so that it wraps.
+The drafters: never trained, of DFlash, DFlash 2 and DSpark; always right (every block is kept
+whole); always wrong (every block is rejected whole). The prompts: shorter than the sliding window,
+and longer, so that it wraps.
 """
 
 from collections.abc import Callable, Iterable
