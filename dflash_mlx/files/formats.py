@@ -4,6 +4,14 @@ from typing import Any, Literal
 
 Format = Literal["dflash", "dflash2", "dspark", "eagle3", "mtp", "language model"]
 
+KINDS: dict[Format, str] = {  # of drafters, in words
+    "dflash": "DFlash",
+    "dflash2": "DFlash 2",
+    "dspark": "DSpark",
+    "eagle3": "EAGLE-3",
+    "mtp": "MTP head",
+    "language model": "small model",
+}
 V1, V2 = "DFlashDraftModel", "DFlash2DraftModel"
 # DeepSpec's own two, SpecForge's, and Liquid AI's: DFlash with the heads of DSpark.
 QWEN3_DSPARK, GEMMA4_DSPARK = "Qwen3DSparkModel", "Gemma4DSparkModel"
