@@ -22,10 +22,16 @@ if TYPE_CHECKING:
 # The table of `dflash models list`
 
 FIT_WORDS = {"ok": "yes", "warn": "tight", "refuse": "no"}
-TITLES = ("TARGET", "DRAFTER", "BLOCK", "SIZE", "MEMORY", "CACHED", "FITS")
+TITLES = ("TARGET", "DRAFTER", "KIND", "BLOCK", "SIZE", "MEMORY", "CACHED", "FITS")
 # Columns to show, from the widest terminal to the narrowest; if none fits, a row takes two lines.
-COLUMN_SETS = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 3, 5, 6), (0, 3, 4, 5, 6), (0, 3, 5, 6))
-RIGHT_ALIGNED = (2, 3, 4)  # columns of numbers
+COLUMN_SETS = (
+    tuple(range(8)),
+    (0, 1, 2, 4, 6, 7),
+    (0, 2, 4, 5, 6, 7),
+    (0, 4, 5, 6, 7),
+    (0, 4, 6, 7),
+)
+RIGHT_ALIGNED = (3, 4, 5)  # columns of numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,7 @@ class Row:
 
     target: str
     draft: str | None = None
+    kind: str | None = None
     block: int | None = None
     target_bytes: int | None = None
     draft_bytes: int | None = None
@@ -58,6 +65,7 @@ class Row:
         return (
             self.target,
             self.draft or "–",
+            self.kind or "–",
             str(self.block or "–"),
             f"{approximately}{size} GB",
             memory,
@@ -89,6 +97,7 @@ def known_rows(kv_bits: int | None = None) -> list[Row]:
             Row(
                 target=entry.target,
                 draft=entry.draft,
+                kind=entry.kind,
                 block=entry.block,
                 target_bytes=entry.target_bytes,
                 draft_bytes=entry.draft_bytes,
@@ -155,7 +164,7 @@ def show_rows(rows: list[Row], out: Output) -> None:
     columns = shutil.get_terminal_size().columns
     out.write("".join(out.ascii_fallback(line) + "\n" for line in fit_rows(cells, columns)))
     if hides_columns(cells, columns):
-        out.note("a wider terminal shows the drafter, its block size and the memory, too")
+        out.note("a wider terminal shows the drafter, its kind and block size, and the memory, too")
     out.note("size: target + drafter on disk; ~ marks an estimate")
     if any(row.lacks for row in rows):
         out.note("not yet: this version does not run the target's type or the drafter's kind")
@@ -168,7 +177,7 @@ def fit_rows(cells: list[tuple[str, ...]], width: int) -> list[str]:
         return [format_row(row, indexes, widths) for row in cells]
     lines = []
     for row in cells[1:]:
-        lines += [row[0], "  " + " · ".join((row[3], f"cached {row[5]}", f"fits {row[6]}"))]
+        lines += [row[0], "  " + " · ".join((row[4], f"cached {row[6]}", f"fits {row[7]}"))]
     return lines
 
 

@@ -73,7 +73,7 @@ class BenchOptions:
         option(
             "--drafts",
             metavar="A,B",
-            help="Measure drafters instead of modes: dflash, dflash:ID, eagle3:ID, "
+            help="Measure drafters instead of modes: dflash, dflash:ID, dspark:ID, eagle3:ID, "
             "eagle3-60:ID (trees), mtp, mtp:ID, model:ID, lookup, none.",
             panel="Measurement",
         ),

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
 from dflash_mlx.drafters.mtp.drafter import MTPDrafter
 from dflash_mlx.drafters.small_model import SmallModelDrafter
@@ -305,14 +306,19 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
 # Drafters to compare, as in the tables of the papers
 
 DFLASH = "dflash"
+DSPARK = "dspark"
 EAGLE3 = "eagle3"
 MODEL = "model"
 NONE = "none"
-KNOWN = "use dflash, dflash:ID, eagle3:ID, eagle3-60:ID, mtp, mtp:ID, model:ID, lookup or none"
+KNOWN = (
+    "use dflash, dflash:ID, dspark:ID, eagle3:ID, eagle3-60:ID, mtp, mtp:ID, model:ID, lookup or "
+    "none"
+)
 MAX_ROWS = WIDTHS["ddtree"][2] + 1
 MODEL_KINDS = {
     MODEL: "a language model",
     DFLASH: "a DFlash drafter",
+    DSPARK: "a DSpark drafter",
     EAGLE3: "an EAGLE-3 head",
     MTP: "an MTP head",
 }
@@ -381,8 +387,12 @@ class Source:
 
 
 def drafter_kind(pair: Pair) -> str:
+    """The kind of a pair's drafter, as a source names it."""
     kinds = {SmallModelDrafter: MODEL, EagleDrafter: EAGLE3, MTPDrafter: MTP}
-    return kinds.get(type(pair.drafter), DFLASH)
+    plain = DFLASH
+    if isinstance(pair.drafter, DFlashDrafter) and pair.drafter.config.dspark:
+        plain = DSPARK
+    return kinds.get(type(pair.drafter), plain)
 
 
 def parse_sources(text: str) -> tuple[Source, ...]:
@@ -399,7 +409,7 @@ def parse_sources(text: str) -> tuple[Source, ...]:
             raise UsageError(f"there is no source of drafts '{word}'.", hint=KNOWN)
         if colon and kind in (LOOKUP, NONE):
             raise UsageError(f"the source {kind} has no model.", hint=f"write {kind}")
-        if not name and (colon or kind in (MODEL, EAGLE3)):
+        if not name and (colon or kind in (MODEL, EAGLE3, DSPARK)):
             raise UsageError(f"'{word}' names no model.", hint=f"write {kind}:ID")
         sources.append(Source(kind, name or None, rows))
     if not sources:

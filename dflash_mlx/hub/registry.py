@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_mlx.families import FAMILIES
-from dflash_mlx.files.formats import ARCHITECTURES, ASSISTANT, EAGLE3, V1
+from dflash_mlx.files.formats import ARCHITECTURES, ASSISTANT, EAGLE3, KINDS, V1, format_of
 from dflash_mlx.types import SNAPSHOT_LIMITS
 
 from .bits import chosen_bits, share_of_bytes
@@ -50,6 +50,11 @@ class Entry:
     estimated: bool
     gated: bool
     note: str
+
+    @property
+    def kind(self) -> str:
+        """The kind of drafter, in words."""
+        return KINDS[format_of({"architectures": [self.drafter]})]
 
     @property
     def download_bytes(self) -> int | None:

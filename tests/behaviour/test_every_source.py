@@ -20,6 +20,7 @@ SOURCES: dict[str, tuple[Any, Any]] = {  # target and drafter, as `load` has the
     "lookup": (None, "lookup"),
     "model": (None, bundled("target")),
     "eagle3": (EAGLE / "target", EAGLE / "draft"),
+    "dspark": (tiny.GOLDEN / "qwen3_full" / "target", tiny.GOLDEN / "dspark_qwen3" / "draft"),
     "mtp": (tiny.GOLDEN / "mtp_qwen35" / "target", "mtp"),
 }
 TEXTS = (

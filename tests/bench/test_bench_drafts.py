@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
+import tiny
 from bench_records import KEY, record, schedule_of, turn
 from golden_pair import GOLDEN
 from typer.testing import CliRunner
 
 from dflash_mlx.bench import results
-from dflash_mlx.bench.schedule import Source, parse_sources
+from dflash_mlx.bench.schedule import Source, drafter_kind, parse_sources
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import bundled
@@ -92,6 +93,8 @@ def test_report_and_pictures(run, tmp_path, monkeypatch):
 
 BAD = [
     (["--drafts", "eagle3,lookup"], 2, "'eagle3' names no model."),
+    (["--drafts", "dspark,lookup"], 2, "'dspark' names no model."),
+    (["--drafts", f"dspark:{DRAFT}"], 1, f"'{DRAFT}' is a DFlash drafter."),
     (["--drafts", "mtp"], 1, "there is no MTP head in"),
     (["--drafts", "fast"], 2, "there is no source of drafts 'fast'."),
     (["--drafts", "lookup", "--modes", "dflash"], 2, "--drafts and --modes exclude each other."),
@@ -115,6 +118,15 @@ def test_what_cannot_be_compared_is_said_before_the_first_answer(run, flags, cod
     error, hint = result.stderr.splitlines()[-2:]
     assert message in error
     assert hint.startswith("Hint:  ")
+
+
+def test_dspark_is_a_kind_of_its_own():
+    """By its heads: the class is that of DFlash."""
+    target = tiny.make_target("qwen3")
+    for settings, kind in ((tiny.draft_settings, "dflash"), (tiny.dspark_settings, "dspark")):
+        drafter = tiny.random_drafter(target, **settings(target))
+        pair = SimpleNamespace(lookup=False, drafter=drafter)
+        assert drafter_kind(pair) == kind  # type: ignore[arg-type]
 
 
 def test_a_known_drafter_of_another_kind_is_named():

@@ -75,12 +75,12 @@ def test_list_in_a_pipe(server, run):
     assert result.exit_code == 0
     assert result.stderr == ""
     head, *lines = [line.split("\t") for line in result.stdout.splitlines()]
-    assert head == ["TARGET", "DRAFTER", "BLOCK", "SIZE", "MEMORY", "CACHED", "FITS"]
+    assert head == ["TARGET", "DRAFTER", "KIND", "BLOCK", "SIZE", "MEMORY", "CACHED", "FITS"]
     assert len(lines) == len(registry.entries())
-    assert {len(line) for line in lines} == {7}
+    assert {len(line) for line in lines} == {8}
     known = next(line for line in lines if line[0] == KNOWN)
-    assert known[1:6] == [KNOWN_DRAFT, "16", "~2.3+1.1 GB", "~3.4 GB", "no"]
-    assert {line[6] for line in lines} <= {"yes", "tight", "no", "not yet", "?"}
+    assert known[1:7] == [KNOWN_DRAFT, "DFlash", "16", "~2.3+1.1 GB", "~3.4 GB", "no"]
+    assert {line[7] for line in lines} <= {"yes", "tight", "no", "not yet", "?"}
     assert server.requests == 0
 
 
@@ -145,7 +145,7 @@ def test_the_short_list(run, server, pull, monkeypatch):
     found = short()
     assert list(found)[:2] == [EIGHT_BIT, REPO]
     assert KNOWN not in found
-    assert found[EIGHT_BIT][5] == "target only"
+    assert found[EIGHT_BIT][6] == "target only"
     assert set(rows(run)) == {*every, REPO}
     monkeypatch.setattr("dflash_mlx.models.memory.working_set", lambda: 1)
     assert list(short()) == [EIGHT_BIT, REPO]

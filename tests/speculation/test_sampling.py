@@ -40,6 +40,7 @@ from sampling_law import (
 
 from dflash_mlx import api
 from dflash_mlx.drafters.chain import ChainBlock
+from dflash_mlx.drafters.dflash.markov import MarkovBlock, Walks
 from dflash_mlx.drafters.eagle3.config import parse
 from dflash_mlx.drafters.eagle3.drafter import EagleBlock
 from dflash_mlx.drafters.eagle3.model import EagleModel
@@ -105,15 +106,29 @@ class TableHead(EagleBlock):
         return self._table.chain(0, self._positions, choose)
 
 
+def markov_block(near: list[mx.array]) -> MarkovBlock:
+    """The block of a DSpark drafter: its Markov head adds to the logits what it remembers."""
+    target = tiny.make_target("qwen3", vocab_size=5)
+    nested = {"mask_token_id": 4, "target_layer_ids": [0, 2]}
+    settings = tiny.dspark_settings(target, "rnn", dflash_config=nested)
+    model = tiny.random_drafter(target, **settings).model
+    logits = mx.stack([row.reshape(-1, 5).mean(axis=0) for row in near])
+    hidden = mx.random.normal((1, len(near), target.hidden_size), key=mx.random.key(9))
+    walks = Walks(model, logits[None], hidden, mx.array([0]), lambda rows: rows)
+    return MarkovBlock(walks, 0, 0)
+
+
 @cache
 def chain_tables(drafter: str, *, deaf: bool = False) -> Tables:
-    """The same target with a small model or an EAGLE-3 head, whose logits are near its."""
+    """The same target with what drafts token by token, and whose logits are near its."""
     rows = random_tables().rows
     keys = mx.random.split(mx.random.key(8), len(rows))
     drafted = zip(rows[:-1], keys[:-1], strict=True)
     near = [0.7 * row + mx.random.normal(row.shape, key=key) for row, key in drafted]
     if drafter == "model":
         block: Any = ChainBlock(TableChain(near, deaf=deaf), 0, len(near))  # type: ignore[arg-type]
+    elif drafter == "dspark":
+        block = markov_block(near)
     else:
         block = TableHead(TableChain(near, TableHead.ids, deaf=deaf))
     return Tables(block, rows, [3, 1, 1, 4])
@@ -129,10 +144,10 @@ def test_block_law(rule: str, setting: str, drafter: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
-@pytest.mark.parametrize("drafter", ["model", "eagle3"])
+@pytest.mark.parametrize("drafter", ["model", "eagle3", "dspark"])
 @pytest.mark.parametrize("setting", ["plain", "everything"])
 def test_law_of_drafts_drawn_one_by_one(rule: str, setting: str, drafter: str) -> None:
-    """Drafts of a small model or an MTP head, and of an EAGLE-3 head: rejection keeps the law."""
+    """Of a small model or an MTP head, of EAGLE-3 and of DSpark: rejection keeps the law."""
     assert block_surprise(RULES[rule], SETTINGS[setting], chain_tables(drafter), FEWER) < LIMIT
 
 

@@ -414,6 +414,19 @@ def dflash2_settings(target: Target, **changes: Any) -> dict[str, Any]:
     }
 
 
+def dspark_settings(target: Target, head: str = "vanilla", **changes: Any) -> dict[str, Any]:
+    """The config.json of a DSpark drafter for this target, with this kind of Markov head."""
+    return {
+        **draft_settings(target),
+        "architectures": ["DSparkDraftModel"],
+        "markov_rank": 4,
+        "markov_head_type": head,
+        "enable_confidence_head": True,
+        "confidence_head_with_markov": True,
+        **changes,
+    }
+
+
 def random_drafter(target: Target, seed: int = 2, **changes: Any) -> DFlashDrafter:
     """An untrained drafter, bound to the target."""
     config = parse(draft_settings(target, **changes))

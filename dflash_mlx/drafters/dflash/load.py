@@ -1,4 +1,4 @@
-"""A DFlash drafter from its checkpoint: checked against its target, then loaded."""
+"""A drafter of DFlash, DFlash 2 or DSpark: checked against its target, then loaded."""
 
 from collections.abc import Iterable
 
@@ -21,13 +21,13 @@ from .model import OWN, DraftModel
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
-    """Whether a checkpoint is a DFlash drafter's, of version 1 or 2."""
-    return checkpoint.format in ("dflash", "dflash2")
+    """Whether a checkpoint is a drafter's of DFlash, DFlash 2 or DSpark."""
+    return checkpoint.format in ("dflash", "dflash2", "dspark")
 
 
 def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
     """Raise DFlashError if config or tensor shapes do not fit the target."""
-    config = parse(checkpoint.config)
+    config = read_config(checkpoint)
     check_fit(config, checkpoint.name, target)
     check_tensors(checkpoint, config, target.text_config["hidden_size"])
 
@@ -41,7 +41,7 @@ def load(
     trust_remote_code: bool = False,
 ) -> DFlashDrafter:
     """Load a checked drafter; see `DrafterKind.load`. The tokenizer is not needed."""
-    config = parse(checkpoint.config)
+    config = read_config(checkpoint)
     tensors = read_safetensors(checkpoint)
     weights = {plain_name(name): value for name, value in tensors.items()}
     if (row := read_mask_embedding(checkpoint.path, config.mask_token_id)) is not None:
@@ -55,6 +55,25 @@ def load(
     return DFlashDrafter(model, target.embed, target.head, target.head_type)
 
 
+def read_config(checkpoint: Checkpoint) -> DraftConfig:
+    """The parsed config. What it leaves open about a confidence head, the tensors tell."""
+    if checkpoint.format != "dspark":
+        return parse(checkpoint.config)
+    shapes = tensor_shapes(checkpoint)
+    width = shapes.get("confidence_head.proj.weight", [0])[-1]
+    told = {
+        "enable_confidence_head": width > 0,
+        "confidence_head_with_markov": width > shapes.get("norm.weight", [width])[0],
+    }
+    return parse({**told, **checkpoint.config})
+
+
+def tensor_shapes(checkpoint: Checkpoint) -> dict[str, list[int]]:
+    """The shapes of the tensors that drafting reads, by their names in Z Lab's checkpoints."""
+    shapes = {plain_name(name): tensor.shape for name, tensor in checkpoint.tensors.items()}
+    return {name: shape for name, shape in shapes.items() if name not in UNUSED}
+
+
 def own_parts(names: Iterable[str]) -> frozenset[str]:
     """The parts that a drafter with these tensors does not share with its target."""
     return OWN & {name.split(".")[0] for name in names}
@@ -62,7 +81,7 @@ def own_parts(names: Iterable[str]) -> frozenset[str]:
 
 def plain_name(name: str) -> str:
     """A tensor's name in Z Lab's checkpoints: some exports add a prefix, Meta's has other names."""
-    name = name.removeprefix("model.")
+    name = name.removeprefix("model.").removeprefix("logit_head.")
     return ASSISTANT_NAMES.get(name, name)
 
 
@@ -101,8 +120,7 @@ def check_fit(draft: DraftConfig, name: str, target: Checkpoint) -> None:
 
 def check_tensors(checkpoint: Checkpoint, config: DraftConfig, target_hidden_size: int) -> None:
     """Raise DFlashError for a tensor that is missing, has another shape, or is not known."""
-    shapes = {plain_name(name): tensor.shape for name, tensor in checkpoint.tensors.items()}
-    shapes = {name: shape for name, shape in shapes.items() if name not in UNUSED}
+    shapes = tensor_shapes(checkpoint)
     if (row := read_mask_embedding(checkpoint.path, config.mask_token_id)) is not None:
         shapes["mask_embedding"] = list(row.shape)
     own = own_parts(shapes)

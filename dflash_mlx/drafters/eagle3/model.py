@@ -13,7 +13,8 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import KVCache
 
-from dflash_mlx.drafters.dflash.model import MLP, KeysValues, make_rope, spread, target_ids
+from dflash_mlx.drafters.dflash.model import MLP, KeysValues, spread, target_ids
+from dflash_mlx.drafters.rotary import make_rope
 from dflash_mlx.models.precision import cast, float_type
 
 from .config import EagleConfig
