@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-Format = Literal["dflash", "dflash2", "eagle3", "mtp", "language model"]
+Format = Literal["dflash", "dflash2", "eagle3", "gemma4_assistant", "mtp", "language model"]
 
 V1, V2 = "DFlashDraftModel", "DFlash2DraftModel"
 ARCHITECTURES = (V1, V2)  # supported values of `architectures`
@@ -17,6 +17,8 @@ def format_of(config: dict[str, Any]) -> Format:
     """
     if is_mtp(config):
         return "mtp"
+    if is_gemma_assistant(config):
+        return "gemma4_assistant"
     if is_eagle(config):
         return "eagle3"
     if not is_drafter(config):
@@ -51,6 +53,11 @@ def is_mtp(config: dict[str, Any]) -> bool:
     return str(config.get("model_type")).endswith("_mtp")
 
 
+def is_gemma_assistant(config: dict[str, Any]) -> bool:
+    """Whether a config.json belongs to one of Google's assistants of Gemma 4."""
+    return config.get("model_type") in ("gemma4_assistant", "gemma4_unified_assistant")
+
+
 def is_dflash2(config: dict[str, Any]) -> bool:
     """Whether a drafter's config.json belongs to DFlash 2."""
     if config.get("speculators_model_type") == "dflash2":
@@ -71,4 +78,5 @@ def is_drafter(config: dict[str, Any]) -> bool:
         or any("Draft" in name for name in architectures)
         or is_eagle(config)
         or is_mtp(config)
+        or is_gemma_assistant(config)
     )

@@ -535,6 +535,7 @@ def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> DF
         taps=(),
         row_bytes=lambda item: 32 * item,
         make_cache=make_cache,
+        follow=lambda cache, target: None,
         preview=lambda cache, anchor, width: None,
         draft=lambda caches, anchors, width: [
             cache.block(anchor, width) for cache, anchor in zip(caches, anchors, strict=True)
