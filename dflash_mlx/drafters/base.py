@@ -1,7 +1,8 @@
 """The interface of drafters and of their caches, as the engine uses them.
 
-A DFlash drafter, an EAGLE-3 head and an MTP head read the target's hidden states, a small model
-reads the tokens, and prompt lookup copies them without a model.
+A DFlash drafter, an EAGLE-3 head and an MTP head read the target's hidden states, a Gemma assistant
+also its keys and values; a small model reads the tokens, and prompt lookup copies them without a
+model.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from dflash_mlx.models.cache.rows import Rows
+from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.speculation.drafts import DraftBlock
 
 
@@ -72,6 +74,9 @@ class Drafter(Protocol):
     def make_cache(self) -> Any:
         """An empty `DraftCache`."""
         ...
+
+    def follow(self, cache: Any, target: TargetCache) -> None:
+        """Let one of its caches read the target's cache of the same sequence; few drafters do."""
 
     def preview(self, cache: Any, anchor: int, width: int) -> Sequence[float] | None:
         """The confidence [γ] of the drafts after an anchor, if it is known without drafting.

@@ -11,6 +11,7 @@ from . import small_model
 from .base import Drafter
 from .dflash import load as dflash
 from .eagle3 import load as eagle3
+from .gemma4_assistant import load as gemma4_assistant
 from .mtp import load as mtp
 
 
@@ -47,7 +48,7 @@ class DrafterKind(Protocol):
 
 # In this order: the first one goes by tensors, which the config need not name; the last one takes
 # every checkpoint that the others do not.
-KINDS: tuple[DrafterKind, ...] = (mtp, eagle3, dflash, small_model)
+KINDS: tuple[DrafterKind, ...] = (mtp, gemma4_assistant, eagle3, dflash, small_model)
 
 
 def kind_of(checkpoint: Checkpoint, target: Checkpoint) -> DrafterKind:

@@ -2,13 +2,16 @@
 
 from typing import Any, Literal
 
-Format = Literal["dflash", "dflash2", "dspark", "eagle3", "mtp", "language model"]
+Format = Literal[
+    "dflash", "dflash2", "dspark", "eagle3", "gemma4_assistant", "mtp", "language model"
+]
 
 KINDS: dict[Format, str] = {  # of drafters, in words
     "dflash": "DFlash",
     "dflash2": "DFlash 2",
     "dspark": "DSpark",
     "eagle3": "EAGLE-3",
+    "gemma4_assistant": "Gemma 4 assistant",
     "mtp": "MTP head",
     "language model": "small model",
 }
@@ -28,6 +31,8 @@ def format_of(config: dict[str, Any]) -> Format:
     """
     if is_mtp(config):
         return "mtp"
+    if is_gemma_assistant(config):
+        return "gemma4_assistant"
     if is_eagle(config):
         return "eagle3"
     if not is_drafter(config):
@@ -62,6 +67,11 @@ def is_eagle(config: dict[str, Any]) -> bool:
 def is_mtp(config: dict[str, Any]) -> bool:
     """Whether a config.json belongs to an MTP head that mlx-vlm split from its model."""
     return str(config.get("model_type")).endswith("_mtp")
+
+
+def is_gemma_assistant(config: dict[str, Any]) -> bool:
+    """Whether a config.json belongs to one of Google's assistants of Gemma 4."""
+    return config.get("model_type") in ("gemma4_assistant", "gemma4_unified_assistant")
 
 
 def is_dflash2(config: dict[str, Any]) -> bool:
@@ -106,4 +116,5 @@ def is_drafter(config: dict[str, Any]) -> bool:
         or is_dspark(config)
         or is_eagle(config)
         or is_mtp(config)
+        or is_gemma_assistant(config)
     )

@@ -21,6 +21,7 @@ from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snaps
 from dflash_mlx.kernels.dispatch import by_metal
 
 FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
+STATEFUL = ("linear_attention", "conv")  # types of layers whose cache does not grow
 KV_GROUPS = (64, 32)  # numbers with one scale: mlx-lm's default, then MLX's next smaller size
 CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
 CACHES_SHARE = 0.9  # of the memory beside the models, for caches; activations take the rest
@@ -203,7 +204,7 @@ def cache_bytes(
     groups = kv_groups(config) if kv_bits else (0,) * len(kinds)
     total = 0
     for kind, group in zip(kinds, groups, strict=True):
-        if kind == "linear_attention":
+        if kind in STATEFUL:
             total += state_bytes(config, item_bytes)
             continue
         rows = min(window, tokens) if kind == "sliding_attention" else tokens
@@ -253,7 +254,7 @@ def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
     config = text_config(config)
     kinds = layer_types(config)
     window = config.get("sliding_window")
-    state = kinds.count("linear_attention") * state_bytes(config, item_bytes)
+    state = sum(kind in STATEFUL for kind in kinds) * state_bytes(config, item_bytes)
     if window:
         width = kv_width(config, "sliding_attention") * item_bytes
         state += kinds.count("sliding_attention") * window * width
@@ -263,10 +264,12 @@ def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
 def layer_types(config: dict[str, Any]) -> list[str]:
     """The type of each layer that has a cache; without KV-shared layers.
 
-    "full_attention", "sliding_attention" or "linear_attention", as `layer_types` of transformers.
+    "full_attention", "sliding_attention" or one of `STATEFUL`, as `layer_types` of transformers.
     """
     layers = config.get("num_hidden_layers", 0)  # a drafter may have none
     kinds = config.get("layer_types")
+    if (full := config.get("full_attn_idxs")) is not None:  # LFM2; mlx-lm prefers it, too
+        kinds = ["full_attention" if number in full else "conv" for number in range(layers)]
     if not kinds:
         every = config.get("full_attention_interval") or 1
         kinds = [
@@ -296,7 +299,12 @@ def head_dim(config: dict[str, Any], kind: str) -> int:
 
 
 def state_bytes(config: dict[str, Any], item_bytes: int) -> int:
-    """The bytes of a Gated DeltaNet layer's cache: float32 state and inputs of the convolution."""
+    """The bytes of a recurrent layer's cache: the inputs of its convolution, and a float32 state.
+
+    LFM2's short convolutions have no other state.
+    """
+    if size := config.get("conv_L_cache"):
+        return (size - 1) * item_bytes * config["hidden_size"]
     values = config.get("linear_num_value_heads") or 0
     keys = config.get("linear_num_key_heads") or values
     key_dim = config.get("linear_key_head_dim") or 0

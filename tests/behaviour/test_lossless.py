@@ -81,7 +81,7 @@ def test_rotating_window(kind: str, prompt: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", ["qwen3_5", "gpt_oss", "gemma4_unified", "glm_moe_dsa", *tiny.QUANTISED]
+    "family", ["qwen3_5", "lfm2", "gpt_oss", "gemma4_unified", "glm_moe_dsa", *tiny.QUANTISED]
 )
 def test_long_answers(family: str) -> None:
     """Answers longer than every window and than the indexer's reach, some drafts right."""

@@ -101,7 +101,7 @@ def check(number: int, family: str, params: SamplingParams) -> int | None:
     return len(wanted) * whole
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5"])
+@pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5", "lfm2"])
 def test_greedy_answers(family: str) -> None:
     """The same tokens in all modes, with drafters of all kinds; and they follow the grammar."""
     lengths = [check(number, family, SamplingParams()) for number in range(8)]

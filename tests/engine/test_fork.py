@@ -99,6 +99,7 @@ def apart(engine: Engine) -> list[list[tuple[int, ...]]]:
         ("qwen3", "dflash"),
         ("qwen3", "small"),
         ("qwen3_5", "dflash"),
+        ("lfm2", "dflash"),
         ("gpt_oss", "ngram"),
         *((family, "dflash") for family in tiny.QUANTISED),
     ],

@@ -366,7 +366,7 @@ def test_memory_limits_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_bytes_of_a_sequence_are_those_of_its_caches() -> None:
     """No less than the arrays hold, in families with full and recurrent layers."""
-    for family in ("qwen3", "qwen3_5"):
+    for family in ("qwen3", "qwen3_5", "lfm2"):
         target = tiny.make_target(family)
         drafter = tiny.random_drafter(target)
         engine = Engine(target, drafter)

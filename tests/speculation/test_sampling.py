@@ -592,7 +592,7 @@ def seeded_answers(
 
 
 @pytest.mark.quick_every(2)
-@pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5"])
+@pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5", "lfm2"])
 @pytest.mark.parametrize("setting", STOCK_SETTINGS)
 def test_a_seeded_answer_is_stocks(setting: str, family: str) -> None:
     """Token n is drawn with the n-th key of the seed in every mode, whatever the rounds were."""
@@ -604,7 +604,7 @@ def test_a_seeded_answer_is_stocks(setting: str, family: str) -> None:
         assert len({*wanted}) > 6
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "lfm2_moe"])
 def test_seeded_answers_in_shared_rounds_are_stocks(family: str) -> None:
     """Sequences of all modes in one engine at once, each with its own seed and settings."""
     target = seeded_target(family)
