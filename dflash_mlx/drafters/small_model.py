@@ -37,8 +37,18 @@ def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
 
 
 def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
-    """Raise DFlashError if the model's family is not supported; tokens are compared in `load`."""
+    """Raise DFlashError if the model's family is not supported; tokens are compared in `load`.
+
+    Also for a folder that is no language model: that of a drafter of an unknown kind.
+    """
     target_config(checkpoint)
+    if not checkpoint.has_tokenizer:
+        kinds = ", ".join(checkpoint.config.get("architectures") or ["no architecture"])
+        raise DFlashError(
+            f"'{checkpoint.name}' ({kinds}) is no drafter of a known kind, and without a tokenizer "
+            "no language model.",
+            hint="`dflash models list --all` shows the drafters that run; or use --draft lookup",
+        )
 
 
 def load(

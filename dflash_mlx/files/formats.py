@@ -6,15 +6,6 @@ Format = Literal[
     "dflash", "dflash2", "dspark", "eagle3", "gemma4_assistant", "mtp", "language model"
 ]
 
-KINDS: dict[Format, str] = {  # of drafters, in words
-    "dflash": "DFlash",
-    "dflash2": "DFlash 2",
-    "dspark": "DSpark",
-    "eagle3": "EAGLE-3",
-    "gemma4_assistant": "Gemma 4 assistant",
-    "mtp": "MTP head",
-    "language model": "small model",
-}
 V1, V2 = "DFlashDraftModel", "DFlash2DraftModel"
 # DeepSpec's own two, SpecForge's, and Liquid AI's: DFlash with the heads of DSpark.
 QWEN3_DSPARK, GEMMA4_DSPARK = "Qwen3DSparkModel", "Gemma4DSparkModel"
