@@ -13,6 +13,7 @@ import mlx.core as mx
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.speculation.drafts import DraftBlock
+from dflash_mlx.speculation.sampling import Draw
 
 
 class DraftCache(Protocol):
@@ -85,8 +86,18 @@ class Drafter(Protocol):
         """
         return None
 
-    def draft(self, caches: Sequence[Any], anchors: Sequence[int], width: int) -> list[DraftBlock]:
-        """A block of `width` rows after each anchor; evaluates nothing."""
+    def draft(
+        self,
+        caches: Sequence[Any],
+        anchors: Sequence[int],
+        width: int,
+        draws: Sequence[Draw | None] = (),
+    ) -> list[DraftBlock]:
+        """A block of `width` rows after each anchor; evaluates nothing.
+
+        draws: what the drafts of each sequence will be drawn with, if they are drawn. Drafters that
+        make one token after another have to know it at once.
+        """
         ...
 
     def suspect(self) -> str | None:

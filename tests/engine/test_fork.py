@@ -148,7 +148,7 @@ def share(kind: type, name: str) -> Callable[[pytest.MonkeyPatch], None]:
     ("fault", "family", "kind"),
     [
         (share(TargetCache, "layers"), "qwen3", "dflash"),
-        (share(ModelCache, "_cache"), "qwen3", "small"),
+        (share(ModelCache, "cache"), "qwen3", "small"),
         (share(Sequence, "tokens"), "qwen3", "ngram"),
         (share(Sequence, "last_answer"), "qwen3", "small"),
     ],

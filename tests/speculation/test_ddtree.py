@@ -64,7 +64,9 @@ def drafted(sequence: TokenSequence, rule: Match, anchor: int, width: int) -> Dr
     """The block after an anchor."""
     assert sequence.draft_cache is not None
     block = sequence.draft_cache.block(anchor, width)
-    return DraftProposal(block, rule.draft(block, [*sequence.tokens, anchor]), frozenset())
+    return DraftProposal(
+        block, rule.draft(block, rule.draw([*sequence.tokens, anchor])), frozenset()
+    )
 
 
 @pytest.mark.quick_every(2)

@@ -39,10 +39,9 @@ from sampling_law import (
 )
 
 from dflash_mlx import api
-from dflash_mlx.drafters.chain import ChainBlock
+from dflash_mlx.drafters.chain import ChainDrafter, Choose
 from dflash_mlx.drafters.dflash.markov import MarkovBlock, Walks
 from dflash_mlx.drafters.eagle3.config import parse
-from dflash_mlx.drafters.eagle3.drafter import EagleBlock
 from dflash_mlx.drafters.eagle3.model import EagleModel
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
@@ -62,48 +61,66 @@ from dflash_mlx.speculation.acceptance import (
     make_rule,
 )
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
-from dflash_mlx.speculation.sampling import KEYS, Keys, Shaper
+from dflash_mlx.speculation.sampling import KEYS, Draw, Keys, Shaper
 from dflash_mlx.types import Block, Plan
 
 FEWER = 20_000
 
 
-class TableChain:
+class TableChain(ChainDrafter):
     """Stands in for what drafts token by token: logits of a position for every way to it.
 
-    `near` are logits as the target's, whose last axis is cut to `ids` if there are any. With `deaf`
-    (a fault) what it says of a row is as if token 0 had been drafted everywhere.
+    `near` are logits as the target's. An EAGLE-3 head's last axis is cut to the tokens that it has.
+    With `deaf` (a fault) what it says of a row is as if token 0 had been drafted everywhere.
     """
 
-    def __init__(self, near: list[mx.array], ids: mx.array | None = None, *, deaf: bool = False):
-        self.rows = near if ids is None else [row[..., ids] for row in near]
+    def __init__(self, near: list[mx.array], head: EagleModel | None = None, *, deaf: bool = False):
+        self.rows = near if head is None else [row[..., FOUR_OF_FIVE] for row in near]
+        self.head = head
         self.deaf = deaf
 
-    def chain(
-        self, anchor: int, count: int, choose: Callable[[mx.array], mx.array]
+    def ids(self, tokens: mx.array) -> mx.array:
+        return tokens if self.head is None else self.head.ids(tokens)
+
+    def spread(self, logits: mx.array) -> mx.array:
+        return logits if self.head is None else self.head.spread(logits)
+
+    def chains(
+        self, caches: Any, anchors: Any, count: int, choose: Choose
     ) -> tuple[mx.array, mx.array]:
-        """As `ModelCache.chain`."""
         tokens, said = list[Any](), list[mx.array]()
         for place, row in enumerate(self.rows[:count]):
             tokens.append(choose(row[tuple(tokens)][None] if place else row[None])[0])
             heard = [0] * place if self.deaf else tokens[:-1]
             said.append(row[tuple(heard)][None] if place else row[None])
-        return mx.stack(tokens), mx.concatenate(said)
+        return mx.stack(tokens)[:, None], mx.stack(said)
 
 
-class TableHead(EagleBlock):
-    """The block of an EAGLE-3 head that lacks token 2 of five; its chain is a table's."""
-
-    ids = mx.array([0, 1, 3, 4])
+class TableBlock:
+    """A block that is drafted anew each time, since a draw is another each time."""
 
     def __init__(self, table: TableChain):
-        config = parse(settings(vocab_size=5, draft_vocab_size=4))
-        self._model = EagleModel(config, 3, tiny.BASE["hidden_size"], frozenset({"lm_head"}))
-        self._model.d2t = self.ids - mx.arange(4)
-        self._table, self._positions = table, len(table.rows)
+        self.table = table
 
-    def _chain(self, choose: Callable[[mx.array], mx.array]) -> tuple[mx.array, mx.array]:
-        return self._table.chain(0, self._positions, choose)
+    def _drafted(self, draw: Draw | None) -> DraftBlock:
+        return self.table.draft([None], [0], len(self.table.rows) + 1, [draw])[0]
+
+    def greedy(self, kernels: Any = None) -> Draft:
+        return self._drafted(None).greedy()
+
+    def sample(self, draw: Draw) -> Draft:
+        return self._drafted(draw).sample(draw)
+
+
+FOUR_OF_FIVE = mx.array([0, 1, 3, 4])
+
+
+def head_without_a_token() -> EagleModel:
+    """An EAGLE-3 head that lacks token 2 of five."""
+    config = parse(settings(vocab_size=5, draft_vocab_size=4))
+    model = EagleModel(config, 3, tiny.BASE["hidden_size"], frozenset({"lm_head"}))
+    model.d2t = FOUR_OF_FIVE - mx.arange(4)
+    return model
 
 
 def markov_block(near: list[mx.array]) -> MarkovBlock:
@@ -125,12 +142,10 @@ def chain_tables(drafter: str, *, deaf: bool = False) -> Tables:
     keys = mx.random.split(mx.random.key(8), len(rows))
     drafted = zip(rows[:-1], keys[:-1], strict=True)
     near = [0.7 * row + mx.random.normal(row.shape, key=key) for row, key in drafted]
-    if drafter == "model":
-        block: Any = ChainBlock(TableChain(near, deaf=deaf), 0, len(near))  # type: ignore[arg-type]
-    elif drafter == "dspark":
-        block = markov_block(near)
-    else:
-        block = TableHead(TableChain(near, TableHead.ids, deaf=deaf))
+    if drafter == "dspark":
+        return Tables(markov_block(near), rows, [3, 1, 1, 4])
+    head = None if drafter == "model" else head_without_a_token()
+    block: Any = TableBlock(TableChain(near, head, deaf=deaf))  # type: ignore[abstract]
     return Tables(block, rows, [3, 1, 1, 4])
 
 
@@ -251,7 +266,7 @@ def test_what_was_drawn_does_not_decide_what_is_verified(rule: str) -> None:
     block, asked = Independent(logits), []
     chosen = make_rule(rule, replace(PLAIN, seed=3), 4)
     for _ in range(20):
-        draft = chosen.draft(block, [1])
+        draft = chosen.draft(block, chosen.draw([1]))
         seen.add(tuple(np.array(draft.tokens).tolist()))
         offer = DraftProposal(block, draft, ends, confidence=block.confidence())
         offer.begin()
@@ -306,9 +321,9 @@ class Colder:
     def __init__(self, block: DraftBlock):
         self.block = block
 
-    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+    def sample(self, draw: Draw) -> Draft:
         """Its drafts."""
-        draft = self.block.sample(shaper, key, history)
+        draft = self.block.sample(draw)
         assert draft.probabilities is not None
         logits = SETTINGS["hot"].temperature * mx.log(draft.probabilities)
         return replace(draft, probabilities=mx.softmax(logits, axis=-1))
@@ -336,7 +351,7 @@ def test_walks_are_drawn_one_position_after_another(params: SamplingParams) -> N
     block: Any = tables.block
 
     def run(key: mx.array) -> tuple[mx.array, mx.array]:
-        draft = block.sample(Shaper(params, tables.vocab), key, tables.history)
+        draft = block.sample(Draw(Shaper(params, tables.vocab), key, tables.history))
         assert draft.probabilities is not None
         assert draft.candidates is not None
         nothing = mx.zeros((tables.width - 1, tables.vocab))

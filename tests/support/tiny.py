@@ -550,7 +550,7 @@ def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> DF
         make_cache=make_cache,
         follow=lambda cache, target: None,
         preview=lambda cache, anchor, width: None,
-        draft=lambda caches, anchors, width: [
+        draft=lambda caches, anchors, width, draws=(): [
             cache.block(anchor, width) for cache, anchor in zip(caches, anchors, strict=True)
         ],
     )

@@ -18,6 +18,7 @@ from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows
 from dflash_mlx.models.precision import cast as cast_rows
 from dflash_mlx.models.precision import float_type
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
+from dflash_mlx.speculation.sampling import Draw
 
 from .config import DraftConfig
 from .markov import MarkovBlock, Walks
@@ -97,7 +98,11 @@ class DFlashDrafter(Drafter):
         return logits if cap is None else cap * mx.tanh(logits / cap)
 
     def draft(
-        self, caches: Sequence["DraftCache"], anchors: Sequence[int], width: int
+        self,
+        caches: Sequence["DraftCache"],
+        anchors: Sequence[int],
+        width: int,
+        draws: Sequence[Draw | None] = (),
     ) -> list[DraftBlock]:
         """One pass over [anchor, mask, ...] for each sequence (paper, section 3.2).
 
