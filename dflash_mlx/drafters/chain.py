@@ -1,9 +1,8 @@
 """Drafts that a model makes one token after another, each pass for all sequences of a round."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -16,28 +15,29 @@ from dflash_mlx.speculation.sampling import Draw
 Choose = Callable[[mx.array], mx.array]  # logits [B, Vd] of one position -> the drafts [B]
 
 
-class ChainDrafter(Drafter):
-    """A drafter whose model reads each draft before it makes the next.
+class ChainSource(Protocol):
+    """What makes drafts one after another; it may have a vocabulary of its own."""
 
-    Its model may have a vocabulary of its own.
-    """
-
-    @abstractmethod
     def chains(
         self, caches: Sequence[Any], anchors: Sequence[int], count: int, choose: Choose
     ) -> tuple[mx.array, mx.array]:
-        """Draft `count` tokens after each anchor, in one pass for each position.
+        """Draft `count` tokens after each anchor, those of one position at once.
 
         Returns the drafts [γ, B], those of a position by `choose`, and their logits [γ, B, Vd].
         """
+        ...
 
     def ids(self, tokens: mx.array) -> mx.array:
-        """The target's ids of tokens of the model's vocabulary, any shape."""
+        """The target's ids of tokens of the own vocabulary, any shape."""
         return tokens
 
     def spread(self, logits: mx.array) -> mx.array:
         """Logits [..., Vd] in the target's vocabulary [..., V]."""
         return logits
+
+
+class ChainDrafter(Drafter, ChainSource):
+    """A drafter whose model reads each draft before it makes the next."""
 
     def draft(
         self,
@@ -46,7 +46,7 @@ class ChainDrafter(Drafter):
         width: int,
         draws: Sequence[Draw | None] = (),
     ) -> list[DraftBlock]:
-        chains = Chains(self, caches, anchors, width - 1, draws or [None] * len(caches))
+        chains = Chains(self, caches, anchors, width - 1, draws)
         return [self.block(chains, number) for number in range(len(caches))]
 
     def block(self, chains: "Chains", number: int) -> DraftBlock:
@@ -57,27 +57,27 @@ class ChainDrafter(Drafter):
 class Chains:
     """The drafts after the anchors of several sequences, made together when one is wanted.
 
-    draws: what each sequence's drafts are drawn with; None for the likeliest.
+    draws: what each sequence's drafts are drawn with; None for the likeliest, as if there are none.
     """
 
     def __init__(
         self,
-        drafter: ChainDrafter,
+        source: ChainSource,
         caches: Sequence[Any],
         anchors: Sequence[int],
         positions: int,
-        draws: Sequence[Draw | None],
+        draws: Sequence[Draw | None] = (),
     ):
-        self.drafter = drafter
+        self.source = source
         self.caches = caches
         self.anchors = anchors
         self.positions = positions
-        self.draws = draws
+        self.draws = draws or [None] * len(anchors)
 
     @cached_property
     def greedy(self) -> tuple[mx.array, mx.array]:
         """The likeliest drafts [γ, B] of all sequences, and their logits [γ, B, Vd]."""
-        return self._run(lambda logits: self.drafter.ids(mx.argmax(logits, axis=-1)))
+        return self._run(lambda logits: self.source.ids(mx.argmax(logits, axis=-1)))
 
     @cached_property
     def wanted(self) -> tuple[mx.array, mx.array]:
@@ -90,17 +90,17 @@ class Chains:
 
         def choose(logits: mx.array) -> mx.array:
             place = next(places)
-            likeliest = self.drafter.ids(mx.argmax(logits, axis=-1))
+            likeliest = self.source.ids(mx.argmax(logits, axis=-1))
             tokens = [*mx.split(likeliest, len(self.draws))]
             for n, draw in draws:
-                rows = draw.shaper.shape(self.drafter.spread(logits[n : n + 1]))
+                rows = draw.shaper.shape(self.source.spread(logits[n : n + 1]))
                 tokens[n] = mx.random.categorical(rows, key=keys[n][place])
             return mx.concatenate(tokens)
 
         return self._run(choose)
 
     def _run(self, choose: Choose) -> tuple[mx.array, mx.array]:
-        return self.drafter.chains(self.caches, self.anchors, self.positions, choose)
+        return self.source.chains(self.caches, self.anchors, self.positions, choose)
 
 
 class ChainBlock:
@@ -124,7 +124,7 @@ class ChainBlock:
         """The drafts that were drawn with this draw; penalties do not apply."""
         assert draw is self.chains.draws[self.number]
         tokens, logits = self.chains.wanted
-        rows = draw.shaper.shape(self.chains.drafter.spread(logits[:, self.number]))
+        rows = draw.shaper.shape(self.chains.source.spread(logits[:, self.number]))
         return Draft(tokens[:, self.number], mx.softmax(rows, axis=-1))
 
     def confidence(self) -> Callable[[], np.ndarray]:

@@ -79,7 +79,7 @@ def draft(drafter: DFlashDrafter, target_type: mx.Dtype) -> tuple[list[Operation
             assert block.made_of is not None
             given = [block.candidates, block.made_of[3]]  # its lattice is float32 on purpose
         elif isinstance(block, MarkovBlock):
-            given = [block._greedy[1]]
+            given = [block.chains.greedy[1]]
         else:
             assert isinstance(block, Independent)
             given = [block.logits]

@@ -126,7 +126,9 @@ def case_pair(name: str) -> Pair:
 def logits_of(block: DraftBlock) -> np.ndarray:
     """The logits [γ, V] that greedy drafts are chosen by."""
     assert isinstance(block, MarkovBlock | Independent)
-    return np.array(block._greedy[1] if isinstance(block, MarkovBlock) else block.logits)
+    return np.array(
+        block.chains.greedy[1][:, 0] if isinstance(block, MarkovBlock) else block.logits
+    )
 
 
 def read(drafter: DFlashDrafter, cache: DraftCache, tokens: list[int]) -> None:
@@ -195,16 +197,15 @@ def one_place_on(patch: pytest.MonkeyPatch) -> None:
 
 def anchor_before_all(patch: pytest.MonkeyPatch) -> None:
     """The Markov head takes the anchor as the token before every position."""
-    honest = Walks.walk
+    honest = Walks.chains
 
-    def walk(self: Walks, choose: Any) -> Any:
-        head = self._model.markov_head
-        patch.setattr(MarkovHead, "__call__", lambda h, b, *rest: call(h, self._anchors, *rest))
-        assert head is not None
-        return honest(self, choose)
+    def chains(self: Walks, caches: Any, anchors: Any, count: int, choose: Any) -> Any:
+        first = mx.array(anchors)
+        patch.setattr(MarkovHead, "__call__", lambda head, _, *rest: call(head, first, *rest))
+        return honest(self, caches, anchors, count, choose)
 
     call = MarkovHead.__call__
-    patch.setattr(Walks, "walk", walk)
+    patch.setattr(Walks, "chains", chains)
 
 
 def forgets(patch: pytest.MonkeyPatch) -> None:

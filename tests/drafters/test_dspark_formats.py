@@ -241,5 +241,5 @@ def test_sixteen_bits_stay() -> None:
     cache = drafter.make_cache()
     cache.append(mx.zeros((1, 3, 2 * target.hidden_size), mx.bfloat16))
     block: Any = cache.block(5, 9)
-    assert block._greedy[1].dtype == mx.bfloat16
-    assert block._walks.confidence.dtype == mx.float32
+    assert block.chains.greedy[1].dtype == mx.bfloat16
+    assert block.chains.confidence.dtype == mx.float32

@@ -184,7 +184,7 @@ def test_logits_of_a_plain_computation(options: dict[str, Any]) -> None:
     """Every option of the published configs, by whole matrices in NumPy."""
     source = random_head(tiny.make_target("qwen3"), **options)
     text, tokens, anchor = Text(source, 3 * 32), tiny.prompt_of(7), 5
-    chains = Chains(source, [text.fresh(tokens)], [anchor], 3, [None])
+    chains = Chains(source, [text.fresh(tokens)], [anchor], 3)
     drafts, logits = (found[:, 0] for found in chains.greedy)
     taps = np.array(text.taps(0, tokens))[0]
     read = [*tokens, anchor, *np.array(drafts).tolist()]

@@ -15,7 +15,7 @@ from assistants import GOLDEN, HEADS, TARGET, assistant_settings, random_assista
 from engines import alone, request_of, together
 
 from dflash_mlx import api
-from dflash_mlx.drafters.chain import ChainBlock
+from dflash_mlx.drafters.chain import Chains
 from dflash_mlx.drafters.gemma4_assistant import drafter as module
 from dflash_mlx.drafters.gemma4_assistant.drafter import AssistantCache
 from dflash_mlx.drafters.gemma4_assistant.model import Assistant
@@ -45,10 +45,10 @@ def check_golden(pair: Pair, head: str) -> None:
                 continue
             sequence.read(missing, chunk=dice.randint(1, 3))
             cache: Any = sequence.draft_caches[0]
-            tokens, rows = cache.chain(text[count], 3, lambda one: mx.argmax(one, axis=-1))
-            assert np.array(tokens).tolist() == wanted, count
+            tokens, rows = Chains(drafter, [cache], [text[count]], 3).greedy
+            assert np.array(tokens[:, 0]).tolist() == wanted, count
             if count in EXPECTED["logits_at"]:
-                logits.append(np.array(rows[0]))
+                logits.append(np.array(rows[0, 0]))
         assert np.abs(np.array(logits) - np.array(EXPECTED[head]["logits"][number])).max() < 1e-3
 
 
@@ -145,12 +145,12 @@ def test_a_fork_reads_its_own_caches() -> None:
     assert isinstance(ours, AssistantCache)
     assert isinstance(theirs, AssistantCache)
     assert theirs.target is twin.target_cache is not sequence.target_cache
-    drafts = [np.array(ChainBlock(one, 7, 3).greedy().tokens).tolist() for one in (ours, theirs)]
-    assert drafts[0] == drafts[1]
+    first = np.array(Chains(source, [ours, theirs], [7, 7], 3).greedy[0]).T.tolist()
+    assert first[0] == first[1]
     twin.read([1, 2, 3])
-    again = np.array(ChainBlock(ours, 7, 3).greedy().tokens).tolist()
-    assert again == drafts[0]
-    assert np.array(ChainBlock(theirs, 7, 3).greedy().tokens).tolist() != again
+    again = np.array(Chains(source, [ours, theirs], [7, 7], 3).greedy[0]).T.tolist()
+    assert again[0] == first[0]
+    assert again[1] != first[0]
     twin.rewind(32)
     assert source.preview(theirs, 7, 4) == ()
     twin.read([3])

@@ -245,7 +245,7 @@ def test_logits_of_a_plain_computation(family: str, length: int) -> None:
     source = random_head(target)
     tokens, anchor = tiny.prompt_of(length), 5
     text = Text(source, tiny.BASE["hidden_size"])
-    chains = Chains(source, [text.fresh(tokens)], [anchor], 3, [None])
+    chains = Chains(source, [text.fresh(tokens)], [anchor], 3)
     drafts, logits = (found[:, 0] for found in chains.greedy)
     hidden = np.array(text.taps(0, tokens))[0]
     wanted = plain_logits(source, hidden, [*tokens, anchor, *np.array(drafts).tolist()], 3)

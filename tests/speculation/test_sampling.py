@@ -39,8 +39,8 @@ from sampling_law import (
 )
 
 from dflash_mlx import api
-from dflash_mlx.drafters.chain import ChainDrafter, Choose
-from dflash_mlx.drafters.dflash.markov import MarkovBlock, Walks
+from dflash_mlx.drafters.chain import ChainBlock, Chains, ChainSource, Choose
+from dflash_mlx.drafters.dflash.markov import Walks
 from dflash_mlx.drafters.eagle3.config import parse
 from dflash_mlx.drafters.eagle3.model import EagleModel
 from dflash_mlx.engine.engine import Engine
@@ -67,7 +67,7 @@ from dflash_mlx.types import Block, Plan
 FEWER = 20_000
 
 
-class TableChain(ChainDrafter):
+class TableChain(ChainSource):
     """Stands in for what drafts token by token: logits of a position for every way to it.
 
     `near` are logits as the target's. An EAGLE-3 head's last axis is cut to the tokens that it has.
@@ -99,11 +99,11 @@ class TableChain(ChainDrafter):
 class TableBlock:
     """A block that is drafted anew each time, since a draw is another each time."""
 
-    def __init__(self, table: TableChain):
-        self.table = table
+    def __init__(self, source: ChainSource, positions: int):
+        self.source, self.positions = source, positions
 
     def _drafted(self, draw: Draw | None) -> DraftBlock:
-        return self.table.draft([None], [0], len(self.table.rows) + 1, [draw])[0]
+        return ChainBlock(Chains(self.source, [None], [0], self.positions, [draw]), 0)
 
     def greedy(self, kernels: Any = None) -> Draft:
         return self._drafted(None).greedy()
@@ -123,16 +123,15 @@ def head_without_a_token() -> EagleModel:
     return model
 
 
-def markov_block(near: list[mx.array]) -> MarkovBlock:
-    """The block of a DSpark drafter: its Markov head adds to the logits what it remembers."""
+def markov_walks(near: list[mx.array]) -> Walks:
+    """The blocks of a DSpark drafter: its Markov head adds to the logits what it remembers."""
     target = tiny.make_target("qwen3", vocab_size=5)
     nested = {"mask_token_id": 4, "target_layer_ids": [0, 2]}
     settings = tiny.dspark_settings(target, "rnn", dflash_config=nested)
     model = tiny.random_drafter(target, **settings).model
     logits = mx.stack([row.reshape(-1, 5).mean(axis=0) for row in near])
     hidden = mx.random.normal((1, len(near), target.hidden_size), key=mx.random.key(9))
-    walks = Walks(model, logits[None], hidden, mx.array([0]), lambda rows: rows)
-    return MarkovBlock(walks, 0, 0)
+    return Walks(model, logits[None], hidden, lambda rows: rows)
 
 
 @cache
@@ -142,10 +141,9 @@ def chain_tables(drafter: str, *, deaf: bool = False) -> Tables:
     keys = mx.random.split(mx.random.key(8), len(rows))
     drafted = zip(rows[:-1], keys[:-1], strict=True)
     near = [0.7 * row + mx.random.normal(row.shape, key=key) for row, key in drafted]
-    if drafter == "dspark":
-        return Tables(markov_block(near), rows, [3, 1, 1, 4])
-    head = None if drafter == "model" else head_without_a_token()
-    block: Any = TableBlock(TableChain(near, head, deaf=deaf))  # type: ignore[abstract]
+    head = head_without_a_token() if drafter == "eagle3" else None
+    source = markov_walks(near) if drafter == "dspark" else TableChain(near, head, deaf=deaf)
+    block: Any = TableBlock(source, len(near))
     return Tables(block, rows, [3, 1, 1, 4])
 
 

@@ -21,7 +21,7 @@ from dflash_mlx.speculation.drafts import DraftBlock, Independent
 from dflash_mlx.speculation.sampling import Draw
 
 from .config import DraftConfig
-from .markov import MarkovBlock, Walks
+from .markov import MarkovBlock, MarkovChains, Walks
 from .model import (
     CachedRows,
     DraftModel,
@@ -111,8 +111,9 @@ class DFlashDrafter(Drafter):
         hidden = self._hidden(caches, anchors, width)
         if self.config.dspark is not None:
             logits = self.own_logits(self._leave(hidden))
-            walks = Walks(self.model, logits, hidden, mx.array(anchors), self._spread)
-            return [MarkovBlock(walks, *entry) for entry in enumerate(anchors)]
+            walks = Walks(self.model, logits, hidden, self._spread)
+            chains = MarkovChains(walks, caches, anchors, width - 1, draws)
+            return [MarkovBlock(chains, number) for number in range(len(caches))]
         logits = self._logits(hidden)
         select = self.model.selector
         if select is None:

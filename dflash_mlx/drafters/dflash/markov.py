@@ -6,22 +6,22 @@ after another, but only this head runs for each. The confidence head says how li
 accepts a draft if it has accepted those before.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import numpy as np
 from mlx import nn
 
-from dflash_mlx.drafters.chain import ChainBlock
+from dflash_mlx.drafters.chain import ChainBlock, Chains, ChainSource, Choose
+from dflash_mlx.speculation.sampling import Draw
 
 from .config import DraftConfig, DSpark
 
 if TYPE_CHECKING:
     from .model import DraftModel
 
-Choose = Callable[[mx.array], mx.array]
 Rows = Callable[[mx.array], mx.array]
 
 
@@ -79,51 +79,29 @@ class ConfidenceHead(nn.Module):
         return mx.sigmoid(self.proj(features).squeeze(-1).astype(mx.float32))
 
 
-class Walks:
+class Walks(ChainSource):
     """B blocks of one pass, whose drafts are chosen position by position.
 
-    logits [B, γ, Vd] before the Markov head, hidden [B, γ, H] after the final norm, and the tokens
-    [B] before the first position. `spread` gives logits [..., Vd] the target's vocabulary [..., V].
+    logits [B, γ, Vd] before the Markov head, and hidden [B, γ, H] after the final norm. `spread`
+    gives logits [..., Vd] the target's vocabulary [..., V].
     """
 
-    def __init__(
-        self,
-        model: "DraftModel",
-        logits: mx.array,
-        hidden: mx.array,
-        anchors: mx.array,
-        spread: Rows,
-    ):
+    def __init__(self, model: "DraftModel", logits: mx.array, hidden: mx.array, spread: Rows):
         self._model = model
         self._logits = logits
         self._hidden = hidden
-        self._anchors = anchors
         self._spread = spread
 
-    @property
-    def positions(self) -> int:
-        """γ."""
-        return self._logits.shape[1]
-
-    def one(self, number: int) -> "Walks":
-        """One of the blocks."""
-        rows = slice(number, number + 1)
-        return Walks(
-            self._model,
-            self._logits[rows],
-            self._hidden[rows],
-            self._anchors[rows],
-            self._spread,
-        )
-
-    def walk(self, choose: Choose) -> tuple[mx.array, mx.array]:
-        """Drafts [B, γ], each by `choose(logits [B, V]) -> [B]`, and their logits [B, γ, V]."""
+    def chains(
+        self, caches: Sequence[Any], anchors: Sequence[int], count: int, choose: Choose
+    ) -> tuple[mx.array, mx.array]:
+        """Their logits have the target's vocabulary. Nothing more is read from the caches."""
         head = self._model.get("markov_head")
-        before = self._anchors
+        before = mx.array([*anchors])
         state = None
         tokens = list[mx.array]()
         rows = list[mx.array]()
-        for place in range(self.positions):
+        for place in range(count):
             logits = self._logits[:, place]
             if head is not None:
                 more, state = head(before, self._hidden[:, place], state)
@@ -131,50 +109,52 @@ class Walks:
             rows.append(self._spread(logits))
             before = choose(rows[-1])
             tokens.append(before)
-        return mx.stack(tokens, axis=1), mx.stack(rows, axis=1)
+        return mx.stack(tokens), mx.stack(rows)
 
-    @cached_property
-    def greedy(self) -> tuple[mx.array, mx.array]:
-        """The likeliest drafts [B, γ] and their logits [B, γ, V]; all blocks walk at once."""
-        return self.walk(lambda logits: mx.argmax(logits, axis=-1))
-
-    @cached_property
-    def confidence(self) -> mx.array | None:
-        """The confidence head's float32 [B, γ] of the greedy drafts; None without one."""
+    def confidence(self, anchors: Sequence[int], drafts: mx.array) -> mx.array | None:
+        """The confidence head's float32 [B, γ] of drafts [γ, B]; None without one."""
         head = self._model.get("confidence_head")
         if head is None:
             return None
         features = self._hidden
         if head.reads_markov:
-            drafts, _ = self.greedy
-            before = mx.concatenate([self._anchors[:, None], drafts[:, :-1]], axis=1)
+            before = mx.concatenate([mx.array([*anchors])[:, None], drafts[:-1].T], axis=1)
             embedded = self._model.markov_head.markov_w1(before)
             features = mx.concatenate([features, embedded], axis=-1)
         return head(features)
 
-    def chain(self, anchor: int, count: int, choose: Choose) -> tuple[mx.array, mx.array]:
-        """As `ChainCache.chain`, of a single block, whose anchor and γ are known."""
-        tokens, logits = self.walk(choose)
-        return tokens[0], logits[0]
+
+class MarkovChains(Chains):
+    """The drafts of `Walks`."""
+
+    def __init__(
+        self,
+        source: Walks,
+        caches: Sequence[Any],
+        anchors: Sequence[int],
+        positions: int,
+        draws: Sequence[Draw | None] = (),
+    ):
+        super().__init__(source, caches, anchors, positions, draws)
+        self._walks = source
+
+    @cached_property
+    def confidence(self) -> mx.array | None:
+        """The confidence head's float32 [B, γ] of the likeliest drafts; None without one."""
+        return self._walks.confidence(self.anchors, self.greedy[0])
 
 
 class MarkovBlock(ChainBlock):
-    """One of the blocks of `Walks`; greedy drafts and confidences are computed for all at once."""
+    """One of the blocks of `Walks`."""
 
-    def __init__(self, walks: Walks, number: int, anchor: int):
-        super().__init__(walks.one(number), anchor, walks.positions)
-        self._walks = walks
-        self._number = number
-
-    @cached_property
-    def _greedy(self) -> tuple[mx.array, mx.array]:
-        tokens, logits = self._walks.greedy
-        return tokens[self._number], logits[self._number]
+    def __init__(self, chains: MarkovChains, number: int):
+        super().__init__(chains, number)
+        self._confident = chains
 
     def confidence(self) -> Callable[[], np.ndarray]:
         """What the confidence head says; without one, as `ChainBlock`."""
-        if self._walks.confidence is None:
+        if self._confident.confidence is None:
             return super().confidence()
-        found = self._walks.confidence[self._number]
+        found = self._confident.confidence[self.number]
         mx.async_eval(found)
         return lambda: np.array(found)

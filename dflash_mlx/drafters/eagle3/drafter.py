@@ -96,7 +96,7 @@ class EagleBlock(ChainBlock):
                 best = top_ids(logits, min(wide, logits.shape[-1]))
                 logs = mx.take_along_axis(logits, best, axis=-1)
                 logs = logs - mx.logsumexp(logits, axis=-1, keepdims=True)
-                ids = chains.drafter.ids(best)
+                ids = chains.source.ids(best)
                 paths = (sums + logs).reshape(-1)
                 continued = mx.argsort(-paths)[:wide]
                 levels.append(Level(ids, logs, continued))

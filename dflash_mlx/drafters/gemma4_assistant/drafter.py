@@ -1,7 +1,7 @@
 """A Gemma 4 assistant as a drafter: its caches and its blocks.
 
-It drafts one token after another, and one sequence after another. It has no rows of its own: it
-reads the caches of the sequence's target, and keeps the hidden state after the last token.
+It drafts one token after another, in a pass of its own for each sequence. It has no rows of its
+own: it reads the caches of the sequence's target, and keeps the hidden state after the last token.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,12 +9,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.drafters.base import Drafter
-from dflash_mlx.drafters.chain import ChainBlock
+from dflash_mlx.drafters.chain import ChainDrafter, Choose
 from dflash_mlx.models.attention import by_position
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.models.cache.target_cache import TargetCache
-from dflash_mlx.speculation.drafts import DraftBlock
 
 from .model import Assistant, KeysValues
 
@@ -65,34 +63,8 @@ class AssistantCache:
     def fill(self, depth: int) -> None:
         self.offset = depth
 
-    def chain(
-        self, anchor: int, count: int, choose: Callable[[mx.array], mx.array]
-    ) -> tuple[mx.array, mx.array]:
-        """Drafts [γ] after the anchor, each by `choose(logits [1, V])`, and their logits [γ, V].
 
-        They are evaluated here. While a draft that is not computed yet holds the target's keys, the
-        verify after it could not write to them in place, and would copy them.
-        """
-        assert self.hidden is not None
-        assert self.target is not None
-        source = self.source
-        seen = source.seen(self.target, self.offset)
-        token = mx.array([anchor])
-        hidden = self.hidden
-        tokens = list[mx.array]()
-        rows = list[mx.array]()
-        for _ in range(count):
-            embedding = source.embed(token)[None]
-            hidden, logits = source.model(embedding, hidden, seen, self.offset)
-            token = choose(logits)
-            tokens.append(token)
-            rows.append(logits)
-        drafts = mx.concatenate(tokens), mx.concatenate(rows)
-        mx.eval(drafts)
-        return drafts
-
-
-class AssistantDrafter(Drafter):
+class AssistantDrafter(ChainDrafter):
     """An assistant bound to its target: the embedding, the final norm's tap, two layers' caches.
 
     `layers`: by type, the last of the target's layers that has keys and values of its own.
@@ -132,11 +104,42 @@ class AssistantDrafter(Drafter):
         """Empty where the hidden state is not known."""
         return () if cache.hidden is None else None
 
-    def draft(
-        self, caches: Sequence[AssistantCache], anchors: Sequence[int], width: int
-    ) -> list[DraftBlock]:
-        pairs = zip(caches, anchors, strict=True)
-        return [ChainBlock(cache, anchor, width - 1) for cache, anchor in pairs]
+    def chains(
+        self,
+        caches: Sequence[AssistantCache],
+        anchors: Sequence[int],
+        count: int,
+        choose: Choose,
+    ) -> tuple[mx.array, mx.array]:
+        """The drafts are evaluated here.
+
+        While a draft that is not computed yet holds the target's keys, the verify after it could
+        not write to them in place, and would copy them.
+        """
+        seen = list[dict[str, KeysValues]]()
+        hidden = list[mx.array]()
+        for cache in caches:
+            assert cache.hidden is not None
+            assert cache.target is not None
+            seen.append(self.seen(cache.target, cache.offset))
+            hidden.append(cache.hidden)
+        following = mx.array([*anchors])
+        tokens = list[mx.array]()
+        rows = list[mx.array]()
+        for _ in range(count):
+            embeddings = mx.split(self.embed(following)[None], len(caches), axis=1)
+            logits = list[mx.array]()
+            for number, cache in enumerate(caches):
+                hidden[number], row = self.model(
+                    embeddings[number], hidden[number], seen[number], cache.offset
+                )
+                logits.append(row)
+            rows.append(mx.concatenate(logits))
+            following = choose(rows[-1])
+            tokens.append(following)
+        drafts = mx.stack(tokens), mx.stack(rows)
+        mx.eval(drafts)
+        return drafts
 
 
 def newest(cache: Any, count: int) -> KeysValues:
