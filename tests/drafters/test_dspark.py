@@ -126,9 +126,9 @@ def case_pair(name: str) -> Pair:
 def logits_of(block: DraftBlock) -> np.ndarray:
     """The logits [γ, V] that greedy drafts are chosen by."""
     assert isinstance(block, MarkovBlock | Independent)
-    return np.array(
-        block.chains.greedy[1][:, 0] if isinstance(block, MarkovBlock) else block.logits
-    )
+    if isinstance(block, MarkovBlock):
+        return np.array(block.chains.greedy[1][:, block.number])
+    return np.array(block.logits)
 
 
 def read(drafter: DFlashDrafter, cache: DraftCache, tokens: list[int]) -> None:
