@@ -146,9 +146,13 @@ def test_the_short_list(run, server, pull, monkeypatch):
         return {line[0]: line for line in lines}
 
     names = list(short())
-    small = "mlx-community/Qwen3-1.7B-4bit"
-    assert names[:4] == [small, "Qwen/Qwen3.5-0.8B", KNOWN, "mlx-community/Qwen3.5-4B-4bit"]
-    assert 3 < len(names) < 10
+    assert names[:3] == [
+        "LiquidAI/LFM2.5-1.2B-Instruct-MLX-4bit",
+        "mlx-community/Qwen3-1.7B-4bit",
+        "LiquidAI/LFM2.5-2.6B-MLX-4bit",
+    ]
+    assert KNOWN in names
+    assert 3 < len(names) < 13
     assert all(every[name]["fits"] in ("yes", "tight") for name in names)
     pull(EIGHT_BIT, "--no-draft")
     pull(REPO, "--no-draft")

@@ -13,7 +13,7 @@ from dflash_mlx.drafters.eagle3 import config as eagle
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.files.formats import ASSISTANT, EAGLE3, V1, V2
+from dflash_mlx.files.formats import ASSISTANT, EAGLE3, QWEN3_DSPARK, V1, V2
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.kinds import KINDS, LOADED, MTP, TOKEN_BY_TOKEN
 from dflash_mlx.hub.registry import Entry, entries, find, pairs_of
@@ -102,6 +102,16 @@ CONFIGS = {
     "eagle3": {**DRAFTER, "architectures": [EAGLE3]},
     "mtp": {"model_type": "qwen3_5_mtp"},
     "muse-assistant": {**DRAFTER, "architectures": [ASSISTANT]},
+    "dspark": {**DRAFTER, "architectures": [QWEN3_DSPARK], "markov_rank": 4},
+    "jetspec": {**DRAFTER, "architectures": [V1], "is_causal": True},
+    "gemma4-assistant": {"model_type": "gemma4_assistant"},
+}
+
+
+FORMATS = {
+    "muse-assistant": "dflash",
+    "jetspec": "dflash",
+    "gemma4-assistant": "gemma4_assistant",
 }
 
 
@@ -111,7 +121,7 @@ def test_what_drafts_is_what_the_loader_takes():
     assert {entry.kind for entry in entries()} == KINDS.keys()
     for kind, raw in CONFIGS.items():
         checkpoint = Checkpoint(Path("draft"), raw)
-        assert checkpoint.format == {"muse-assistant": "dflash"}.get(kind, kind)
+        assert checkpoint.format == FORMATS.get(kind, kind)
         if kind in ("dflash", "dflash2", "muse-assistant"):
             assert parse(raw).mask_token_id == 1
         if kind == "eagle3":
@@ -266,7 +276,7 @@ def test_what_suits_a_machine(memory):
     ("memory", "target"),
     [
         (6, "mlx-community/Qwen3.5-4B-4bit"),
-        (16, "mlx-community/gemma-4-12B-it-4bit"),
+        (16, "mlx-community/Qwen3.5-9B-4bit"),
         (48, "mlx-community/Qwen3.5-35B-A3B-4bit"),
         (70, "mlx-community/Qwen3-Coder-Next-4bit"),
         (100, "mlx-community/Qwen3.5-122B-A10B-4bit"),
