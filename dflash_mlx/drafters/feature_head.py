@@ -44,7 +44,7 @@ class Head(Protocol):
 class FeatureDrafter(ChainDrafter):
     """A bound head that drafts one token after another, for all sequences at once."""
 
-    head: Any
+    head: Any  # a `Head`; drafters name its class
 
     def chains(
         self,
