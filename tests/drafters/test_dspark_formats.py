@@ -173,6 +173,7 @@ def test_configs_of_other_tensors(
         ({"hidden_act": "gelu"}, "'gelu' is not supported"),
         ({"sample_from_anchor": False, "markov_head_type": "rnn"}, "rnn' is not supported with"),
         ({"architectures": ["DFlash2DraftModel"], "conv_group_size": 8}, "DFlash 2 with a Markov"),
+        ({"target_hidden_size": 32}, "wrong 'target_hidden_size: 32'"),
         ({"architectures": ["KimiDSparkModel"]}, "'KimiDSparkModel' are not supported"),
     ],
 )

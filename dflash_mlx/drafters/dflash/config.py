@@ -121,9 +121,13 @@ def from_gemma4(raw: dict[str, Any]) -> dict[str, Any]:
     for key, has_it in unsupported.items():
         if has_it:
             raise refused(f"the drafter's '{key}: {raw[key]}' is not supported.")
-    rope = (raw.get("rope_parameters") or {}).get("full_attention")
+    rope: Any = raw.get("rope_parameters")
+    rope = rope.get("full_attention") if isinstance(rope, dict) else None
     heads = "num_global_key_value_heads" if raw.get("attention_k_eq_v") else "num_key_value_heads"
-    needed = {"rope_parameters": rope, "global_head_dim": raw.get("global_head_dim")}
+    needed = {
+        "rope_parameters": isinstance(rope, dict),
+        "global_head_dim": raw.get("global_head_dim"),
+    }
     for key, value in (needed | {heads: raw.get(heads)}).items():
         if not value:
             raise refused(f"the drafter's config has a wrong '{key}: {raw.get(key)}'.")
@@ -146,8 +150,8 @@ INFORMATIONAL = set(
 KNOWN = INFORMATIONAL | set(
     "mask_token_id target_layer_ids block_size input_embedding_scale output_multiplier "
     "final_logit_softcapping causal is_causal causal_head use_swa swa_window_size "
-    "sample_from_anchor rope_is_neox_style markov_rank markov_head_type enable_confidence_head "
-    "confidence_head_with_markov".split()
+    "sample_from_anchor rope_is_neox_style target_hidden_size markov_rank markov_head_type "
+    "enable_confidence_head confidence_head_with_markov".split()
 )
 # Keys of dflash_config for DFlash 2 only, with the values of the published checkpoints as defaults.
 DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
@@ -332,6 +336,8 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     draft_vocab = whole("draft_vocab_size", vocab)
     if draft_vocab > vocab or (extra and draft_vocab < vocab):
         raise invalid_value("draft_vocab_size", draft_vocab)
+    if whole("target_hidden_size", whole("hidden_size")) != whole("hidden_size"):
+        raise invalid_value("target_hidden_size", look("target_hidden_size"))
     if extra and whole("hidden_size") % extra.conv_group_size:
         raise invalid_value("conv_group_size", extra.conv_group_size)
     if extra and vocab < extra.selector_top_k:

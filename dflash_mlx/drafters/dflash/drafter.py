@@ -106,7 +106,7 @@ class DFlashDrafter(Drafter):
         hidden = self._hidden(caches, anchors, width)
         if self.config.dspark is not None:
             logits = self.own_logits(self._leave(hidden))
-            walks = Walks(self.model, logits, hidden, mx.array(anchors), self._spread)
+            walks = Walks(self.model, logits, hidden, mx.array(list(anchors)), self._spread)
             return [MarkovBlock(walks, *entry) for entry in enumerate(anchors)]
         logits = self._logits(hidden)
         select = self.model.selector

@@ -436,7 +436,7 @@ class DraftModel(nn.Module):
         return self.norm(x)
 
 
-def make_layer(config: DraftConfig) -> nn.Module:
+def make_layer(config: DraftConfig) -> DraftLayer | Gemma4Layer:
     """An untrained layer of the config's kind."""
     if config.gemma4:
         return Gemma4Layer(config, config.gemma4)
