@@ -190,7 +190,7 @@ def test_configs_that_are_refused(changes: dict[str, Any], message: str) -> None
     [
         ({"enable_moe_block": True}, "enable_moe_block: True"),
         ({"hidden_size_per_layer_input": 8}, "hidden_size_per_layer_input: 8"),
-        ({"hidden_activation": "silu"}, "hidden_activation: silu"),
+        ({"hidden_activation": "relu"}, "'relu' is not supported"),
         ({"use_double_wide_mlp": True, "num_kv_shared_layers": 1}, "num_kv_shared_layers: 1"),
         ({"global_head_dim": None}, "wrong 'global_head_dim: None'"),
         ({"num_global_key_value_heads": None}, "wrong 'num_global_key_value_heads: None'"),

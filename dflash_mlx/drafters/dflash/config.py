@@ -116,7 +116,6 @@ def from_gemma4(raw: dict[str, Any]) -> dict[str, Any]:
         "hidden_size_per_layer_input": raw.get("hidden_size_per_layer_input"),
         "num_kv_shared_layers": raw.get("use_double_wide_mlp")
         and 0 < shared < raw.get("num_hidden_layers", 0),
-        "hidden_activation": raw.get("hidden_activation", GELU) != GELU,
     }
     for key, has_it in unsupported.items():
         if has_it:
@@ -135,7 +134,7 @@ def from_gemma4(raw: dict[str, Any]) -> dict[str, Any]:
         **raw,
         "head_dim": raw["global_head_dim"],
         "num_key_value_heads": raw[heads],
-        "hidden_act": "silu",  # of the others; `gemma4` selects the layer
+        "hidden_act": raw.get("hidden_activation", GELU),
         "rope_parameters": None,
         "rope_theta": rope.get("rope_theta"),
         "rope_scaling": rope,
@@ -170,7 +169,7 @@ REFUSED: dict[str, tuple[object, ...]] = {
 UNPUBLISHED = ("MiniMaxDFlash2DraftModel",)
 HINT = "use a DFlash, DFlash 2 or DSpark drafter; `dflash models list` shows the known pairs"
 MARKOV_HEADS = ("vanilla", "gated", "rnn")
-GELU = "gelu_pytorch_tanh"
+SILU, GELU = "silu", "gelu_pytorch_tanh"  # activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +241,7 @@ class DraftConfig:
     from_anchor: bool = False
     gemma4: Gemma4 | None = None
     interleaved_rope: bool = False
+    hidden_act: str = SILU
 
     @property
     def own_embedding_scale(self) -> float:
@@ -371,6 +371,7 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         from_anchor=from_anchor,
         gemma4=gemma4,
         interleaved_rope=not yes("rope_is_neox_style", True),
+        hidden_act=raw.get("hidden_act", SILU),
     )
 
 
@@ -427,7 +428,7 @@ def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str])
     for key in nested:
         if key not in known and key not in REFUSED:
             raise DFlashError(f"the drafter's dflash_config has an unknown '{key}'.", hint=HINT)
-    if raw.get("hidden_act", "silu") != "silu":
+    if raw.get("hidden_act", SILU) not in (SILU, GELU):
         raise DFlashError(f"the activation '{raw['hidden_act']}' is not supported.", hint=HINT)
 
 
