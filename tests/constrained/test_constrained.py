@@ -66,8 +66,9 @@ def drafter_of(number: int, target: Target, wanted: list[int]) -> DFlashDrafter:
     if number % 3 == 0:
         near = [t if n % 4 else (t + 1) % tiny.VOCAB for n, t in enumerate([*PROMPT, *wanted])]
         return tiny.scripted_drafter(near, strict=False)
-    settings = tiny.dflash2_settings(target) if number % 3 == 1 else {}
-    return tiny.random_drafter(target, **settings)
+    settings = tiny.dspark_settings if number % 6 == 5 else tiny.draft_settings
+    settings = tiny.dflash2_settings if number % 3 == 1 else settings
+    return tiny.random_drafter(target, **settings(target))
 
 
 def answer(

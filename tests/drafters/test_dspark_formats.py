@@ -10,9 +10,10 @@ import pytest
 import tiny
 from checkpoint_edits import edit_config, edit_weights, refused
 from dspark_cases import BY_NAME, HEAD, NO_HEADS, PLACES, QWEN3, gemma4, speculators
+from mlx import nn
 
 from dflash_mlx.drafters.dflash.config import DSpark, parse
-from dflash_mlx.drafters.dflash.load import check, plain_name, read_config
+from dflash_mlx.drafters.dflash.load import check, copied_parts, plain_name, read_config
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.pair import load
@@ -172,6 +173,7 @@ def test_configs_of_other_tensors(
         ({"hidden_act": "gelu"}, "'gelu' is not supported"),
         ({"sample_from_anchor": False, "markov_head_type": "rnn"}, "rnn' is not supported with"),
         ({"architectures": ["DFlash2DraftModel"], "conv_group_size": 8}, "DFlash 2 with a Markov"),
+        ({"target_hidden_size": 32}, "wrong 'target_hidden_size: 32'"),
         ({"architectures": ["KimiDSparkModel"]}, "'KimiDSparkModel' are not supported"),
     ],
 )
@@ -188,7 +190,7 @@ def test_configs_that_are_refused(changes: dict[str, Any], message: str) -> None
     [
         ({"enable_moe_block": True}, "enable_moe_block: True"),
         ({"hidden_size_per_layer_input": 8}, "hidden_size_per_layer_input: 8"),
-        ({"hidden_activation": "silu"}, "hidden_activation: silu"),
+        ({"hidden_activation": "relu"}, "'relu' is not supported"),
         ({"use_double_wide_mlp": True, "num_kv_shared_layers": 1}, "num_kv_shared_layers: 1"),
         ({"global_head_dim": None}, "wrong 'global_head_dim: None'"),
         ({"num_global_key_value_heads": None}, "wrong 'num_global_key_value_heads: None'"),
@@ -243,3 +245,29 @@ def test_sixteen_bits_stay() -> None:
     block: Any = cache.block(5, 9)
     assert block.chains.greedy[1].dtype == mx.bfloat16
     assert block.chains.confidence.dtype == mx.float32
+
+
+@pytest.mark.parametrize("bits", [0, 4])
+@pytest.mark.parametrize("name", ["deepspec", "gemma4"])
+def test_copies_of_the_targets_parts_are_not_kept(name: str, bits: int) -> None:
+    """Of its embedding and its head, quantised or not; a table with another mask row stays."""
+    target = load(tiny.GOLDEN / BY_NAME[name].target / "target", no_draft=True, cache_ram=0).target
+    config = parse(BY_NAME[name].config)
+    table: mx.array = target.model["model"].embed_tokens.weight
+    if bits:
+        nn.quantize(target.model, group_size=64, bits=bits)
+    copies = {"embed_tokens.weight": table, "lm_head.weight": table}
+    assert copied_parts(copies, config, target) == ("embed_tokens", "lm_head")
+    other = mx.array(table)
+    other[config.mask_token_id] = table[3]
+    assert copied_parts({**copies, "embed_tokens.weight": other}, config, target) == ("lm_head",)
+    others = {name: mx.random.normal(table.shape) for name in copies}
+    assert copied_parts(others, config, target) == ()
+    assert copied_parts({}, config, target) == ()
+
+
+def test_a_drafter_without_its_copies() -> None:
+    """The authors' golden one shares them; others bring their own."""
+    pair = load(TARGET, tiny.GOLDEN / "dspark_qwen3" / "draft", cache_ram=0)
+    assert pair.drafter is not None
+    assert not {"embed_tokens", "lm_head"} & pair.drafter.model.keys()

@@ -151,7 +151,9 @@ def deepspec(**changes: Any) -> dict[str, Any]:
 
 def speculators(**changes: Any) -> dict[str, Any]:
     """As `speculators` writes it: the layers' config inside, taps counted from the embedding on."""
-    layer = {**QWEN3, "layer_types": ["sliding_attention", "full_attention"]}
+    act = changes.pop("hidden_act", "silu")
+    layers = ["sliding_attention", "full_attention"]
+    layer = {**QWEN3, "layer_types": layers, "hidden_act": act}
     return {
         "architectures": ["DSparkSpeculator"],
         "speculators_model_type": "dspark",
@@ -268,7 +270,9 @@ CASES = (
     Case(
         "speculators_masks",
         FULL,
-        speculators(sample_from_anchor=False, block_size=PROPOSALS + 1),
+        speculators(
+            sample_from_anchor=False, block_size=PROPOSALS + 1, hidden_act="gelu_pytorch_tanh"
+        ),
         BACKBONE | markov("vanilla") | confidence(),
         "vanilla",
         from_anchor=False,

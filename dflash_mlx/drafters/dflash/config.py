@@ -116,14 +116,17 @@ def from_gemma4(raw: dict[str, Any]) -> dict[str, Any]:
         "hidden_size_per_layer_input": raw.get("hidden_size_per_layer_input"),
         "num_kv_shared_layers": raw.get("use_double_wide_mlp")
         and 0 < shared < raw.get("num_hidden_layers", 0),
-        "hidden_activation": raw.get("hidden_activation", GELU) != GELU,
     }
     for key, has_it in unsupported.items():
         if has_it:
             raise refused(f"the drafter's '{key}: {raw[key]}' is not supported.")
-    rope = (raw.get("rope_parameters") or {}).get("full_attention")
+    rope: Any = raw.get("rope_parameters")
+    rope = rope.get("full_attention") if isinstance(rope, dict) else None
     heads = "num_global_key_value_heads" if raw.get("attention_k_eq_v") else "num_key_value_heads"
-    needed = {"rope_parameters": rope, "global_head_dim": raw.get("global_head_dim")}
+    needed = {
+        "rope_parameters": isinstance(rope, dict),
+        "global_head_dim": raw.get("global_head_dim"),
+    }
     for key, value in (needed | {heads: raw.get(heads)}).items():
         if not value:
             raise refused(f"the drafter's config has a wrong '{key}: {raw.get(key)}'.")
@@ -131,7 +134,7 @@ def from_gemma4(raw: dict[str, Any]) -> dict[str, Any]:
         **raw,
         "head_dim": raw["global_head_dim"],
         "num_key_value_heads": raw[heads],
-        "hidden_act": "silu",  # of the others; `gemma4` selects the layer
+        "hidden_act": raw.get("hidden_activation", GELU),
         "rope_parameters": None,
         "rope_theta": rope.get("rope_theta"),
         "rope_scaling": rope,
@@ -146,8 +149,8 @@ INFORMATIONAL = set(
 KNOWN = INFORMATIONAL | set(
     "mask_token_id target_layer_ids block_size input_embedding_scale output_multiplier "
     "final_logit_softcapping causal is_causal causal_head use_swa swa_window_size "
-    "sample_from_anchor rope_is_neox_style markov_rank markov_head_type enable_confidence_head "
-    "confidence_head_with_markov".split()
+    "sample_from_anchor rope_is_neox_style target_hidden_size markov_rank markov_head_type "
+    "enable_confidence_head confidence_head_with_markov".split()
 )
 # Keys of dflash_config for DFlash 2 only, with the values of the published checkpoints as defaults.
 DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
@@ -166,7 +169,7 @@ REFUSED: dict[str, tuple[object, ...]] = {
 UNPUBLISHED = ("MiniMaxDFlash2DraftModel",)
 HINT = "use a DFlash, DFlash 2 or DSpark drafter; `dflash models list` shows the known pairs"
 MARKOV_HEADS = ("vanilla", "gated", "rnn")
-GELU = "gelu_pytorch_tanh"
+SILU, GELU = "silu", "gelu_pytorch_tanh"  # activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +241,7 @@ class DraftConfig:
     from_anchor: bool = False
     gemma4: Gemma4 | None = None
     interleaved_rope: bool = False
+    hidden_act: str = SILU
 
     @property
     def own_embedding_scale(self) -> float:
@@ -332,6 +336,8 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     draft_vocab = whole("draft_vocab_size", vocab)
     if draft_vocab > vocab or (extra and draft_vocab < vocab):
         raise invalid_value("draft_vocab_size", draft_vocab)
+    if whole("target_hidden_size", whole("hidden_size")) != whole("hidden_size"):
+        raise invalid_value("target_hidden_size", look("target_hidden_size"))
     if extra and whole("hidden_size") % extra.conv_group_size:
         raise invalid_value("conv_group_size", extra.conv_group_size)
     if extra and vocab < extra.selector_top_k:
@@ -365,6 +371,7 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         from_anchor=from_anchor,
         gemma4=gemma4,
         interleaved_rope=not yes("rope_is_neox_style", True),
+        hidden_act=raw.get("hidden_act", SILU),
     )
 
 
@@ -421,7 +428,7 @@ def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str])
     for key in nested:
         if key not in known and key not in REFUSED:
             raise DFlashError(f"the drafter's dflash_config has an unknown '{key}'.", hint=HINT)
-    if raw.get("hidden_act", "silu") != "silu":
+    if raw.get("hidden_act", SILU) not in (SILU, GELU):
         raise DFlashError(f"the activation '{raw['hidden_act']}' is not supported.", hint=HINT)
 
 

@@ -20,7 +20,7 @@ from dflash_mlx.kernels import selector_walk
 from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.speculation.drafts import Lattice
 
-from .config import DFlash2, DraftConfig, Gemma4
+from .config import GELU, DFlash2, DraftConfig, Gemma4
 from .markov import ConfidenceHead, MarkovHead
 
 # The grouped dynamic causal convolution of DFlash 2, around each attention and MLP sublayer.
@@ -274,13 +274,27 @@ class MLP(nn.Module):
         return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
 
 
+class GeluMLP(MLP):
+    """GEGLU, with the approximation by tanh."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """[B, T, H] -> [B, T, H]."""
+        return self.down_proj(nn.gelu_approx(self.gate_proj(x)) * self.up_proj(x))
+
+
+def make_mlp(config: DraftConfig) -> MLP:
+    """An untrained MLP with the config's activation."""
+    kind = GeluMLP if config.hidden_act == GELU else MLP
+    return kind(config.hidden_size, config.intermediate_size)
+
+
 class DraftLayer(nn.Module):
     """Attention and MLP, each with a norm before it and a residual around it."""
 
     def __init__(self, config: DraftConfig):
         super().__init__()
         self.self_attn = Attention(config)
-        self.mlp = MLP(config.hidden_size, config.intermediate_size)
+        self.mlp = make_mlp(config)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
@@ -331,14 +345,6 @@ class Gemma4Attention(Attention):
         return self._heads(keys, self.k_norm), mx.fast.rms_norm(values, None, self.eps)
 
 
-class GeluMLP(MLP):
-    """GEGLU, with the approximation by tanh."""
-
-    def __call__(self, x: mx.array) -> mx.array:
-        """[B, T, H] -> [B, T, H]."""
-        return self.down_proj(nn.gelu_approx(self.gate_proj(x)) * self.up_proj(x))
-
-
 class Gemma4Layer(nn.Module):
     """A layer with norms before and after each sublayer, and a factor of its output."""
 
@@ -347,7 +353,7 @@ class Gemma4Layer(nn.Module):
         hidden = config.hidden_size
         eps = config.rms_norm_eps
         self.self_attn = Gemma4Attention(config, extra)
-        self.mlp = GeluMLP(hidden, config.intermediate_size)
+        self.mlp = make_mlp(config)
         self.input_layernorm = nn.RMSNorm(hidden, eps=eps)
         self.post_attention_layernorm = nn.RMSNorm(hidden, eps=eps)
         self.pre_feedforward_layernorm = nn.RMSNorm(hidden, eps=eps)
@@ -436,7 +442,7 @@ class DraftModel(nn.Module):
         return self.norm(x)
 
 
-def make_layer(config: DraftConfig) -> nn.Module:
+def make_layer(config: DraftConfig) -> DraftLayer | Gemma4Layer:
     """An untrained layer of the config's kind."""
     if config.gemma4:
         return Gemma4Layer(config, config.gemma4)
