@@ -166,7 +166,7 @@ def load(
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
-    draft: a DFlash drafter, an EAGLE-3 head, an MTP head ("mtp": in the target's own folder) or a
+    draft: a DFlash drafter, an EAGLE-3 head, a Gemma assistant, an MTP head ("mtp": in the target's own
     small model with the target's vocabulary; None for the target's known drafter. If none is known,
     or with "lookup", drafts are copied from earlier text. lookup: copy drafts beside a drafter too,
     where the mode auto expects more of the copies.

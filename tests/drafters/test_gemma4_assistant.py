@@ -203,6 +203,7 @@ def saved(folder: Path, **changes: Any) -> Checkpoint:
         ({"backbone_hidden_size": 32}, "'post_projection.weight' is"),
         ({"text_config": {"global_head_dim": 64}}, "is .*, its config says"),
         ({"use_ordered_embeddings": True, "num_centroids": 8}, "has no tensor 'masked_embedding"),
+        ({"tie_word_embeddings": False}, "has a head of its own"),
         ({"text_config": {"layer_types": None, "num_hidden_layers": "x"}}, "cannot be used"),
     ],
 )
