@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
+from dflash_mlx.drafters.gemma4_assistant.drafter import AssistantDrafter
 from dflash_mlx.drafters.mtp.drafter import MTPDrafter
 from dflash_mlx.drafters.small_model import SmallModelDrafter
 from dflash_mlx.errors import DFlashError, UsageError
@@ -306,15 +307,20 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
 
 DFLASH = "dflash"
 EAGLE3 = "eagle3"
+ASSISTANT = "assistant"
 MODEL = "model"
 NONE = "none"
-KNOWN = "use dflash, dflash:ID, eagle3:ID, eagle3-60:ID, mtp, mtp:ID, model:ID, lookup or none"
+KNOWN = (
+    "use dflash, dflash:ID, eagle3:ID, eagle3-60:ID, mtp, mtp:ID, assistant:ID, model:ID, lookup "
+    "or none"
+)
 MAX_ROWS = WIDTHS["ddtree"][2] + 1
 MODEL_KINDS = {
     MODEL: "a language model",
     DFLASH: "a DFlash drafter",
     EAGLE3: "an EAGLE-3 head",
     MTP: "an MTP head",
+    ASSISTANT: "an assistant of Gemma 4",
 }
 
 
@@ -381,7 +387,12 @@ class Source:
 
 
 def drafter_kind(pair: Pair) -> str:
-    kinds = {SmallModelDrafter: MODEL, EagleDrafter: EAGLE3, MTPDrafter: MTP}
+    kinds = {
+        SmallModelDrafter: MODEL,
+        EagleDrafter: EAGLE3,
+        MTPDrafter: MTP,
+        AssistantDrafter: ASSISTANT,
+    }
     return kinds.get(type(pair.drafter), DFLASH)
 
 
@@ -399,7 +410,7 @@ def parse_sources(text: str) -> tuple[Source, ...]:
             raise UsageError(f"there is no source of drafts '{word}'.", hint=KNOWN)
         if colon and kind in (LOOKUP, NONE):
             raise UsageError(f"the source {kind} has no model.", hint=f"write {kind}")
-        if not name and (colon or kind in (MODEL, EAGLE3)):
+        if not name and (colon or kind in (MODEL, EAGLE3, ASSISTANT)):
             raise UsageError(f"'{word}' names no model.", hint=f"write {kind}:ID")
         sources.append(Source(kind, name or None, rows))
     if not sources:
