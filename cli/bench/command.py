@@ -74,7 +74,7 @@ class BenchOptions:
             "--drafts",
             metavar="A,B",
             help="Measure drafters instead of modes: dflash, dflash:ID, dspark:ID, eagle3:ID, "
-            "eagle3-60:ID (trees), mtp, mtp:ID, model:ID, lookup, none.",
+            "eagle3-60:ID (trees), mtp, mtp:ID, assistant:ID, model:ID, lookup, none.",
             panel="Measurement",
         ),
     ] = None

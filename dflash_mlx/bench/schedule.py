@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
+from dflash_mlx.drafters.gemma4_assistant.drafter import AssistantDrafter
 from dflash_mlx.drafters.mtp.drafter import MTPDrafter
 from dflash_mlx.drafters.small_model import SmallModelDrafter
 from dflash_mlx.errors import DFlashError, UsageError
@@ -308,11 +309,12 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
 DFLASH = "dflash"
 DSPARK = "dspark"
 EAGLE3 = "eagle3"
+ASSISTANT = "assistant"
 MODEL = "model"
 NONE = "none"
 KNOWN = (
-    "use dflash, dflash:ID, dspark:ID, eagle3:ID, eagle3-60:ID, mtp, mtp:ID, model:ID, lookup or "
-    "none"
+    "use dflash, dflash:ID, dspark:ID, eagle3:ID, eagle3-60:ID, mtp, mtp:ID, assistant:ID, model:ID, "
+    "lookup or none"
 )
 MAX_ROWS = WIDTHS["ddtree"][2] + 1
 MODEL_KINDS = {
@@ -321,6 +323,7 @@ MODEL_KINDS = {
     DSPARK: "a DSpark drafter",
     EAGLE3: "an EAGLE-3 head",
     MTP: "an MTP head",
+    ASSISTANT: "an assistant of Gemma 4",
 }
 
 
@@ -388,7 +391,12 @@ class Source:
 
 def drafter_kind(pair: Pair) -> str:
     """The kind of a pair's drafter, as a source names it."""
-    kinds = {SmallModelDrafter: MODEL, EagleDrafter: EAGLE3, MTPDrafter: MTP}
+    kinds = {
+        SmallModelDrafter: MODEL,
+        EagleDrafter: EAGLE3,
+        MTPDrafter: MTP,
+        AssistantDrafter: ASSISTANT,
+    }
     plain = DFLASH
     if isinstance(pair.drafter, DFlashDrafter) and pair.drafter.config.dspark:
         plain = DSPARK
@@ -409,7 +417,7 @@ def parse_sources(text: str) -> tuple[Source, ...]:
             raise UsageError(f"there is no source of drafts '{word}'.", hint=KNOWN)
         if colon and kind in (LOOKUP, NONE):
             raise UsageError(f"the source {kind} has no model.", hint=f"write {kind}")
-        if not name and (colon or kind in (MODEL, EAGLE3, DSPARK)):
+        if not name and (colon or kind in (MODEL, EAGLE3, DSPARK, ASSISTANT)):
             raise UsageError(f"'{word}' names no model.", hint=f"write {kind}:ID")
         sources.append(Source(kind, name or None, rows))
     if not sources:

@@ -21,19 +21,26 @@ class AssistantConfig:
     """`text`: mlx-lm's arguments of its layers. `backbone_hidden_size`: the target's hidden size.
 
     `clusters`: into how many clusters its head sorts the tokens; the logits of the `taken`
-    likeliest are computed. 0: of all tokens. `tied`: whether the embedding is the head.
+    likeliest are computed. 0: of all tokens.
     """
 
     text: ModelArgs
     backbone_hidden_size: int
     clusters: int
     taken: int
-    tied: bool
 
 
 def parse(checkpoint: Checkpoint) -> AssistantConfig:
-    """The config of an assistant's checkpoint. Raises DFlashError if something is missing."""
+    """The config of an assistant's checkpoint.
+
+    Raises DFlashError if something is missing, and for a head that is not the embedding.
+    """
     raw = checkpoint.config
+    if not raw.get("tie_word_embeddings", True):
+        raise DFlashError(
+            f"the Gemma assistant in '{checkpoint.path}' has a head of its own.",
+            hint="use one of Google's, or --draft lookup",
+        )
     try:
         text = deepcopy(raw["text_config"])
         layers = text["num_hidden_layers"]
@@ -42,7 +49,6 @@ def parse(checkpoint: Checkpoint) -> AssistantConfig:
             raw["backbone_hidden_size"],
             raw.get("num_centroids", 2048) if raw.get("use_ordered_embeddings") else 0,
             raw.get("centroid_intermediate_top_k", 32),
-            raw.get("tie_word_embeddings", True),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DFlashError(

@@ -16,7 +16,7 @@ from .drafter import AssistantDrafter
 from .model import Assistant
 
 FAMILIES = ("gemma4", "gemma4_text", "gemma4_unified")
-HEAD = "lm_head.weight"
+HEAD = "lm_head.weight"  # some files have a copy of the embedding
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
@@ -36,7 +36,7 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
     compare_shapes(
         checkpoint.path,
         model_shapes(lambda: Assistant(config)),
-        {name: header.shape for name, header in checkpoint.tensors.items() if used(name, config)},
+        {name: header.shape for name, header in checkpoint.tensors.items() if name != HEAD},
     )
     for what, mine, wanted in sizes(config, theirs):
         if mine != wanted:
@@ -45,11 +45,6 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
                 f"'{target.name}' has {wanted}.",
                 hint="use the assistant that was trained with this target",
             )
-
-
-def used(name: str, config: AssistantConfig) -> bool:
-    """Whether a tensor is read: a copy of the embedding as the head is not."""
-    return name != HEAD or not config.tied
 
 
 def sizes(config: AssistantConfig, target: dict[str, Any]) -> list[tuple[str, int, int]]:
@@ -87,11 +82,10 @@ def load(
             f"a Gemma assistant reads the target's keys and values: not with {obstacle}.",
             hint="use another drafter, such as --draft lookup",
         )
-    config = parse(checkpoint)
-    model = Assistant(config)
+    model = Assistant(parse(checkpoint))
     weights = read_safetensors(checkpoint)
-    kept = {name: value for name, value in weights.items() if used(name, config)}
-    load_weights(model, kept, bits, entry="pre_projection")
+    weights.pop(HEAD, None)
+    load_weights(model, weights, bits, entry="pre_projection")
     model.set_dtype(target.embed(mx.array([0])).dtype)  # or keys in another one would be converted
     target.tap((target.layers,))
     return AssistantDrafter(model, target.embed, target.layers, layers_of(target.config))

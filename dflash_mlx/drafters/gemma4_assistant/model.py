@@ -42,22 +42,17 @@ class MaskedEmbedding(nn.Module):
         self.token_ordering = mx.zeros((vocab,), mx.int32)  # cluster by cluster
         self._taken = config.taken
 
-    def __call__(self, hidden: mx.array, table: nn.Linear | nn.Embedding) -> mx.array:
-        """Hidden state [1, H] and the rows of the head -> logits [1, V].
+    def __call__(self, hidden: mx.array, embedding: nn.Embedding) -> mx.array:
+        """Hidden state [1, H] and the embedding, which is the head -> logits [1, V].
 
         Tokens of other clusters get one less than the least of the computed logits.
         """
         scores = self.centroids(hidden)[0]
         clusters = mx.argpartition(scores, kth=-self._taken)[-self._taken :]
         tokens = self.token_ordering.reshape(len(scores), -1)[clusters].reshape(-1)
-        found = rows_of(table, tokens) @ hidden[0]
+        found = embedding(tokens) @ hidden[0]
         logits = mx.broadcast_to(mx.min(found) - 1, self.token_ordering.shape)
         return mx.put_along_axis(logits, tokens, found, axis=0)[None]
-
-
-def rows_of(table: nn.Linear | nn.Embedding, tokens: mx.array) -> mx.array:
-    """The rows [T, H] of an embedding or a head."""
-    return table(tokens) if isinstance(table, nn.Embedding) else table.weight[tokens]
 
 
 class Assistant(nn.Module):
@@ -71,8 +66,6 @@ class Assistant(nn.Module):
         self.model = Body(config)
         self.pre_projection = nn.Linear(2 * width, hidden, bias=False)
         self.post_projection = nn.Linear(hidden, width, bias=False)
-        if not config.tied:
-            self.lm_head = nn.Linear(hidden, config.text.vocab_size, bias=False)
         if config.clusters:
             self.masked_embedding = MaskedEmbedding(config)
 
@@ -97,5 +90,5 @@ class Assistant(nn.Module):
     def _logits(self, hidden: mx.array) -> mx.array:
         embedding = self.model.embed_tokens
         if "masked_embedding" in self:
-            return self.masked_embedding(hidden, self.lm_head if "lm_head" in self else embedding)
-        return self.lm_head(hidden) if "lm_head" in self else embedding.as_linear(hidden)
+            return self.masked_embedding(hidden, embedding)
+        return embedding.as_linear(hidden)
