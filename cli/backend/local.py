@@ -232,6 +232,8 @@ class LocalBackend:
 
         memory = f"peak {format_bytes(mx.get_peak_memory())}"
         rows = [("conversation", f"{conversation} · {memory}")]
+        if line := drafter_line(self.pair):
+            rows.append(("drafter", line))
         if self.context_length < self.pair.target.context_length:
             rows.append(("context", describe_context(self.pair)))
         if note := self.kv_note():
@@ -440,6 +442,14 @@ def other_weights_warnings(pair: "Pair") -> list[str]:
         return []
     line = other_weights(pair.target_name, pair.draft_name, config_of(pair.draft_name))
     return [line] if line else []
+
+
+def drafter_line(pair: "Pair") -> str:
+    """The `/stats` line: the drafter, and why it was taken; empty where nobody has chosen it."""
+    from dflash_mlx.hub.resolve import origin_of
+
+    reason = origin_of(pair.target_name, pair.draft_name)
+    return f"{pair.draft_label or 'plain decoding'} · {reason}" if reason else ""
 
 
 def useless_drafter(pair: "Pair") -> str:

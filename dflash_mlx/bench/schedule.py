@@ -312,9 +312,10 @@ EAGLE3 = "eagle3"
 ASSISTANT = "assistant"
 MODEL = "model"
 NONE = "none"
+ALL = "all"  # whatever fits the target; `fitting_sources` has it
 KNOWN = (
-    "use dflash, dflash:ID, dspark:ID, eagle3:ID, eagle3-60:ID, mtp, mtp:ID, assistant:ID, model:ID, "
-    "lookup or none"
+    "use all, or dflash, dflash:ID, dspark:ID, eagle3:ID, eagle3-60:ID, mtp, mtp:ID, assistant:ID, "
+    "model:ID, lookup and none"
 )
 MAX_ROWS = WIDTHS["ddtree"][2] + 1
 MODEL_KINDS = {
@@ -353,6 +354,11 @@ class Source:
     def no_draft(self) -> bool:
         """The argument `no_draft` for `with_drafter`."""
         return self.kind == NONE
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it stands for every source that fits."""
+        return self.kind == ALL
 
     def check(self, pair: Pair) -> None:
         """Raise DFlashError if a pair that was loaded for this source has another drafter."""
@@ -413,9 +419,9 @@ def parse_sources(text: str) -> tuple[Source, ...]:
         if rows is not None and not 2 <= rows <= MAX_ROWS:
             raise UsageError(f"'{kind}' is no tree.", hint=f"give 2 to {MAX_ROWS:,} rows")
         kind = kind if rows is None else EAGLE3
-        if kind not in (*MODEL_KINDS, LOOKUP, NONE):
+        if kind not in (*MODEL_KINDS, LOOKUP, NONE, ALL):
             raise UsageError(f"there is no source of drafts '{word}'.", hint=KNOWN)
-        if colon and kind in (LOOKUP, NONE):
+        if colon and kind in (LOOKUP, NONE, ALL):
             raise UsageError(f"the source {kind} has no model.", hint=f"write {kind}")
         if not name and (colon or kind in (MODEL, EAGLE3, DSPARK, ASSISTANT)):
             raise UsageError(f"'{word}' names no model.", hint=f"write {kind}:ID")
@@ -424,4 +430,6 @@ def parse_sources(text: str) -> tuple[Source, ...]:
         raise UsageError("no source of drafts was given.", hint=KNOWN)
     if len(set(sources)) < len(sources):
         raise UsageError("a source of drafts was given twice.", hint="give each one once")
+    if Source(ALL) in sources and len(sources) > 1:
+        raise UsageError(f"{ALL} has every source that fits.", hint=f"give {ALL} alone")
     return tuple(sources)

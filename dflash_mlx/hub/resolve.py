@@ -11,7 +11,7 @@ from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.types import Progress
 
-from . import registry
+from . import choices, registry
 from .cache import cached_checkpoint, cached_folder
 from .download import download
 from .kinds import KINDS, LOADED, MTP
@@ -61,10 +61,11 @@ def pair_names(
 ) -> Names:
     """The names of the pair to load; without `target` the bundled pair.
 
-    Without `draft` and `no_draft` the drafter is the best one in the registry, or prompt lookup
-    where none is known. The draft `MTP` is the target's own head, or the one that the registry
-    names for a conversion without it. Raises DFlashError if the registry says that the target is
-    not supported, UsageError if both `draft` and `no_draft` are given.
+    Without `draft` and `no_draft` the drafter is the one that a comparison on this machine found
+    best, else the best one in the registry, or prompt lookup where none is known. The draft `MTP`
+    is the target's own head, or the one that the registry names for a conversion without it. Raises
+    DFlashError if the registry says that the target is not supported, UsageError if both `draft`
+    and `no_draft` are given.
     """
     if no_draft and draft is not None:
         raise UsageError(
@@ -81,7 +82,10 @@ def pair_names(
     if draft is None:
         if target is None:
             return Names(source, label, bundled("draft"), BUNDLED)
-        draft = known_drafter(label) or LOOKUP
+        choice = measured_choice(label)
+        if choice is not None and not choice.draft:
+            return Names(source, label, None, None)
+        draft = choice.draft if choice is not None else known_drafter(label) or LOOKUP
     elif draft == MTP:
         draft = head_of(label)
     else:
@@ -91,6 +95,28 @@ def pair_names(
     if draft == MTP:
         return Names(source, label, source, MTP)
     return Names(source, label, draft, str(draft))
+
+
+def measured_choice(target: str) -> choices.Choice | None:
+    """What `dflash bench --drafts all` found best for a target here, if it is still here."""
+    config = config_of(target)
+    choice = choices.find(target, config) if config else None
+    if choice is None or choice.draft in ("", LOOKUP, MTP) or config_of(choice.draft):
+        return choice
+    return None
+
+
+def origin_of(target: str, draft: str | None) -> str:
+    """Why a target has this drafter, in a few words. None: plain decoding."""
+    choice = measured_choice(target)
+    if choice is not None and choice.draft == (draft or ""):
+        return choice.reason
+    entry = registry.find(target)
+    if entry is None or not entry.supported:
+        return ""
+    if draft == (MTP if entry.own_head else entry.draft):
+        return "the best known for this target; `dflash bench --drafts all` compares"
+    return ""
 
 
 def known_drafter(target: str) -> str | None:

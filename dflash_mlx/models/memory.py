@@ -6,6 +6,7 @@ share above `COMFORTABLE_SHARE` is for the rest: activations, the interpreter, o
 
 import ctypes
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import TORCH_FILE, load_config, tensor_headers, text_config
+from dflash_mlx.files.formats import is_mtp
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 from dflash_mlx.kernels.dispatch import by_metal
 
+HEAD = re.compile(r"(?:^|\.)mtp\.")  # in the names of an MTP head's tensors in a model's files
 FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
 STATEFUL = ("linear_attention", "conv")  # types of layers whose cache does not grow
 KV_GROUPS = (64, 32)  # numbers with one scale: mlx-lm's default, then MLX's next smaller size
@@ -165,7 +168,10 @@ def estimate_memory(
             whole = whole_bytes(target)
             weights = whole + (weights - whole) / ranks
             caches /= 1 if "kv_lora_rank" in text_config(config) else ranks
-        if draft is not None:
+        if draft is not None and (head := head_bytes(draft, config)):
+            draft_weights = head
+            caches += context_tokens * head_row_bytes(config, item_bytes)
+        elif draft is not None:
             draft_weights = weight_bytes(draft, "*.safetensors") or weight_bytes(draft, TORCH_FILE)
             caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
     weights *= 1 if quantised else widening
@@ -177,6 +183,33 @@ def estimate_memory(
 def weight_bytes(folder: Path, pattern: str) -> int:
     """The bytes of a folder's files that match `pattern`."""
     return sum(file.stat().st_size for file in folder.glob(pattern))
+
+
+def head_bytes(draft: Path, target: dict[str, Any]) -> int:
+    """The bytes of the MTP head in a drafter's folder; 0 if the drafter is another one.
+
+    target: the target's config.json. The folder holds the head alone, or also the model of the same
+    shape that it comes from, of which nothing is loaded.
+    """
+    config = load_config(draft)
+    if is_mtp(config):
+        return weight_bytes(draft, "*.safetensors")
+    models = [text_config(one) for one in (config, target)]
+    shapes = {(one.get("model_type"), one.get("hidden_size")) for one in models}
+    if len(shapes) > 1 or config.get("model_type") not in FAMILIES:
+        return 0
+    return sum(
+        tensor.nbytes
+        for file in draft.glob("*.safetensors")
+        for name, tensor in tensor_headers(file).items()
+        if HEAD.search(name)
+    )
+
+
+def head_row_bytes(target: dict[str, Any], item_bytes: int) -> int:
+    """What an MTP head keeps of a token: the row of one full layer, and the feature before it."""
+    config = text_config(target)
+    return (kv_width(config, "full_attention") + config["hidden_size"]) * item_bytes
 
 
 def whole_bytes(target: Path) -> int:
