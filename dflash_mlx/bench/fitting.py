@@ -2,6 +2,7 @@
 
 from dflash_mlx.drafters import small_model
 from dflash_mlx.drafters.eagle3 import load as eagle3
+from dflash_mlx.drafters.gemma4_assistant import load as gemma4_assistant
 from dflash_mlx.drafters.load import DrafterKind, kind_of
 from dflash_mlx.drafters.mtp import load as mtp
 from dflash_mlx.drafters.mtp.tensors import has_head
@@ -13,9 +14,9 @@ from dflash_mlx.hub.resolve import BUNDLED, LOOKUP, MTP
 from dflash_mlx.models.memory import estimate_memory, memory_fit, working_set
 from dflash_mlx.pair import Pair
 
-from .schedule import DFLASH, EAGLE3, NONE, Source
+from .schedule import ASSISTANT, DFLASH, DSPARK, EAGLE3, NONE, Source
 
-WORDS: dict[DrafterKind, str] = {eagle3: EAGLE3, mtp: MTP}
+WORDS: dict[DrafterKind, str] = {eagle3: EAGLE3, mtp: MTP, gemma4_assistant: ASSISTANT}
 
 
 def fitting_sources(pair: Pair) -> tuple[Source, ...]:
@@ -58,4 +59,4 @@ def fitting_word(checkpoint: Checkpoint, target: Checkpoint) -> str:
     folder = None if checkpoint is target else checkpoint.path
     if memory_fit(estimate_memory(target.path, folder), working_set()) == "refuse":
         return ""
-    return WORDS.get(kind, DFLASH)
+    return WORDS.get(kind, DSPARK if checkpoint.format == "dspark" else DFLASH)

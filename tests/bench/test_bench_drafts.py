@@ -143,13 +143,14 @@ def test_all_that_fits_is_compared_and_the_best_is_kept(cli_app, tmp_path, monke
 def test_what_fits(monkeypatch):
     """Downloaded drafters of the target, listed or not; no drafter of another, no small model."""
     pair = load(TARGET, no_draft=True)
-    folders = {"a/draft": DRAFT, "b/model": TARGET, "c/other": bundled("draft")}
+    spark = str(GOLDEN.parent / "dspark_qwen3" / "draft")
+    folders = {"a/draft": DRAFT, "b/model": TARGET, "c/other": bundled("draft"), "e/spark": spark}
     monkeypatch.setattr(fitting, "cached_repos", lambda: list(folders))
     monkeypatch.setattr(
         fitting, "cached_checkpoint", lambda repo: Checkpoint.read(Path(folders[repo]), repo)
     )
     labels = [source.label for source in fitting.fitting_sources(pair)]
-    assert labels == ["dflash:a/draft", "lookup", "none"]
+    assert labels == ["dflash:a/draft", "dspark:e/spark", "lookup", "none"]
     monkeypatch.setattr(fitting, "working_set", lambda: 1)
     assert [source.label for source in fitting.fitting_sources(pair)] == ["lookup", "none"]
     monkeypatch.setattr(fitting, "known_drafters", lambda pair: ["a/draft", "d/absent"])
