@@ -95,10 +95,10 @@ def best_downloaded(model_options: ModelOptions) -> "Entry | None":
     """The downloaded pair that a chat uses if none is named; None is the bundled pair."""
     if not has_metal():
         return None
-    from dflash_mlx.hub.registry import best_pair, entries
+    from dflash_mlx.hub.registry import best_known, best_pair
     from dflash_mlx.models.memory import working_set
 
-    downloaded = (entry for entry in entries() if is_downloaded(entry, model_options))
+    downloaded = (entry for entry in best_known() if is_downloaded(entry, model_options))
     return best_pair(working_set(), 1 << 62, downloaded)
 
 

@@ -21,19 +21,32 @@ if TYPE_CHECKING:
 
 # The table of `dflash models list`
 
+OWN_HEAD = "in the target's files"
 FIT_WORDS = {"ok": "yes", "warn": "tight", "refuse": "no"}
-TITLES = ("TARGET", "DRAFTER", "BLOCK", "SIZE", "MEMORY", "CACHED", "FITS")
+TITLES = ("TARGET", "DRAFTER", "KIND", "BLOCK", "SIZE", "MEMORY", "CACHED", "FITS")
 # Columns to show, from the widest terminal to the narrowest; if none fits, a row takes two lines.
-COLUMN_SETS = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 3, 5, 6), (0, 3, 4, 5, 6), (0, 3, 5, 6))
-RIGHT_ALIGNED = (2, 3, 4)  # columns of numbers
+COLUMN_SETS = (
+    tuple(range(len(TITLES))),
+    (0, 1, 2, 5, 6, 7),
+    (0, 2, 4, 5, 6, 7),
+    (0, 4, 5, 6, 7),
+    (0, 4, 6, 7),
+)
+RIGHT_ALIGNED = (3, 4, 5)  # columns of numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A known pair, or another cached model; sizes in bytes. lacks: why it cannot run yet."""
+    """A known pair, or another cached model; sizes in bytes.
+
+    published: the target as its authors published it. licence: the drafter's. lacks: why it cannot
+    run yet.
+    """
 
     target: str
+    published: str = ""
     draft: str | None = None
+    kind: str = ""
     block: int | None = None
     target_bytes: int | None = None
     draft_bytes: int | None = None
@@ -42,11 +55,13 @@ class Row:
     cached: str = "no"
     fits: str | None = None
     lacks: str = ""
+    licence: str = ""
     note: str = ""
 
     def data(self) -> dict[str, Any]:
         fields = asdict(self)
         lacks = fields.pop("lacks")
+        del fields["published"]
         return {**fields, "supported": not lacks, "reason": lacks or None}
 
     def cells(self) -> tuple[str, ...]:
@@ -57,7 +72,8 @@ class Row:
         memory = "?" if self.memory_bytes is None else f"~{gigabytes(self.memory_bytes)}"
         return (
             self.target,
-            self.draft or "–",
+            OWN_HEAD if self.draft == self.target else self.draft or "–",
+            self.kind or "–",
             str(self.block or "–"),
             f"{approximately}{size} GB",
             memory,
@@ -73,22 +89,29 @@ def gigabytes(count: int) -> str:
 def known_rows(kv_bits: int | None = None) -> list[Row]:
     """The pairs of the registry; those that this version can run come first.
 
-    The memory is that of 4,096 tokens, with a KV cache of `kv_bits` where it can be quantised.
+    Of a quantised target only the pair with the drafter that is taken without `--draft`; the
+    published one has a row for each drafter. The memory is that of 4,096 tokens, with a KV cache
+    of `kv_bits` where it can be quantised.
     """
     from dflash_mlx.hub.cache import cached_state
-    from dflash_mlx.hub.registry import entries
+    from dflash_mlx.hub.kinds import KINDS
+    from dflash_mlx.hub.registry import best_known, entries
     from dflash_mlx.models.memory import estimate_memory, memory_fit, working_set
 
     limit = working_set()
+    best = best_known()
+    listed = [entry for entry in entries() if not entry.quant or entry in best]
     rows = []
-    for entry in sorted(entries(), key=lambda entry: bool(entry.lacks)):
+    for entry in sorted(listed, key=lambda entry: bool(entry.lacks)):
         memory = entry.memory_bytes
         if memory is not None:
             memory = estimate_memory(entry, kv_bits=kv_bits).total
         rows.append(
             Row(
                 target=entry.target,
+                published=entry.published,
                 draft=entry.draft,
+                kind=KINDS[entry.kind],
                 block=entry.block,
                 target_bytes=entry.target_bytes,
                 draft_bytes=entry.draft_bytes,
@@ -97,6 +120,7 @@ def known_rows(kv_bits: int | None = None) -> list[Row]:
                 cached=pair_cached(cached_state(entry.target), cached_state(entry.draft)),
                 fits=None if memory is None else FIT_WORDS[memory_fit(memory, limit)],
                 lacks=entry.lacks,
+                licence=entry.licence,
                 note=entry.note,
             )
         )
@@ -131,19 +155,21 @@ def cached_rows() -> list[Row]:
 def short_rows(rows: list[Row]) -> list[Row]:
     """The models that are downloaded, at least in part, then those that fit this machine.
 
-    Of a target that is not downloaded only the smallest version, which its short name means.
+    Of a target that is not downloaded only the smallest version, which its short name means. Of one
+    that is, the drafters that are downloaded, else the first one.
     """
-    downloaded = [row for row in rows if row.cached != "no"]
-    drafters = {row.draft for row in downloaded}  # all versions of a target have the same drafter
-    smallest: dict[str | None, Row] = {}
+    here = {row.target for row in rows if row.cached == "yes"}
+    downloaded = []
+    for row in rows:
+        if row.cached == "yes" or (row.cached != "no" and row.target not in here):
+            downloaded.append(row)
+            here.add(row.target)
+    published = {row.published for row in downloaded}
+    smallest: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.target_bytes or 1 << 62):
-        smallest.setdefault(row.draft, row)
-    fitting = [
-        row
-        for draft, row in smallest.items()
-        if draft not in drafters and not row.lacks and row.fits in ("yes", "tight")
-    ]
-    return downloaded + fitting
+        if not row.lacks and row.fits in ("yes", "tight"):
+            smallest.setdefault(row.published, row)
+    return downloaded + [row for name, row in smallest.items() if name not in published]
 
 
 def show_rows(rows: list[Row], out: Output) -> None:
@@ -155,7 +181,7 @@ def show_rows(rows: list[Row], out: Output) -> None:
     columns = shutil.get_terminal_size().columns
     out.write("".join(out.ascii_fallback(line) + "\n" for line in fit_rows(cells, columns)))
     if hides_columns(cells, columns):
-        out.note("a wider terminal shows the drafter, its block size and the memory, too")
+        out.note("a wider terminal shows the drafter, its kind and block size, and the memory, too")
     out.note("size: target + drafter on disk; ~ marks an estimate")
     if any(row.lacks for row in rows):
         out.note("not yet: this version does not run the target's type or the drafter's kind")
@@ -168,7 +194,7 @@ def fit_rows(cells: list[tuple[str, ...]], width: int) -> list[str]:
         return [format_row(row, indexes, widths) for row in cells]
     lines = []
     for row in cells[1:]:
-        lines += [row[0], "  " + " · ".join((row[3], f"cached {row[5]}", f"fits {row[6]}"))]
+        lines += [row[0], "  " + " · ".join((row[4], f"cached {row[6]}", f"fits {row[7]}"))]
     return lines
 
 
@@ -280,17 +306,20 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
     from dflash_mlx.hub.download import check_room, plan
     from dflash_mlx.hub.download import download as fetch
 
-    entry = registry.find(target)
     if draft is None and not no_draft:
-        draft = entry.draft if entry else None
+        entry = registry.find(target)
+        draft = None if entry is None or entry.own_head else entry.draft
         if entry is None:
             out.info(
                 f"no drafter is known for '{target}': give one with --draft, make one with"
                 " `dflash train`, or go on with lookup, which copies from earlier text",
                 "warning",
             )
-        elif entry.lacks:
+        elif entry.family not in FAMILIES:
             out.info(f"this pair cannot run yet: {entry.lacks}", "warning")
+        elif entry.lacks:
+            draft = None
+            out.info(f"no drafter is downloaded: {entry.lacks}; lookup drafts instead", "warning")
     with Spinner(out, "asking the Hub"):
         plans = [plan(repo) for repo in (target, draft) if repo is not None]
     for pending in plans:
@@ -342,7 +371,7 @@ def rm(
         drafter = registry.drafter_of(model)
         if drafter is None:
             raise DFlashError(f"no drafter is known for '{model}'.", hint="delete it by its own id")
-        repos += [drafter] if repo_folder(drafter).is_dir() else []
+        repos += [drafter] if drafter != model and repo_folder(drafter).is_dir() else []
     check_can_ask(yes)
     sizes = {repo: cached_bytes(repo) for repo in repos}
     for repo, count in sizes.items():

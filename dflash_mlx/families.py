@@ -8,18 +8,21 @@ from typing import Literal
 class Family:
     """Where an mlx-lm model class keeps its parts; paths are dotted attribute names.
 
-    `body` has the layers and the token table, `outer` the head and the arguments. `embed_scale` is
-    the body's attribute that token embeddings are multiplied by. `project`: whether Gated DeltaNet
-    layers project their input by joined or by separate matrices; empty where there are none.
-    `sinks`: whether attention has sink logits. `latent`: whether it is MLA, whose cache holds
-    latents instead of keys and values. `shares_kv_heads`: whether mlx-lm's shard() lets
+    `body` has the layers and the token table, `outer` the head and the arguments. `norm` is the
+    body's attribute with the final norm, `embed_scale` the one that token embeddings are multiplied
+    by. `project`: whether Gated DeltaNet layers project their input by joined or by separate
+    matrices; empty where there are none. `short_conv`: whether layers without attention are short
+    convolutions. `sinks`: whether attention has sink logits. `latent`: whether it is MLA, whose
+    cache holds latents instead of keys and values. `shares_kv_heads`: whether mlx-lm's shard() lets
     several ranks have the same head of keys and values.
     """
 
     body: str = "model"
     outer: str = ""
+    norm: str = "norm"
     embed_scale: str = ""
     project: Literal["", "joined", "separate"] = ""
+    short_conv: bool = False
     sinks: bool = False
     latent: bool = False
     shares_kv_heads: bool = False
@@ -42,6 +45,8 @@ FAMILIES: dict[str, Family] = {
     "gpt_oss": Family(sinks=True),
     "kimi_k2": Family(latent=True),
     "kimi_k25": Family(INNER, OUTER, latent=True),
+    "lfm2": Family(norm="embedding_norm", short_conv=True),
+    "lfm2_moe": Family(norm="embedding_norm", short_conv=True),
     "llama": Family(),
     "minimax": Family(),
     "minimax_m2": Family(),

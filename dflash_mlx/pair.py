@@ -166,10 +166,11 @@ def load(
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
-    draft: a DFlash drafter, an EAGLE-3 head, an MTP head ("mtp": in the target's own folder) or a
-    small model with the target's vocabulary; None for the target's known drafter. If none is known,
-    or with "lookup", drafts are copied from earlier text. lookup: copy drafts beside a drafter too,
-    where the mode auto expects more of the copies.
+    draft: a DFlash or DSpark drafter, an EAGLE-3 head, an MTP head ("mtp": in the target's own
+    folder), an assistant of Gemma 4 or a small model with the target's vocabulary; None for the
+    drafter that `dflash bench --drafts all` found best on this machine, else the best known. If
+    none is known, or with "lookup", drafts are copied from earlier text. lookup: copy drafts beside
+    a drafter too, where the mode auto expects more of the copies.
     no_draft: load the target alone, for plain decoding. draft_bits: 4 or 8 quantises the drafter in
     memory, 0 leaves it as published; None is 8 for a quantised target and 0 for others. kv_bits: 8
     or 4 quantises the target's KV cache where mlx-lm can; not the drafter's, which is small. Tokens

@@ -232,6 +232,8 @@ class LocalBackend:
 
         memory = f"peak {format_bytes(mx.get_peak_memory())}"
         rows = [("conversation", f"{conversation} · {memory}")]
+        if line := drafter_line(self.pair):
+            rows.append(("drafter", line))
         if self.context_length < self.pair.target.context_length:
             rows.append(("context", describe_context(self.pair)))
         if note := self.kv_note():
@@ -281,9 +283,10 @@ class LocalBackend:
         return TOY_NOTE if self.pair.target_name == BUNDLED else ""
 
     def warnings(self) -> list[str]:
-        """Kernels that gave wrong results, and float32 products that MLX rounds."""
+        """Wrong kernels, float32 products that MLX rounds, a drafter made for other weights."""
         target = self.pair.target
-        return kernel_warnings(target.kernels) + float32_warnings(target)
+        warnings = kernel_warnings(target.kernels) + float32_warnings(target)
+        return warnings + other_weights_warnings(self.pair)
 
     def drafter_warning(self) -> list[str]:
         """Once, after an answer: a sentence if the target accepts nearly no draft."""
@@ -428,6 +431,25 @@ def float32_warnings(target: "Target") -> list[str]:
         f"{TF32} is {os.environ[TF32]}: this GPU computes float32 products with about 10 bits, and "
         f"answers can differ from plain decoding (unset {TF32})"
     ]
+
+
+def other_weights_warnings(pair: "Pair") -> list[str]:
+    """A line if the names say that the drafter was made for other weights."""
+    from dflash_mlx.hub.resolve import config_of
+    from dflash_mlx.hub.weights import other_weights
+
+    if pair.drafter is None or pair.draft_name is None:
+        return []
+    line = other_weights(pair.target_name, pair.draft_name, config_of(pair.draft_name))
+    return [line] if line else []
+
+
+def drafter_line(pair: "Pair") -> str:
+    """The `/stats` line: the drafter, and why it was taken; empty where nobody has chosen it."""
+    from dflash_mlx.hub.resolve import origin_of
+
+    reason = origin_of(pair.target_name, pair.draft_name)
+    return f"{pair.draft_label or 'plain decoding'} · {reason}" if reason else ""
 
 
 def useless_drafter(pair: "Pair") -> str:

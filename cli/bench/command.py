@@ -16,6 +16,7 @@ from ..awake import awake
 from ..backend.local import LocalBackend
 from ..loading import bundled_note, load_pair, prepare_libraries
 from ..options import (
+    BUNDLED,
     DisplayOptions,
     Flags,
     ModelOptions,
@@ -30,6 +31,7 @@ from ..terminal.spinner import Spinner
 from .report import (
     Measured,
     bench_json,
+    best_choice,
     drafts_json,
     draw_plots,
     measure_sources,
@@ -73,8 +75,9 @@ class BenchOptions:
         option(
             "--drafts",
             metavar="A,B",
-            help="Measure drafters instead of modes: dflash, dflash:ID, eagle3:ID, "
-            "eagle3-60:ID (trees), mtp, mtp:ID, model:ID, lookup, none.",
+            help="Measure drafters instead of modes: all that fit, or dflash, dflash:ID, "
+            "dspark:ID, eagle3:ID, eagle3-60:ID (trees), mtp, mtp:ID, assistant:ID, model:ID, "
+            "lookup, none.",
             panel="Measurement",
         ),
     ] = None
@@ -197,10 +200,12 @@ def bench(
       dflash bench                               the bundled pair, a few minutes
       dflash bench gsm8k -m qwen3:4b -n 20       20 questions of a suite
       dflash bench --drafts dflash,lookup,none   one drafter after another
+      dflash bench --drafts all -m qwen3:4b      all that fit; the best one is kept
 
     Every prompt is answered by each mode in turn. The report goes to stdout, the rest to stderr.
     With --drafts each drafter is measured in turn with plain decoding, so compare their ratios, not
-    their tokens per second.
+    their tokens per second. After --drafts all the target has the best one on this machine, unless
+    -d names another.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     values = resolve_models(values, own, out)
@@ -218,6 +223,9 @@ def bench(
     ctx.with_resource(awake())
     pair, _ = load_pair(models, out)
     schedule = with_thinking(schedule, values, LocalBackend(pair), out)
+    compares_all = any(source.is_all for source in sources)
+    if compares_all:
+        sources = fitting(pair, out)
     if sources:
         measured = measure_sources(
             sources, pair, schedule, questions, models, own.results_path, out
@@ -225,7 +233,33 @@ def bench(
     else:
         measured = [measure_modes(pair, schedule, questions, own.results_path, out)]
     report(measured, own, questions, pair, out)
+    if compares_all:
+        keep_choice(measured, pair, out)
     leave(measured, own, out)
+
+
+def fitting(pair: "Pair", out: Output) -> tuple["Source", ...]:
+    """All sources that fit the target; a note names the known drafters that are missing here."""
+    from dflash_mlx import bench as engine
+
+    if missing := engine.missing_drafters(pair):
+        out.warn(
+            f"not downloaded, so not compared: {', '.join(missing)} "
+            f"(`dflash models pull {pair.target_name} -d ID` downloads one)"
+        )
+    return engine.fitting_sources(pair)
+
+
+def keep_choice(measured: list[Measured], pair: "Pair", out: Output) -> None:
+    """Keep the best source as the target's drafter on this machine; not of the bundled pair."""
+    from dflash_mlx.hub.choices import keep
+
+    choice = best_choice(measured)
+    if choice is None or pair.target_name == BUNDLED:
+        return
+    if keep(pair.target_name, pair.target.checkpoint.config, choice):
+        drafter = f"the drafter {choice.draft}" if choice.draft else "plain decoding"
+        out.warn(f"from now on '{pair.target_name}' has {drafter} here; -d names another")
 
 
 def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> OptionValues:

@@ -2,8 +2,10 @@
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import date
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ..loading import add_drafter
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from dflash_mlx import Pair
     from dflash_mlx.bench import Difference, Question, Record, Results, Row, Schedule, Source
+    from dflash_mlx.hub.choices import Choice
 
 
 DEFAULT_WIDTH = 100  # columns if stdout is not a terminal
@@ -430,10 +433,43 @@ def measure_sources(
     return measured
 
 
+def best_choice(measured: list[Measured]) -> "Choice | None":
+    """The source with the highest speedup over plain decoding; None after Ctrl-C.
+
+    Trees are left out: they are another mode, not another drafter. Of equal ones the first counts.
+    """
+    from dflash_mlx.hub.choices import Choice
+
+    sources = {part.label: part for part in measured if part.source and part.source.rows is None}
+    speedups = {
+        label: ratio for label, part in sources.items() if (ratio := speedup_of(part)) is not None
+    }
+    if not speedups or not all(part.finished for part in measured):
+        return None
+    best = max(speedups, key=lambda label: speedups[label])
+    drafter = sources[best].results.facts["pair"]["drafter"]
+    return Choice(drafter or "", speedups[best], speedups, date.today().isoformat())
+
+
+def speedup_of(part: Measured) -> float | None:
+    """The mean over temperatures of the speedup of all tasks; 1 for plain decoding."""
+    if part.source is not None and part.source.no_draft:
+        return 1.0
+    ratios = [row.mean_speedup for row in overall(part.rows) if row.mean_speedup is not None]
+    return fmean(ratios) if ratios else None
+
+
+def overall(rows: list["Row"]) -> list["Row"]:
+    """The rows of all tasks together."""
+    return [row for row in rows if row.suite == "all"] or rows
+
+
 def drafts_json(measured: list[Measured]) -> dict[str, Any]:
     """The object that `--json` prints with --drafts: one of `bench_json` for each source."""
+    best = best_choice(measured)
     return {
         "complete": all(part.finished for part in measured),
+        "best": None if best is None else asdict(best),
         "drafts": [{"source": part.label, **bench_json(part)} for part in measured],
     }
 
@@ -457,14 +493,42 @@ def show_drafts(
         else:
             for line in ("", *markdown_lines(cells)):
                 printer.line(line)
+    first = schedule.temperatures[0]
+    if cells := position_cells(measured, first):
+        printer.line("")
+        printer.line(f"accepted drafts a pass by position, %, at T={first:g}", "bold")
+        columns = (("drafts", "left"), *((str(n), "right") for n in range(1, len(cells[0]))))
+        if out.stdout_is_tty:
+            printer.table(columns, cells)
+        else:
+            for line in ("", *markdown_lines(cells, columns)):
+                printer.line(line)
     printer.line("")
     rows = [row for part in measured for row in part.rows]
     compared = any(row.compared for row in rows)
     differences = [difference for part in measured for difference in part.differences]
     noun = "answers" if schedule.accept == "match" else "greedy answers"
     lines = output_lines(rows, differences, tokenizer, noun) if compared else [NOT_COMPARED]
+    if best := best_choice(measured):
+        others = sorted(best.speedups.items(), key=lambda item: -item[1])
+        lines.append(f"best     {', '.join(f'{label} {ratio:.2f}×' for label, ratio in others)}")
     for line in lines:
         printer.line(line)
+
+
+def position_cells(measured: list[Measured], temperature: float) -> list[tuple[str, ...]]:
+    """A row for each source that drafts: of all passes, those that kept its draft 1, 2, ..."""
+    rows = [
+        (part.label, row.by_position)
+        for part in measured
+        for row in overall(part.rows)
+        if row.temperature == temperature and row.by_position
+    ]
+    width = max((len(shares) for _, shares in rows), default=0)
+    return [
+        (label, *(f"{100 * share:.0f}" for share in shares), *[""] * (width - len(shares)))
+        for label, shares in rows
+    ]
 
 
 def table_cells(measured: list[Measured], temperature: float) -> list[tuple[str, ...]]:
@@ -501,10 +565,12 @@ def drafts_cells(source: "Source", row: "Row", plain: "Row | None") -> tuple[str
     )
 
 
-def markdown_lines(rows: list[tuple[str, ...]]) -> list[str]:
+def markdown_lines(
+    rows: list[tuple[str, ...]], columns: tuple[tuple[str, str], ...] = COLUMNS
+) -> list[str]:
     """The table in Markdown."""
     marks = {"left": "---", "right": "---:"}
-    lines = [[title for title, _ in COLUMNS], [marks[justify] for _, justify in COLUMNS]]
+    lines = [[title for title, _ in columns], [marks[justify] for _, justify in columns]]
     lines += [[cell.replace("|", "\\|") for cell in row] for row in rows]
     return [f"| {' | '.join(cells)} |" for cells in lines]
 

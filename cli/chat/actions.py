@@ -61,8 +61,12 @@ def known_targets(state: ChatState) -> list[str]:
 
 
 def drafter_arguments(state: ChatState) -> list[str]:
-    """Completions of `/draft`."""
-    return ["on", "off", "lookup", "mtp"]
+    """Completions of `/draft`: the known drafters of the target, too."""
+    from dflash_mlx.hub.registry import pairs_of
+
+    pairs = pairs_of(state.dialogue.backend.target_name)
+    known = [entry.draft for entry in pairs if entry.supported and not entry.own_head]
+    return ["on", "off", "lookup", "mtp", *known]
 
 
 def describe_pair(state: ChatState) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dflash_mlx.cpu.blas import use_openblas
 
 if TYPE_CHECKING:
+    from .fitting import fitting_sources, missing_drafters
     from .plot import check_plotting, draw
     from .questions import Question, questions_of, read_questions, suite_names
     from .results import (
@@ -62,7 +63,9 @@ __all__ = [
     "draw",
     "facts_of",
     "find_differences",
+    "fitting_sources",
     "measure",
+    "missing_drafters",
     "parse_modes",
     "parse_sources",
     "parse_temperatures",
@@ -74,6 +77,7 @@ __all__ = [
     "with_gap",
 ]
 _MODULES = {
+    "fitting": ("fitting_sources", "missing_drafters"),
     "plot": ("check_plotting", "draw"),
     "questions": ("Question", "questions_of", "read_questions", "suite_names"),
     "results": (

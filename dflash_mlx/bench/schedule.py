@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
+from dflash_mlx.drafters.gemma4_assistant.drafter import AssistantDrafter
 from dflash_mlx.drafters.mtp.drafter import MTPDrafter
 from dflash_mlx.drafters.small_model import SmallModelDrafter
 from dflash_mlx.errors import DFlashError, UsageError
@@ -305,16 +307,24 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
 # Drafters to compare, as in the tables of the papers
 
 DFLASH = "dflash"
+DSPARK = "dspark"
 EAGLE3 = "eagle3"
+ASSISTANT = "assistant"
 MODEL = "model"
 NONE = "none"
-KNOWN = "use dflash, dflash:ID, eagle3:ID, eagle3-60:ID, mtp, mtp:ID, model:ID, lookup or none"
+ALL = "all"  # whatever fits the target; `fitting_sources` has it
+KNOWN = (
+    "use all, or dflash, dflash:ID, dspark:ID, eagle3:ID, eagle3-60:ID, mtp, mtp:ID, assistant:ID, "
+    "model:ID, lookup and none"
+)
 MAX_ROWS = WIDTHS["ddtree"][2] + 1
 MODEL_KINDS = {
     MODEL: "a language model",
     DFLASH: "a DFlash drafter",
+    DSPARK: "a DSpark drafter",
     EAGLE3: "an EAGLE-3 head",
     MTP: "an MTP head",
+    ASSISTANT: "an assistant of Gemma 4",
 }
 
 
@@ -344,6 +354,11 @@ class Source:
     def no_draft(self) -> bool:
         """The argument `no_draft` for `with_drafter`."""
         return self.kind == NONE
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it stands for every source that fits."""
+        return self.kind == ALL
 
     def check(self, pair: Pair) -> None:
         """Raise DFlashError if a pair that was loaded for this source has another drafter."""
@@ -381,8 +396,17 @@ class Source:
 
 
 def drafter_kind(pair: Pair) -> str:
-    kinds = {SmallModelDrafter: MODEL, EagleDrafter: EAGLE3, MTPDrafter: MTP}
-    return kinds.get(type(pair.drafter), DFLASH)
+    """The kind of a pair's drafter, as a source names it."""
+    kinds = {
+        SmallModelDrafter: MODEL,
+        EagleDrafter: EAGLE3,
+        MTPDrafter: MTP,
+        AssistantDrafter: ASSISTANT,
+    }
+    plain = DFLASH
+    if isinstance(pair.drafter, DFlashDrafter) and pair.drafter.config.dspark:
+        plain = DSPARK
+    return kinds.get(type(pair.drafter), plain)
 
 
 def parse_sources(text: str) -> tuple[Source, ...]:
@@ -395,15 +419,17 @@ def parse_sources(text: str) -> tuple[Source, ...]:
         if rows is not None and not 2 <= rows <= MAX_ROWS:
             raise UsageError(f"'{kind}' is no tree.", hint=f"give 2 to {MAX_ROWS:,} rows")
         kind = kind if rows is None else EAGLE3
-        if kind not in (*MODEL_KINDS, LOOKUP, NONE):
+        if kind not in (*MODEL_KINDS, LOOKUP, NONE, ALL):
             raise UsageError(f"there is no source of drafts '{word}'.", hint=KNOWN)
-        if colon and kind in (LOOKUP, NONE):
+        if colon and kind in (LOOKUP, NONE, ALL):
             raise UsageError(f"the source {kind} has no model.", hint=f"write {kind}")
-        if not name and (colon or kind in (MODEL, EAGLE3)):
+        if not name and (colon or kind in (MODEL, EAGLE3, DSPARK, ASSISTANT)):
             raise UsageError(f"'{word}' names no model.", hint=f"write {kind}:ID")
         sources.append(Source(kind, name or None, rows))
     if not sources:
         raise UsageError("no source of drafts was given.", hint=KNOWN)
     if len(set(sources)) < len(sources):
         raise UsageError("a source of drafts was given twice.", hint="give each one once")
+    if Source(ALL) in sources and len(sources) > 1:
+        raise UsageError(f"{ALL} has every source that fits.", hint=f"give {ALL} alone")
     return tuple(sources)

@@ -1,7 +1,8 @@
 """The interface of drafters and of their caches, as the engine uses them.
 
-A DFlash drafter, an EAGLE-3 head and an MTP head read the target's hidden states, a small model
-reads the tokens, and prompt lookup copies them without a model.
+A DFlash drafter, an EAGLE-3 head and an MTP head read the target's hidden states, a Gemma assistant
+also its keys and values; a small model reads the tokens, and prompt lookup copies them without a
+model.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from dflash_mlx.models.cache.rows import Rows
+from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.speculation.drafts import DraftBlock
+from dflash_mlx.speculation.sampling import Draw
 
 
 class DraftCache(Protocol):
@@ -73,6 +76,9 @@ class Drafter(Protocol):
         """An empty `DraftCache`."""
         ...
 
+    def follow(self, cache: Any, target: TargetCache) -> None:
+        """Let one of its caches read the target's cache of the same sequence; few drafters do."""
+
     def preview(self, cache: Any, anchor: int, width: int) -> Sequence[float] | None:
         """The confidence [γ] of the drafts after an anchor, if it is known without drafting.
 
@@ -80,8 +86,18 @@ class Drafter(Protocol):
         """
         return None
 
-    def draft(self, caches: Sequence[Any], anchors: Sequence[int], width: int) -> list[DraftBlock]:
-        """A block of `width` rows after each anchor; evaluates nothing."""
+    def draft(
+        self,
+        caches: Sequence[Any],
+        anchors: Sequence[int],
+        width: int,
+        draws: Sequence[Draw | None] = (),
+    ) -> list[DraftBlock]:
+        """A block of `width` rows after each anchor; evaluates nothing.
+
+        draws: what the drafts of each sequence will be drawn with, if they are drawn. Drafters that
+        make one token after another have to know it at once.
+        """
         ...
 
     def suspect(self) -> str | None:

@@ -1,59 +1,136 @@
-"""Drafts that a model makes one token after another, each in a pass of its own."""
+"""Drafts that a model makes one token after another, each pass for all sequences of a round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
 
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.speculation.drafts import Draft, Independent, TopTokens
-from dflash_mlx.speculation.sampling import Shaper
+from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, PendingRankings
+from dflash_mlx.speculation.sampling import Draw
+
+Choose = Callable[[mx.array], mx.array]  # logits [B, Vd] of one position -> the drafts [B]
 
 
-class ChainCache(Protocol):
-    """A drafter's cache that can run its model over drafts."""
+class ChainSource(Protocol):
+    """What makes drafts one after another; it may have a vocabulary of its own."""
 
-    def chain(
-        self, anchor: int, count: int, choose: Callable[[mx.array], mx.array]
+    def chains(
+        self, caches: Sequence[Any], anchors: Sequence[int], count: int, choose: Choose
     ) -> tuple[mx.array, mx.array]:
-        """Drafts [γ] after the anchor, each by `choose(logits [1, V])`, and their logits [γ, V]."""
+        """Draft `count` tokens after each anchor, those of one position at once.
+
+        Returns the drafts [γ, B], those of a position by `choose`, and their logits [γ, B, Vd].
+        """
         ...
+
+    def ids(self, tokens: mx.array) -> mx.array:
+        """The target's ids of tokens of the own vocabulary, any shape."""
+        return tokens
+
+    def spread(self, logits: mx.array) -> mx.array:
+        """Logits [..., Vd] in the target's vocabulary [..., V]."""
+        return logits
+
+
+class ChainDrafter(Drafter, ChainSource):
+    """A drafter whose model reads each draft before it makes the next."""
+
+    def draft(
+        self,
+        caches: Sequence[Any],
+        anchors: Sequence[int],
+        width: int,
+        draws: Sequence[Draw | None] = (),
+    ) -> list[DraftBlock]:
+        chains = Chains(self, caches, anchors, width - 1, draws)
+        return [self.block(chains, number) for number in range(len(caches))]
+
+    def block(self, chains: "Chains", number: int) -> DraftBlock:
+        """The block of one of the sequences."""
+        return ChainBlock(chains, number)
+
+
+class Chains:
+    """The drafts after the anchors of several sequences, made together when one is wanted.
+
+    draws: what each sequence's drafts are drawn with; None for the likeliest, as if there are none.
+    """
+
+    def __init__(
+        self,
+        source: ChainSource,
+        caches: Sequence[Any],
+        anchors: Sequence[int],
+        positions: int,
+        draws: Sequence[Draw | None] = (),
+    ):
+        self.source = source
+        self.caches = caches
+        self.anchors = anchors
+        self.positions = positions
+        self.draws = draws or [None] * len(anchors)
+
+    @cached_property
+    def greedy(self) -> tuple[mx.array, mx.array]:
+        """The likeliest drafts [γ, B] of all sequences, and their logits [γ, B, Vd]."""
+        return self._run(lambda logits: self.source.ids(mx.argmax(logits, axis=-1)))
+
+    @cached_property
+    def wanted(self) -> tuple[mx.array, mx.array]:
+        """As `greedy`, but the drafts of sequences with a draw are drawn."""
+        if all(draw is None for draw in self.draws):
+            return self.greedy
+        draws = [(n, draw) for n, draw in enumerate(self.draws) if draw is not None]
+        keys = {n: mx.random.split(draw.key, self.positions) for n, draw in draws}
+        places = iter(range(self.positions))
+
+        def choose(logits: mx.array) -> mx.array:
+            place = next(places)
+            likeliest = self.source.ids(mx.argmax(logits, axis=-1))
+            tokens = [*mx.split(likeliest, len(self.draws))]
+            for n, draw in draws:
+                rows = draw.shaper.shape(self.source.spread(logits[n : n + 1]))
+                tokens[n] = mx.random.categorical(rows, key=keys[n][place])
+            return mx.concatenate(tokens)
+
+        return self._run(choose)
+
+    def _run(self, choose: Choose) -> tuple[mx.array, mx.array]:
+        return self.source.chains(self.caches, self.anchors, self.positions, choose)
 
 
 class ChainBlock:
-    """The positions after one anchor; a `DraftBlock` that runs the model on demand."""
+    """The positions after one anchor; a `DraftBlock` of one of the chains."""
 
-    def __init__(self, cache: ChainCache, anchor: int, positions: int):
-        self._cache = cache
-        self._anchor = anchor
-        self._positions = positions
+    def __init__(self, chains: Chains, number: int):
+        self.chains = chains
+        self.number = number
 
-    @cached_property
-    def _greedy(self) -> tuple[mx.array, mx.array]:
-        def choose(logits: mx.array) -> mx.array:
-            return mx.argmax(logits, axis=-1)
-
-        return self._cache.chain(self._anchor, self._positions, choose)
+    @property
+    def _likeliest(self) -> tuple[mx.array, mx.array]:
+        """The likeliest drafts [γ] and their logits [γ, Vd]."""
+        drawn = self.chains.draws[self.number] is not None
+        tokens, logits = self.chains.greedy if drawn else self.chains.wanted
+        return tokens[:, self.number], logits[:, self.number]
 
     def greedy(self, kernels: Kernels | None = None) -> Draft:
-        return Draft(self._greedy[0])
+        return Draft(self._likeliest[0])
 
-    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
-        """Drafts drawn at the shaper's temperature and filters; penalties do not apply."""
-        keys = iter(mx.random.split(key, self._positions))
-
-        def choose(logits: mx.array) -> mx.array:
-            return mx.random.categorical(shaper.shape(logits), key=next(keys))
-
-        tokens, logits = self._cache.chain(self._anchor, self._positions, choose)
-        return Draft(tokens, mx.softmax(shaper.shape(logits), axis=-1))
+    def sample(self, draw: Draw) -> Draft:
+        """The drafts that were drawn with this draw; penalties do not apply."""
+        assert draw is self.chains.draws[self.number]
+        tokens, logits = self.chains.wanted
+        rows = draw.shaper.shape(self.chains.source.spread(logits[:, self.number]))
+        return Draft(tokens[:, self.number], mx.softmax(rows, axis=-1))
 
     def confidence(self) -> Callable[[], np.ndarray]:
-        """The largest probability at each position of the greedy drafts."""
-        return Independent(self._greedy[1]).confidence()
+        """The largest probability at each position of the likeliest drafts."""
+        return Independent(self._likeliest[1]).confidence()
 
-    def top_tokens(self, count: int) -> TopTokens:
+    def top_tokens(self, count: int) -> PendingRankings:
         """The likeliest tokens of each position, as if it did not depend on the others."""
-        return Independent(self._greedy[1]).top_tokens(count)
+        return Independent(self._likeliest[1]).top_tokens(count)

@@ -7,10 +7,11 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
 
-from . import small_model
+from . import refused, small_model
 from .base import Drafter
 from .dflash import load as dflash
 from .eagle3 import load as eagle3
+from .gemma4_assistant import load as gemma4_assistant
 from .mtp import load as mtp
 
 
@@ -45,9 +46,9 @@ class DrafterKind(Protocol):
         ...
 
 
-# In this order: the first one goes by tensors, which the config need not name; the last one takes
+# In this order: the second one goes by tensors, which the config need not name; the last one takes
 # every checkpoint that the others do not.
-KINDS: tuple[DrafterKind, ...] = (mtp, eagle3, dflash, small_model)
+KINDS: tuple[DrafterKind, ...] = (refused, mtp, gemma4_assistant, eagle3, dflash, small_model)
 
 
 def kind_of(checkpoint: Checkpoint, target: Checkpoint) -> DrafterKind:

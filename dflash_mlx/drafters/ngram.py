@@ -15,7 +15,7 @@ from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.speculation.drafts import Draft, DraftBlock
-from dflash_mlx.speculation.sampling import Shaper
+from dflash_mlx.speculation.sampling import Draw
 from dflash_mlx.speculation.tree import Ranked
 
 # All n-grams of a text, and the tokens that follow them
@@ -135,7 +135,11 @@ class NgramDrafter(Drafter):
         return CopiedBlock(cache.automaton, width - 1).confidence()().tolist()
 
     def draft(
-        self, caches: Sequence["NgramCache"], anchors: Sequence[int], width: int
+        self,
+        caches: Sequence["NgramCache"],
+        anchors: Sequence[int],
+        width: int,
+        draws: Sequence[Draw | None] = (),
     ) -> list[DraftBlock]:
         for cache, anchor in zip(caches, anchors, strict=True):
             cache.look(anchor)
@@ -210,7 +214,7 @@ class CopiedBlock:
         """The tokens that followed in the newest place."""
         return Draft(mx.array(self.automaton.continuation(self.positions), dtype=mx.int32))
 
-    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+    def sample(self, draw: Draw) -> Draft:
         """The same tokens, each with probability 1."""
         tokens = self.greedy().tokens
         return Draft(tokens, mx.ones((tokens.size, 1)), tokens[:, None])

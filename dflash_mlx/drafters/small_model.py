@@ -1,10 +1,10 @@
 """Classic speculative decoding: a small language model of the same vocabulary drafts.
 
-Leviathan et al., arXiv 2211.17192. It drafts one token after another, each in a pass of its own,
-and one sequence after another. The rows of accepted drafts stay in its cache.
+Leviathan et al., arXiv 2211.17192. It drafts one token after another, each in a pass over all
+sequences. The rows of accepted drafts stay in their caches.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -14,17 +14,16 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
 from dflash_mlx.chat.template import load_tokenizer
-from dflash_mlx.drafters.base import Drafter
-from dflash_mlx.drafters.chain import ChainBlock
+from dflash_mlx.drafters.chain import ChainDrafter, Choose
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.rows import Rows
+from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.memory import cache_bytes
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.precision import quantise
 from dflash_mlx.models.target import Target, target_config
-from dflash_mlx.speculation.drafts import DraftBlock
 
 BLOCK = 6  # rows: five drafts, each a pass of the model, after the anchor
 WAITING = 128  # unread committed tokens; they are read when there are this many
@@ -37,8 +36,18 @@ def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
 
 
 def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
-    """Raise DFlashError if the model's family is not supported; tokens are compared in `load`."""
+    """Raise DFlashError if the model's family is not supported; tokens are compared in `load`.
+
+    Also for a folder that is no language model: that of a drafter of an unknown kind.
+    """
     target_config(checkpoint)
+    if not checkpoint.has_tokenizer:
+        kinds = ", ".join(checkpoint.config.get("architectures") or ["no architecture"])
+        raise DFlashError(
+            f"'{checkpoint.name}' ({kinds}) is no drafter of a known kind, and without a tokenizer "
+            "no language model.",
+            hint="`dflash models list --all` shows the drafters that run; or use --draft lookup",
+        )
 
 
 def load(
@@ -73,7 +82,7 @@ def load(
     return SmallModelDrafter(reader, target.vocab_size)
 
 
-class SmallModelDrafter(Drafter):
+class SmallModelDrafter(ChainDrafter):
     """A small model that drafts for a target with `vocab_size` tokens."""
 
     taps: tuple[int, ...] = ()
@@ -93,11 +102,39 @@ class SmallModelDrafter(Drafter):
     def make_cache(self) -> "ModelCache":
         return ModelCache(self)
 
-    def draft(
-        self, caches: Sequence["ModelCache"], anchors: Sequence[int], width: int
-    ) -> list[DraftBlock]:
-        pairs = zip(caches, anchors, strict=True)
-        return [ChainBlock(cache, anchor, width - 1) for cache, anchor in pairs]
+    def chains(
+        self, caches: Sequence["ModelCache"], anchors: Sequence[int], count: int, choose: Choose
+    ) -> tuple[mx.array, mx.array]:
+        """Committed tokens that were not read are read in the first pass, with the anchors."""
+        waiting = [cache.take_waiting() for cache in caches]
+        pairs = zip(waiting, anchors, strict=True)
+        following = [mx.array([*before, anchor]) for before, anchor in pairs]
+        tokens = list[mx.array]()
+        rows = list[mx.array]()
+        for _ in range(count):
+            rows.append(self.read([cache.cache for cache in caches], following))
+            tokens.append(choose(rows[-1]))
+            following = [*mx.split(tokens[-1], len(caches))]
+        drafts = mx.stack(tokens)
+        for number, (cache, before, anchor) in enumerate(
+            zip(caches, waiting, anchors, strict=True)
+        ):
+            read = mx.concatenate([mx.array([anchor]), drafts[:-1, number]])
+            cache.hold_drafts(len(before), read)
+        return drafts, mx.stack(rows)
+
+    def read(self, caches: Sequence[TargetCache], tokens: Sequence[mx.array]) -> mx.array:
+        """Read tokens [S] of each sequence: logits [B, V] after its last one.
+
+        V is the size of the target's vocabulary.
+        """
+        pairs = zip(caches, tokens, strict=True)
+        rows = [SequenceRows(c, t.astype(mx.int32), tape=False, last=True) for c, t in pairs]
+        logits = mx.concatenate([output.logits for output in self.reader.read(rows)])
+        missing = self.vocab_size - logits.shape[-1]
+        if missing > 0:  # the models' vocabularies are padded to different sizes
+            return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
+        return logits[:, : self.vocab_size]
 
 
 class ModelCache:
@@ -105,7 +142,7 @@ class ModelCache:
 
     def __init__(self, source: SmallModelDrafter):
         self.source = source
-        self._cache = source.reader.make_cache()
+        self.cache = source.reader.make_cache()
         self._read = 0  # committed tokens that were read
         self._waiting: list[int] = []  # committed tokens that were not read
         self._drafted: mx.array | None = None  # tokens that were read after the committed ones
@@ -117,7 +154,7 @@ class ModelCache:
     @property
     def state(self) -> list[Any]:
         self._commit_waiting()
-        return self._cache.state
+        return self.cache.state
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Commit tokens; those that equal the newest drafts are not read again."""
@@ -135,69 +172,52 @@ class ModelCache:
         self._drop_drafts()
         del self._waiting[max(0, length - self._read) :]
         if length < self._read:
-            self._cache.rewind(length)
+            self.cache.rewind(length)
             self._read = length
 
     def fork(self) -> "ModelCache":
         self._drop_drafts()
         twin = ModelCache(self.source)
-        twin._cache = self._cache.fork()
+        twin.cache = self.cache.fork()
         twin._read = self._read
         twin._waiting = [*self._waiting]
         return twin
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
         self._commit_waiting()
-        return self._cache.copy_rows(start, end)
+        return self.cache.copy_rows(start, end)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
         self._commit_waiting()
-        self._cache.extend(parts, None)
-        self._read = self._cache.offset
+        self.cache.extend(parts, None)
+        self._read = self.cache.offset
 
     def fill(self, depth: int) -> None:
         self._commit_waiting()
-        self._cache.fill(depth)
+        self.cache.fill(depth)
         self._read = depth
 
-    def chain(
-        self, anchor: int, count: int, choose: Callable[[mx.array], mx.array]
-    ) -> tuple[mx.array, mx.array]:
-        """Drafts [γ] after the anchor, each by `choose(logits [1, V])`, and their logits [γ, V]."""
+    def take_waiting(self) -> list[int]:
+        """Remove the newest drafts; remove and return the committed tokens that were not read."""
         self._drop_drafts()
-        tokens = list[mx.array]()
-        rows = list[mx.array]()
-        before = self._waiting
+        tokens = self._waiting
         self._waiting = []
-        following = mx.array([*before, anchor])
-        for _ in range(count):
-            rows.append(self._pass(following))
-            tokens.append(choose(rows[-1]))
-            following = tokens[-1]
-        self._read += len(before)
-        self._drafted = mx.concatenate([mx.array([anchor]), *tokens[:-1]])
-        return mx.concatenate(tokens), mx.concatenate(rows)
+        return tokens
+
+    def hold_drafts(self, count: int, tokens: mx.array) -> None:
+        """The model has read `count` committed tokens, then an anchor and drafts: `tokens`."""
+        self._read += count
+        self._drafted = tokens
 
     def _drop_drafts(self, kept: int = 0) -> None:
         """Remove the rows of drafts, except for the first ones, which become committed."""
         if self._drafted is not None:
             self._read += kept
-            self._cache.rewind(self._read)
+            self.cache.rewind(self._read)
             self._drafted = None
 
     def _commit_waiting(self) -> None:
-        self._drop_drafts()
-        tokens = self._waiting
-        self._waiting = []
+        tokens = self.take_waiting()
         for first in range(0, len(tokens), CHUNK):
-            self._pass(mx.array(tokens[first : first + CHUNK]))
+            self.source.read([self.cache], [mx.array(tokens[first : first + CHUNK])])
         self._read += len(tokens)
-
-    def _pass(self, tokens: mx.array) -> mx.array:
-        """Read tokens [S]: the logits [1, V] after the last, of the target's vocabulary."""
-        rows = SequenceRows(self._cache, tokens.astype(mx.int32), tape=False, last=True)
-        (output,) = self.source.reader.read([rows])
-        missing = self.source.vocab_size - output.logits.shape[-1]
-        if missing > 0:  # the models' vocabularies are padded to different sizes
-            return mx.pad(output.logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
-        return output.logits[:, : self.source.vocab_size]

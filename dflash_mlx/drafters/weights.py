@@ -51,14 +51,16 @@ def checked_distances(d2t: mx.array, vocab_size: int, path: Path) -> mx.array:
     return d2t.astype(mx.int32)
 
 
-def load_weights(model: nn.Module, weights: dict[str, mx.array], bits: int) -> None:
+def load_weights(
+    model: nn.Module, weights: dict[str, mx.array], bits: int, *, entry: str = "fc"
+) -> None:
     """Load weights into a drafter's model, in one dtype, and quantise it unless `bits` is 0.
 
-    The dtype is that of `fc`, unless its quantisation takes any.
+    The dtype is that of its layer `entry`, unless its quantisation takes any.
     """
     model.load_weights(list(weights.items()))
     # A norm or a mask row in float32 would make everything after it float32.
-    if (kind := float_type(model["fc"])) is not None:
+    if (kind := float_type(model[entry])) is not None:
         model.set_dtype(kind)
     quantise(model, bits)
     use_cpu_modules(model)

@@ -150,11 +150,13 @@ class Engine:
             drafter = self.drafters[number]
             caches = [step.sequence.draft_caches[number] for step in group]
             anchors = [step.sequence.anchor for step in group]
-            blocks = drafter.draft(caches, anchors, width)
+            draws = [step.next_draw() for step in group]
+            blocks = drafter.draft(caches, anchors, width, draws)
             policies = {step.answer.policy for step in group}
             wanted = {p: drafter.model is None or p.wants_confidence() for p in policies}
-            for step, block in zip(group, blocks, strict=True):
-                step.proposal = propose(step.sequence, block, confidence=wanted[step.answer.policy])
+            for step, block, draw in zip(group, blocks, draws, strict=True):
+                confidence = wanted[step.answer.policy]
+                step.proposal = propose(step.sequence, block, draw, confidence=confidence)
         self.scheduler.choose_num_drafts(batch)
 
     def _verify(self, batch: list[ScheduledStep]) -> None:

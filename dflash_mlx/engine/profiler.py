@@ -145,7 +145,7 @@ class Scratch:
         blocks = list[DraftBlock]()
         if self._drafter is not None:
             blocks = self._drafter.draft(caches, self._ids(len(caches)), self._block_size)
-        drafts = [self._rule.draft(block, []).tokens for block in blocks]
+        drafts = [self._rule.draft(block, None).tokens for block in blocks]
         if job.kind == "draft":
             mx.eval(drafts)
             return time.perf_counter() - began

@@ -14,7 +14,7 @@ from dflash_mlx.policy.acceptance import Confidence
 from dflash_mlx.policy.latency import DECODE_STEP
 from dflash_mlx.policy.policy import DraftState, StepResult
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, PendingRankings
-from dflash_mlx.speculation.sampling import read_logprobs
+from dflash_mlx.speculation.sampling import Draw, read_logprobs
 from dflash_mlx.speculation.tree import best_first
 from dflash_mlx.types import Block, Plan
 
@@ -108,6 +108,12 @@ class ScheduledStep:
             tokens = mx.array(self.chunk.tokens)
             return SequenceRows(sequence.target_cache, tokens, tape=False, last=True)
         return sequence.rows(mx.array([sequence.anchor]), self.draft.tokens, self.draft.tree)
+
+    def next_draw(self) -> Draw | None:
+        """What the drafts are drawn with; None for the likeliest, and for trees."""
+        if self.answer.request.mode == "ddtree":
+            return None
+        return self.answer.rule.draw(self.sequence.history)
 
     def draft_forced_tokens(self) -> None:
         """In a decode step, draft the tokens that a grammar forces, if there are any."""
@@ -273,11 +279,13 @@ class DraftProposal:
         return Draft.of_tree(tree)
 
 
-def propose(sequence: TokenSequence, block: DraftBlock, *, confidence: bool) -> DraftProposal:
+def propose(
+    sequence: TokenSequence, block: DraftBlock, draw: Draw | None, *, confidence: bool
+) -> DraftProposal:
     """Begin to compute a sequence's drafts from a block, and its `confidence` if requested."""
     answer = sequence.answer
     tree = answer.request.mode == "ddtree"  # needs no chain
-    chain = Draft.none() if tree else answer.rule.draft(block, sequence.history)
+    chain = Draft.none() if tree else answer.rule.draft(block, draw)
     proposal = DraftProposal(block, chain, answer.request.stop_ids, answer.constraint)
     if tree:
         proposal.top = block.top_tokens(answer.request.tree_nodes)

@@ -104,12 +104,14 @@ class Sequence:
         self.tokens: list[int] = []
         self.target_cache = self.target.make_cache()
         self.draft_caches: list[DraftCache] = [drafter.make_cache() for drafter in self.drafters]
+        self._follow()
 
     def fork(self) -> "Sequence":
         twin = copy(self)
         twin.tokens = list(self.tokens)
         twin.target_cache = self.target_cache.fork()
         twin.draft_caches = [cache.fork() for cache in self.draft_caches]
+        twin._follow()
         if self.last_answer is not None:
             answer = copy(self.last_answer)
             answer.rule = copy(answer.rule)
@@ -118,6 +120,11 @@ class Sequence:
                 answer.constraint = answer.constraint.fork()
             twin.last_answer = answer
         return twin
+
+    def _follow(self) -> None:
+        """Let the drafters' caches read this sequence's target cache."""
+        for drafter, cache in zip(self.drafters, self.draft_caches, strict=True):
+            drafter.follow(cache, self.target_cache)
 
     @property
     def draft_cache(self) -> Any:

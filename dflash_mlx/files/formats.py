@@ -2,10 +2,15 @@
 
 from typing import Any, Literal
 
-Format = Literal["dflash", "dflash2", "eagle3", "mtp", "language model"]
+Format = Literal[
+    "dflash", "dflash2", "dspark", "eagle3", "gemma4_assistant", "mtp", "language model"
+]
 
 V1, V2 = "DFlashDraftModel", "DFlash2DraftModel"
-ARCHITECTURES = (V1, V2)  # supported values of `architectures`
+# DeepSpec's own two, SpecForge's, and Liquid AI's: DFlash with the heads of DSpark.
+QWEN3_DSPARK, GEMMA4_DSPARK = "Qwen3DSparkModel", "Gemma4DSparkModel"
+DSPARK = (QWEN3_DSPARK, GEMMA4_DSPARK, "DSparkDraftModel", "Lfm2DSparkDraftModel")
+ARCHITECTURES = (V1, V2, *DSPARK)  # supported values of `architectures`
 ASSISTANT = "MuseGlimmerAssistantModel"  # Meta's own DFlash drafter of Muse Glimmer
 EAGLE3 = "LlamaForCausalLMEagle3"  # what most EAGLE-3 heads name as their architecture
 
@@ -17,10 +22,14 @@ def format_of(config: dict[str, Any]) -> Format:
     """
     if is_mtp(config):
         return "mtp"
+    if is_gemma_assistant(config):
+        return "gemma4_assistant"
     if is_eagle(config):
         return "eagle3"
     if not is_drafter(config):
         return "language model"
+    if is_dspark(config):
+        return "dspark"
     return "dflash2" if is_dflash2(config) else "dflash"
 
 
@@ -51,14 +60,40 @@ def is_mtp(config: dict[str, Any]) -> bool:
     return str(config.get("model_type")).endswith("_mtp")
 
 
+def is_gemma_assistant(config: dict[str, Any]) -> bool:
+    """Whether a config.json belongs to one of Google's assistants of Gemma 4."""
+    return config.get("model_type") in ("gemma4_assistant", "gemma4_unified_assistant")
+
+
 def is_dflash2(config: dict[str, Any]) -> bool:
     """Whether a drafter's config.json belongs to DFlash 2."""
     if config.get("speculators_model_type") == "dflash2":
         return True
+    named = V2 in (config.get("architectures") or [])
+    return named or dflash_entry(config, "projector_type") == "dflash2"
+
+
+def is_dspark(config: dict[str, Any]) -> bool:
+    """Whether a drafter's config.json belongs to DSpark, or to DeepSpec's DFlash.
+
+    A plain DFlash drafter that names a Markov head is one, too.
+    """
+    if in_speculators(config):
+        return config["speculators_model_type"] == "dspark"
+    architectures = config.get("architectures") or []
+    if any("dspark" in name.lower() for name in architectures):
+        return True
+    if V1 not in architectures and "dflash_config" not in config:
+        return False
+    projector = dflash_entry(config, "projector_type")
+    return projector == "dspark" or bool(dflash_entry(config, "markov_rank"))
+
+
+def dflash_entry(config: dict[str, Any], key: str) -> Any:
+    """An entry of `dflash_config`, or else of the whole config; None without one."""
     nested = config.get("dflash_config")
-    own = nested.get("projector_type") if isinstance(nested, dict) else None
-    projector = config.get("projector_type") if own is None else own
-    return V2 in (config.get("architectures") or []) or projector == "dflash2"
+    own = nested.get(key) if isinstance(nested, dict) else None
+    return config.get(key) if own is None else own
 
 
 def is_drafter(config: dict[str, Any]) -> bool:
@@ -69,6 +104,8 @@ def is_drafter(config: dict[str, Any]) -> bool:
         or in_speculators(config)
         or is_assistant(config)
         or any("Draft" in name for name in architectures)
+        or is_dspark(config)
         or is_eagle(config)
         or is_mtp(config)
+        or is_gemma_assistant(config)
     )

@@ -1,5 +1,5 @@
-"""The published pairs, from `pairs.toml`: the drafter of each target, the sizes of both, and
-whether this engine supports them. This module does not contact the Hub.
+"""The published pairs, from `pairs.toml`: the drafters of each target, best first, the sizes of
+both, and whether this engine supports them. This module does not contact the Hub.
 """
 
 import difflib
@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dflash_mlx.families import FAMILIES
-from dflash_mlx.files.formats import ARCHITECTURES, ASSISTANT, EAGLE3, V1
 from dflash_mlx.types import SNAPSHOT_LIMITS
 
 from .bits import chosen_bits, share_of_bytes
 from .cache import cached_state
-
-SUPPORTED_DRAFTERS = frozenset((*ARCHITECTURES, ASSISTANT, EAGLE3))
+from .kinds import KINDS, LOADED, MTP, TOKEN_BY_TOKEN
 
 # Bits for each weight, scales included.
 BITS = {"4bit": 4.5, "8bit": 8.5, "bf16": 16.0, "MXFP4-Q4": 4.5, "MXFP4-Q8": 4.6}
@@ -30,16 +28,19 @@ DISK_MARGIN = 2_000_000_000  # bytes to leave free
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One target with its drafter.
+    """One target with one of its drafters.
 
-    Sizes are in bytes; None without even an estimate. kv_bytes: per token of context. state_bytes:
-    the constant size of recurrent states.
+    published: the id of the target as its authors published it. kind: the drafter's, a key of
+    `KINDS`. An MTP head of a published target is in the target's own files, so that both ids are
+    the same. licence: the drafter's, empty if unconfirmed. Sizes are in bytes; None without even an
+    estimate. kv_bytes: per token of context. state_bytes: the constant size of recurrent states.
     """
 
     target: str
+    published: str
     draft: str
     family: str
-    drafter: str
+    kind: str
     block: int
     quant: str
     params: int | None
@@ -49,11 +50,19 @@ class Entry:
     state_bytes: int
     estimated: bool
     gated: bool
+    licence: str
     note: str
+
+    @property
+    def own_head(self) -> bool:
+        """Whether the drafter is in the target's own files."""
+        return self.draft == self.target
 
     @property
     def download_bytes(self) -> int | None:
         """Both repositories together."""
+        if self.own_head:
+            return self.target_bytes
         if self.target_bytes is None or self.draft_bytes is None:
             return None
         return self.target_bytes + self.draft_bytes
@@ -81,8 +90,8 @@ class Entry:
         """The reason why this engine does not support the pair; empty if it does."""
         if self.family not in FAMILIES:
             return f"targets of the type '{self.family}' are not supported yet"
-        if self.drafter not in SUPPORTED_DRAFTERS:
-            return f"drafters of the kind '{self.drafter}' are not supported yet"
+        if self.kind not in LOADED:
+            return f"drafters of the kind {KINDS[self.kind]} are not supported yet"
         return ""
 
     @property
@@ -97,49 +106,73 @@ def max_snapshot_bytes(state: int) -> int:
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """All pairs; each is followed by those with a quantised target."""
+    """All pairs: each target as published and then quantised, each with all its drafters."""
     text = files("dflash_mlx.hub").joinpath("pairs.toml").read_text(encoding="utf-8")
-    return tuple(entry for pair in tomllib.loads(text)["pair"] for entry in expand(pair))
+    return tuple(entry for target in tomllib.loads(text)["target"] for entry in expand(target))
 
 
-def expand(pair: dict[str, Any]) -> list[Entry]:
-    """The entries of one table of `pairs.toml`: the published target, then mlx-community's."""
-    published = (pair["target"], "", pair.get("bytes"))
-    mlx = pair.get("mlx", {"repo": "", "quants": []})
-    variants = [published] + [(f"{mlx['repo']}-{quant}", quant, None) for quant in mlx["quants"]]
-    expanded = []
-    for target, quant, size in variants:
-        params = pair.get("params")
-        exact_size = size is not None
-        if not exact_size and params is not None:
-            size = round(params * BITS.get(quant, 16.0) / 8)
-        draft_bytes = pair.get("draft_bytes")
-        if draft_bytes is None and "draft_params" in pair:
-            draft_bytes = 2 * pair["draft_params"]
-        expanded.append(
-            Entry(
-                target=target,
-                draft=pair["draft"],
-                family=pair["family"],
-                drafter=pair.get("drafter", V1),
-                block=pair["block"],
-                quant=quant,
-                params=params,
-                target_bytes=size,
-                draft_bytes=draft_bytes,
-                kv_bytes=pair.get("kv", 0),
-                state_bytes=pair.get("state", 0),
-                estimated=not exact_size,
-                gated=pair.get("gated", False) and not quant,
-                note=pair.get("note", ""),
-            )
-        )
-    return expanded
+def expand(target: dict[str, Any]) -> list[Entry]:
+    """The entries of one table of `pairs.toml`."""
+    mlx = target.get("mlx", {"repo": "", "quants": []})
+    variants = [("", target["id"])] + [(quant, f"{mlx['repo']}-{quant}") for quant in mlx["quants"]]
+    return [
+        entry_of(target, name, quant, drafter)
+        for quant, name in variants
+        for drafter in target["drafters"]
+        if not quant or drafter["id"] != target["id"]  # conversions leave the head out
+    ]
+
+
+def entry_of(target: dict[str, Any], name: str, quant: str, drafter: dict[str, Any]) -> Entry:
+    """One version of a target with one drafter. name, quant: of the version; "" as published."""
+    params = target.get("params")
+    size = None if quant else target.get("bytes")
+    exact_size = size is not None
+    if not exact_size and params is not None:
+        size = round(params * BITS.get(quant, 16.0) / 8)
+    draft_bytes = drafter.get("bytes")
+    if draft_bytes is None and "params" in drafter:
+        draft_bytes = 2 * drafter["params"]
+    own_head = drafter["kind"] == MTP and not quant
+    return Entry(
+        target=name,
+        published=target["id"],
+        draft=name if own_head else drafter["id"],
+        family=target["family"],
+        kind=drafter["kind"],
+        block=drafter["block"],
+        quant=quant,
+        params=params,
+        target_bytes=size,
+        draft_bytes=draft_bytes,
+        kv_bytes=target.get("kv", 0),
+        state_bytes=target.get("state", 0),
+        estimated=not exact_size,
+        gated=target.get("gated", False) and not quant,
+        licence=drafter.get("licence", ""),
+        note="; ".join(row["note"] for row in (target, drafter) if "note" in row),
+    )
+
+
+def pairs_of(target: str) -> tuple[Entry, ...]:
+    """The pairs of a target's Hub id, case-insensitive, best first; empty if it is not listed."""
+    return tuple(entry for entry in entries() if entry.target.lower() == target.lower())
 
 
 def find(target: str) -> Entry | None:
-    """The pair of a target's Hub id, case-insensitive; None if the registry does not list it."""
-    return next((e for e in entries() if e.target.lower() == target.lower()), None)
+    """The target's pair with its best drafter that this version loads.
+
+    If it loads none, with the best one; None if the target is not listed.
+    """
+    pairs = pairs_of(target)
+    return next((entry for entry in pairs if entry.supported), pairs[0] if pairs else None)
+
+
+@cache
+def best_known() -> tuple[Entry, ...]:
+    """One pair for each version of each target, as `find` returns it."""
+    names = dict.fromkeys(entry.target for entry in entries())
+    return tuple(entry for name in names if (entry := find(name)) is not None)
 
 
 def drafter_of(target: str) -> str | None:
@@ -152,15 +185,15 @@ def best_pair(
 ) -> Entry | None:
     """The pair with the largest target that fits a machine; None if all are too big.
 
-    memory_bytes: the limit of the working set. among: the entries to choose from; None for all. Of
-    one target the largest variant that fits is chosen. Gated repositories and drafters other than
-    DFlash are never chosen.
+    memory_bytes: the limit of the working set. among: the pairs to choose from; by default those of
+    `best_known`. Of one target the largest variant that fits is chosen. Gated repositories and
+    EAGLE-3 heads, which draft token by token, are never chosen.
     """
     fitting = [
         entry
-        for entry in (entries() if among is None else among)
+        for entry in (best_known() if among is None else among)
         if entry.supported
-        and entry.drafter in ARCHITECTURES
+        and entry.kind not in TOKEN_BY_TOKEN
         and not entry.gated
         and entry.memory_bytes is not None
         and entry.download_bytes is not None
@@ -186,7 +219,7 @@ def words(name: str) -> list[str]:
 def targets_with_variants() -> list[list[Entry]]:
     """The known targets, each as published and then with its quantisations."""
     targets: list[list[Entry]] = []
-    for entry in {entry.target: entry for entry in entries()}.values():
+    for entry in best_known():
         if entry.quant:
             targets[-1].append(entry)
         else:

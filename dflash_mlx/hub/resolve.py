@@ -3,20 +3,22 @@
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 
 from dflash_mlx.address import is_address, is_bare_address
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.types import Progress
 
-from . import registry
+from . import choices, registry
 from .cache import cached_checkpoint, cached_folder
 from .download import download
+from .kinds import KINDS, LOADED, MTP
 from .registry import did_you_mean
 
 BUNDLED = "bundled"
 LOOKUP = "lookup"  # the name of prompt lookup, a drafter without a model
-MTP = "mtp"  # the name of the MTP head in the target's own folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,11 @@ def pair_names(
 ) -> Names:
     """The names of the pair to load; without `target` the bundled pair.
 
-    Without `draft` and `no_draft` the drafter is the one in the registry, or prompt lookup for a
-    target that is not listed there. Raises DFlashError if the listed drafter is not supported,
-    UsageError if both `draft` and `no_draft` are given.
+    Without `draft` and `no_draft` the drafter is the one that a comparison on this machine found
+    best, else the best one in the registry, or prompt lookup where none is known. The draft `MTP`
+    is the target's own head, or the one that the registry names for a conversion without it. Raises
+    DFlashError if the registry says that the target is not supported, UsageError if both `draft`
+    and `no_draft` are given.
     """
     if no_draft and draft is not None:
         raise UsageError(
@@ -75,32 +79,82 @@ def pair_names(
         label = str(target)
     if no_draft:
         return Names(source, label, None, None)
+    if draft is None:
+        if target is None:
+            return Names(source, label, bundled("draft"), BUNDLED)
+        choice = measured_choice(label)
+        if choice is not None and not choice.draft:
+            return Names(source, label, None, None)
+        draft = choice.draft if choice is not None else known_drafter(label) or LOOKUP
+    elif draft == MTP:
+        draft = head_of(label)
+    else:
+        check_kind(str(draft))
     if draft == LOOKUP:
         return Names(source, label, None, LOOKUP)
     if draft == MTP:
         return Names(source, label, source, MTP)
-    if draft is not None:
-        return Names(source, label, draft, str(draft))
-    if target is None:
-        return Names(source, label, bundled("draft"), BUNDLED)
-    known = known_drafter(target)
-    return Names(source, label, known, known or LOOKUP)
+    return Names(source, label, draft, str(draft))
 
 
-def known_drafter(target: str | Path) -> str | None:
-    """The Hub id of a target's drafter; None if the registry does not list the target.
+def measured_choice(target: str) -> choices.Choice | None:
+    """What `dflash bench --drafts all` found best for a target here, if it is still here."""
+    config = config_of(target)
+    choice = choices.find(target, config) if config else None
+    if choice is None or choice.draft in ("", LOOKUP, MTP) or config_of(choice.draft):
+        return choice
+    return None
 
-    Raises DFlashError if the drafter is not supported.
+
+def origin_of(target: str, draft: str | None) -> str:
+    """Why a target has this drafter, in a few words. None: plain decoding."""
+    choice = measured_choice(target)
+    if choice is not None and choice.draft == (draft or ""):
+        return choice.reason
+    entry = registry.find(target)
+    if entry is None or not entry.supported:
+        return ""
+    if draft == (MTP if entry.own_head else entry.draft):
+        return "the best known for this target; `dflash bench --drafts all` compares"
+    return ""
+
+
+def known_drafter(target: str) -> str | None:
+    """The best drafter of a target that this version loads: a Hub id, or `MTP` for its own head.
+
+    None if the registry lists none. Raises DFlashError if it lists the target, and this version
+    does not support it.
     """
-    entry = registry.find(str(target))
+    entry = registry.find(target)
     if entry is None:
         return None
-    if entry.lacks:
+    if entry.family not in FAMILIES:
         raise DFlashError(
             f"the pair of '{target}' and '{entry.draft}' cannot run: {entry.lacks}.",
-            hint="add --draft lookup; `dflash models list` shows the pairs that run",
+            hint="`dflash models list` shows the pairs that run",
         )
-    return entry.draft
+    if not entry.supported:
+        return None
+    return MTP if entry.own_head else entry.draft
+
+
+def check_kind(draft: str) -> None:
+    """Raise DFlashError if the registry lists a drafter of a kind that is not loaded."""
+    entry = next((e for e in registry.entries() if e.draft == draft and not e.own_head), None)
+    if entry is not None and entry.kind not in LOADED:
+        raise DFlashError(
+            f"the drafter '{draft}' is of the kind {KINDS[entry.kind]}, which is not supported.",
+            hint="`dflash models list --all` shows the drafters that run; or use --draft lookup",
+        )
+
+
+def head_of(target: str) -> str:
+    """The Hub id of a target's MTP head that somebody split from it; else `MTP`, its own head.
+
+    Only conversions that leave the head out need another repository for it.
+    """
+    heads = (e for e in registry.pairs_of(target) if e.kind == MTP and not e.own_head)
+    return next((entry.draft for entry in heads), MTP)
 
 
 def open_checkpoint(
@@ -150,6 +204,16 @@ def local_folder(name: str | Path) -> Path | None:
             hint=did_you_mean(str(name)) or "give a folder, or a Hub id such as Qwen/Qwen3-4B",
         )
     return None
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """The config.json of a model on this machine; empty if there is none."""
+    path = Path(name).expanduser()
+    try:
+        checkpoint = Checkpoint.read(path) if path.is_dir() else cached_checkpoint(name)
+    except DFlashError:
+        return {}
+    return {} if checkpoint is None else checkpoint.config
 
 
 def is_hub_id(name: str | Path) -> bool:

@@ -170,10 +170,7 @@ def feed_stock(
 ) -> Fed:
     """As `feed`, by MLX and mlx-lm; without `places` rows follow each other."""
     inputs = mx.concatenate([before, mixed], axis=1)
-    if places is None:
-        convolved = net.conv1d(inputs)
-    else:
-        convolved = net.conv1d(inputs.squeeze(0)[places]).swapaxes(0, 1)
+    convolved = convolve(net.conv1d, inputs, places)
     queries, keys, values = gated_delta_inputs.split_heads(
         nn.silu(convolved), net.num_k_heads, net.head_k_dim, net.num_v_heads
     )
@@ -181,10 +178,20 @@ def feed_stock(
     return Fed(queries, keys, values, a, b, inputs)
 
 
+def convolve(conv: nn.Conv1d, inputs: mx.array, places: mx.array | None) -> mx.array:
+    """Inputs [1, K - 1 + T, C] -> the convolution's T rows [1, T, C].
+
+    `places` [T, K]: the inputs of each row; None if rows follow each other.
+    """
+    if places is None:
+        return conv(inputs)
+    return conv(inputs.squeeze(0)[places]).swapaxes(0, 1)
+
+
 # Gated DeltaNet rows by this package's operations, with a small tape to commit some of them.
 
 NAMES = [op.OP.name for op in (gated_delta_tape, gated_delta_tree, gated_delta_replay)]
-State = list[mx.array | None]  # of the convolution, and of the recurrence
+State = list[mx.array | None]  # of the convolution, and of the recurrence if there is one
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ share above `COMFORTABLE_SHARE` is for the rest: activations, the interpreter, o
 
 import ctypes
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,15 @@ from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import TORCH_FILE, load_config, tensor_headers, text_config
+from dflash_mlx.files.formats import is_mtp
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 from dflash_mlx.kernels.dispatch import by_metal
 
+HEAD = re.compile(r"(?:^|\.)mtp\.")  # in the names of an MTP head's tensors in a model's files
 FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
+STATEFUL = ("linear_attention", "conv")  # types of layers whose cache does not grow
 KV_GROUPS = (64, 32)  # numbers with one scale: mlx-lm's default, then MLX's next smaller size
 CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
 CACHES_SHARE = 0.9  # of the memory beside the models, for caches; activations take the rest
@@ -164,7 +168,10 @@ def estimate_memory(
             whole = whole_bytes(target)
             weights = whole + (weights - whole) / ranks
             caches /= 1 if "kv_lora_rank" in text_config(config) else ranks
-        if draft is not None:
+        if draft is not None and (head := head_bytes(draft, config)):
+            draft_weights = head
+            caches += context_tokens * head_row_bytes(config, item_bytes)
+        elif draft is not None:
             draft_weights = weight_bytes(draft, "*.safetensors") or weight_bytes(draft, TORCH_FILE)
             caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
     weights *= 1 if quantised else widening
@@ -176,6 +183,33 @@ def estimate_memory(
 def weight_bytes(folder: Path, pattern: str) -> int:
     """The bytes of a folder's files that match `pattern`."""
     return sum(file.stat().st_size for file in folder.glob(pattern))
+
+
+def head_bytes(draft: Path, target: dict[str, Any]) -> int:
+    """The bytes of the MTP head in a drafter's folder; 0 if the drafter is another one.
+
+    target: the target's config.json. The folder holds the head alone, or also the model of the same
+    shape that it comes from, of which nothing is loaded.
+    """
+    config = load_config(draft)
+    if is_mtp(config):
+        return weight_bytes(draft, "*.safetensors")
+    models = [text_config(one) for one in (config, target)]
+    shapes = {(one.get("model_type"), one.get("hidden_size")) for one in models}
+    if len(shapes) > 1 or config.get("model_type") not in FAMILIES:
+        return 0
+    return sum(
+        tensor.nbytes
+        for file in draft.glob("*.safetensors")
+        for name, tensor in tensor_headers(file).items()
+        if HEAD.search(name)
+    )
+
+
+def head_row_bytes(target: dict[str, Any], item_bytes: int) -> int:
+    """What an MTP head keeps of a token: the row of one full layer, and the feature before it."""
+    config = text_config(target)
+    return (kv_width(config, "full_attention") + config["hidden_size"]) * item_bytes
 
 
 def whole_bytes(target: Path) -> int:
@@ -203,7 +237,7 @@ def cache_bytes(
     groups = kv_groups(config) if kv_bits else (0,) * len(kinds)
     total = 0
     for kind, group in zip(kinds, groups, strict=True):
-        if kind == "linear_attention":
+        if kind in STATEFUL:
             total += state_bytes(config, item_bytes)
             continue
         rows = min(window, tokens) if kind == "sliding_attention" else tokens
@@ -253,7 +287,7 @@ def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
     config = text_config(config)
     kinds = layer_types(config)
     window = config.get("sliding_window")
-    state = kinds.count("linear_attention") * state_bytes(config, item_bytes)
+    state = sum(kind in STATEFUL for kind in kinds) * state_bytes(config, item_bytes)
     if window:
         width = kv_width(config, "sliding_attention") * item_bytes
         state += kinds.count("sliding_attention") * window * width
@@ -263,10 +297,12 @@ def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
 def layer_types(config: dict[str, Any]) -> list[str]:
     """The type of each layer that has a cache; without KV-shared layers.
 
-    "full_attention", "sliding_attention" or "linear_attention", as `layer_types` of transformers.
+    "full_attention", "sliding_attention" or one of `STATEFUL`, as `layer_types` of transformers.
     """
     layers = config.get("num_hidden_layers", 0)  # a drafter may have none
     kinds = config.get("layer_types")
+    if (full := config.get("full_attn_idxs")) is not None:  # LFM2; mlx-lm prefers it, too
+        kinds = ["full_attention" if number in full else "conv" for number in range(layers)]
     if not kinds:
         every = config.get("full_attention_interval") or 1
         kinds = [
@@ -296,7 +332,12 @@ def head_dim(config: dict[str, Any], kind: str) -> int:
 
 
 def state_bytes(config: dict[str, Any], item_bytes: int) -> int:
-    """The bytes of a Gated DeltaNet layer's cache: float32 state and inputs of the convolution."""
+    """The bytes of a recurrent layer's cache: the inputs of its convolution, and a float32 state.
+
+    LFM2's short convolutions have no other state.
+    """
+    if size := config.get("conv_L_cache"):
+        return (size - 1) * item_bytes * config["hidden_size"]
     values = config.get("linear_num_value_heads") or 0
     keys = config.get("linear_num_key_heads") or values
     key_dim = config.get("linear_key_head_dim") or 0

@@ -148,4 +148,7 @@ def tape_layers(layers: list[Any], project: Project, kernels: Callable[[], Kerne
 
 def recurrent_caches(layers: list[Any]) -> list[Any]:
     """Empty caches of one model, with a `RecurrentCache` for each recurrent layer."""
-    return [RecurrentCache() if type(layer) is ArraysCache else layer for layer in layers]
+    return [
+        RecurrentCache(len(layer.cache)) if type(layer) is ArraysCache else layer
+        for layer in layers
+    ]

@@ -42,6 +42,7 @@ from .memory import KV_GROUPS, head_dim, kv_groups
 from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows, wrap_ropes
 from .precision import float_type
 from .recurrent import recurrent_caches, tape_layers
+from .short_conv import tape_convolutions
 
 
 class Tap(nn.Module):
@@ -132,7 +133,7 @@ class Target:
         self.stock_attention = attention.install(layers, self._attention, self._enter)
         self.layers = len(layers)
         select_rows(
-            self._body.norm,
+            getattr(self._body, family.norm),
             lambda: self._wanted,
             self._recorder(self.layers),
             lambda: self.layers in self._tapped,
@@ -141,6 +142,8 @@ class Target:
         if family.project:
             project = PROJECTIONS[family.project]
             tape_layers(self._body.layers, project, lambda: self.kernels)
+        if family.short_conv:
+            tape_convolutions(self._body.layers)
         self._tapped: tuple[int, ...] = ()
         self._seen: dict[int, mx.array] | None = None
         self._current: TreePass | PackedPass | None = None

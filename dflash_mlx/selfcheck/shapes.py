@@ -11,7 +11,7 @@ from mlx import nn
 from dflash_mlx.device import device_info
 from dflash_mlx.families import FAMILIES
 from dflash_mlx.models.linear import EXPERTS, Format, has_grouped_experts
-from dflash_mlx.models.memory import head_dim, kv_width, layer_types
+from dflash_mlx.models.memory import STATEFUL, head_dim, kv_width, layer_types
 
 if TYPE_CHECKING:
     from dflash_mlx.drafters.base import Drafter
@@ -184,7 +184,7 @@ def attention_shapes(
     if kv_groups:
         kinds = [kind for kind, group in zip(kinds, kv_groups, strict=True) if not group]
     for kind in dict.fromkeys(kinds):
-        if kind == "linear_attention":
+        if kind in STATEFUL:
             continue
         dim = head_dim(config, kind)
         kv_heads = kv_width(config, kind) // (2 * dim)

@@ -20,7 +20,7 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.options import SamplingParams
 
 from .drafts import Draft, DraftBlock
-from .sampling import Keys, Shaper, new_seed
+from .sampling import Draw, Keys, Shaper, new_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,13 @@ class Match:
         self.shaper = Shaper(params, vocab_size)
         self.keys = Keys(new_seed() if params.seed is None else params.seed)
 
-    def draft(self, block: DraftBlock, history: list[int]) -> Draft:
-        """The likeliest drafts."""
-        return block.greedy(self.kernels)
+    def draw(self, history: list[int]) -> Draw | None:
+        """What the next drafts are drawn with; None for the likeliest."""
+        return None
+
+    def draft(self, block: DraftBlock, draw: Draw | None) -> Draft:
+        """The drafts of a block: its likeliest, or those of a draw."""
+        return block.greedy(self.kernels) if draw is None else block.sample(draw)
 
     def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
         """The target's own choices [S] at penalised rows [S, V].
@@ -141,9 +145,8 @@ class TokenRejection(Match):
             rows, self.keys.uniforms(range(self._used - len(places), self._used))
         )
 
-    def draft(self, block: DraftBlock, history: list[int]) -> Draft:
-        """A draw from the drafter's distribution of each position."""
-        return block.sample(self.shaper, self._key(), history)
+    def draw(self, history: list[int]) -> Draw:
+        return Draw(self.shaper, self._key(), history)
 
     def _chain_outcome(self, draft: Draft, rows: mx.array, place: int) -> mx.array:
         return self.kernels(

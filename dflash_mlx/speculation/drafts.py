@@ -16,7 +16,7 @@ import numpy as np
 from dflash_mlx.kernels import selector_walk
 from dflash_mlx.kernels.dispatch import Kernels, on_cpu
 
-from .sampling import Shaper, top_ids
+from .sampling import Draw, top_ids
 from .tree import Candidates, Rankings, Tree
 
 
@@ -127,8 +127,8 @@ class DraftBlock(Protocol):
         """The likeliest drafts."""
         ...
 
-    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
-        """Sample drafts from logits as `shaper` shapes them, with the history's penalties."""
+    def sample(self, draw: Draw) -> Draft:
+        """The drafts of a draw, which `Drafter.draft` was told before."""
         ...
 
     def confidence(self) -> Callable[[], np.ndarray]:
@@ -152,11 +152,11 @@ class Independent:
     def greedy(self, kernels: Kernels | None = None) -> Draft:
         return Draft(mx.argmax(self.logits, axis=-1))
 
-    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+    def sample(self, draw: Draw) -> Draft:
         """Sampled from each position's distribution, shaped as the target's."""
-        rows = shaper.penalise(self.logits, history, mx.zeros((0,), dtype=mx.int32))
-        rows = shaper.shape(rows)
-        return Draft(mx.random.categorical(rows, key=key), mx.softmax(rows, axis=-1))
+        nothing = mx.zeros((0,), dtype=mx.int32)
+        rows = draw.shaper.shape(draw.shaper.penalise(self.logits, draw.history, nothing))
+        return Draft(mx.random.categorical(rows, key=draw.key), mx.softmax(rows, axis=-1))
 
     def confidence(self) -> Callable[[], np.ndarray]:
         return largest(self.logits.astype(mx.float32))
@@ -189,15 +189,15 @@ class Lattice:
             return Draft((kernels or Kernels())(selector_walk.OP, *self.made_of))
         return Draft(self._tokens(self._walk(mx.argmax(self.scores, axis=-1))))
 
-    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+    def sample(self, draw: Draw) -> Draft:
         """Sampled from softmax(score / temperature) over the candidates after the draft before.
 
         Every row of the lattice draws at once, and the walk uses only the draws of its own rows.
         The distribution is that of drawing one position after another. Filters and penalties do
         not apply.
         """
-        rows = self.scores * (1 / shaper.params.temperature)
-        path = self._walk(mx.random.categorical(rows, key=key))
+        rows = self.scores * (1 / draw.shaper.params.temperature)
+        path = self._walk(mx.random.categorical(rows, key=draw.key))
         chances = mx.softmax(self.passed(path, rows), axis=-1)
         return Draft(self._tokens(path), chances, self.candidates)
 

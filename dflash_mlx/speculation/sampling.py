@@ -7,6 +7,7 @@ n is drawn with the n-th key.
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
@@ -177,6 +178,18 @@ class Shaper:
         if params.min_p > 0:
             best = apply_min_p(best, params.min_p)
         return mx.put_along_axis(mx.full(rows.shape, -mx.inf, rows.dtype), ids, best, axis=-1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """What drafts are drawn with: logits as `shaper` shapes them, and a random `key`.
+
+    history: the tokens before, anchor included, for penalties.
+    """
+
+    shaper: Shaper
+    key: mx.array
+    history: list[int]
 
 
 def nucleus(best: mx.array, mass: mx.array) -> mx.array:

@@ -203,6 +203,11 @@ def warm_config(folder: Path, target: Target, shape: DrafterShape) -> dict[str, 
             f"'{folder.name}' is a drafter with its own vocabulary, which cannot be trained yet.",
             hint="start from another drafter, or from nothing: --draft-vocab",
         )
+    if config.dspark or config.from_anchor:
+        raise DFlashError(
+            f"'{folder.name}' is a drafter of DSpark's kind, which cannot be trained yet.",
+            hint="start from a DFlash drafter, or from nothing",
+        )
     check_fit(config, folder.name, target.checkpoint)
     check_tensors(checkpoint, config, target.hidden_size)
     if not shape.dflash2 or config.dflash2:

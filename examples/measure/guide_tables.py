@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dflash_mlx.hub.kinds import KINDS, MTP
 from dflash_mlx.hub.registry import Entry, entries
 
 GUIDE = Path(__file__).parents[1] / "guide"
@@ -45,12 +46,21 @@ def pairs() -> str:
     for entry in known:
         if entry.quant:
             continue
-        forms = {e.quant: e for e in known if e.draft == entry.draft and e.quant}
+        forms = {e.quant: e for e in known if e.quant and is_same_pair(e, entry)}
         sizes = [memory(forms.get(quant)) for quant in ("4bit", "8bit")]
         state = "yes" if entry.supported else "not yet"
-        rows.append((entry.target, entry.draft, str(entry.block), *sizes, memory(entry), state))
-    heads = ("target", "drafter", "block", "4-bit", "8-bit", "as published", "supported")
+        draft = "in the target's files" if entry.own_head else entry.draft
+        kind = KINDS[entry.kind]
+        rows.append((entry.target, draft, kind, str(entry.block), *sizes, memory(entry), state))
+    heads = ("target", "drafter", "kind", "block", "4-bit", "8-bit", "as published", "supported")
     return rows_of(heads, rows)
+
+
+def is_same_pair(quantised: Entry, entry: Entry) -> bool:
+    """Whether a pair is a published one with a quantised target."""
+    if quantised.published != entry.target:
+        return False
+    return quantised.draft == entry.draft or (entry.own_head and quantised.kind == MTP)
 
 
 def memory(entry: Entry | None) -> str:

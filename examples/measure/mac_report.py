@@ -36,7 +36,7 @@ from typing import Any
 from huggingface_hub import constants
 
 from dflash_mlx.hub.cache import cached_state
-from dflash_mlx.hub.registry import COMFORTABLE_SHARE, entries
+from dflash_mlx.hub.registry import COMFORTABLE_SHARE, best_known
 
 ROOT = Path(__file__).parents[2]
 DFLASH = [sys.executable, "-m", "dflash_mlx.cli"]
@@ -127,7 +127,7 @@ def small_pair(memory: int) -> str | None:
     """
     sizes = {
         entry.target: entry.memory_bytes
-        for entry in entries()
+        for entry in best_known()
         if entry.supported
         and entry.memory_bytes is not None
         and entry.memory_bytes < COMFORTABLE_SHARE**2 * memory

@@ -138,7 +138,7 @@ def test_loading_exactly() -> None:
     assert tau > 3
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gpt_oss", "gemma4"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gpt_oss", "gemma4", "lfm2_moe"])
 def test_the_model_is_checked_at_load(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rows at once against one by one; nothing is in the way of a model that is exact."""
     target = exact_rows.target_of(family, Kernels(exact=True), mx.float32)
@@ -205,7 +205,7 @@ def with_and_without_company(family: str, dtype: mx.Dtype) -> list[bool]:
     return [same_bits(a.taps, b.taps) and same_bits(a.logits, b.logits) for a, b in pairs]
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gpt_oss", "gemma4"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gpt_oss", "gemma4", "lfm2_moe"])
 def test_bits_do_not_depend_on_company(family: str) -> None:
     """Chains, plain steps and trees of several sequences in one pass; experts at float32."""
     dtype = mx.bfloat16 if family.startswith("qwen") else mx.float32

@@ -1,8 +1,8 @@
 """At temperature 0 the answer is stock mlx-lm's, token for token, whatever the drafter says.
 
-The drafters: never trained, of DFlash and of DFlash 2; always right (every block is kept whole);
-always wrong (every block is rejected whole). The prompts: shorter than the sliding window, and
-longer, so that it wraps.
+The drafters: never trained, of DFlash, DFlash 2 and DSpark; always right (every block is kept
+whole); always wrong (every block is rejected whole). The prompts: shorter than the sliding window,
+and longer, so that it wraps.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from dflash_mlx.kernels import outcome
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.options import SamplingParams
 
-KINDS = ("random", "random2", "right", "wrong")
+KINDS = ("random", "random2", "dspark", "right", "wrong")
 every_family = pytest.mark.parametrize("family", EVERY)
 
 
@@ -81,7 +81,7 @@ def test_rotating_window(kind: str, prompt: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", ["qwen3_5", "gpt_oss", "gemma4_unified", "glm_moe_dsa", *tiny.QUANTISED]
+    "family", ["qwen3_5", "lfm2", "gpt_oss", "gemma4_unified", "glm_moe_dsa", *tiny.QUANTISED]
 )
 def test_long_answers(family: str) -> None:
     """Answers longer than every window and than the indexer's reach, some drafts right."""

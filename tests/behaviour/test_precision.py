@@ -17,6 +17,7 @@ from trace_ops import Operation, operations
 from dflash_mlx.drafters import weights
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
+from dflash_mlx.drafters.dflash.markov import MarkovBlock
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.models.precision import quantise
 from dflash_mlx.pair import load
@@ -31,7 +32,12 @@ PAIRS = {
     "bf16_fp32": (mx.bfloat16, mx.float32),
     "fp32_fp32": (mx.float32, mx.float32),
 }
-every_kind = pytest.mark.parametrize("kind", ["dflash", "dflash2"])
+KINDS = {
+    "dflash": tiny.draft_settings,
+    "dflash2": tiny.dflash2_settings,
+    "dspark": tiny.dspark_settings,
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def made(
@@ -47,8 +53,7 @@ def made(
     sizes: dict[str, Any] = {"hidden_size": 64, "tie_word_embeddings": not untied}
     target = tiny.make_target("qwen3", **sizes)
     target.model.set_dtype(target_type)
-    settings = (tiny.dflash2_settings if kind == "dflash2" else tiny.draft_settings)(target)
-    drafter = tiny.random_drafter(target, **settings)
+    drafter = tiny.random_drafter(target, **KINDS[kind](target))
     drafter.model.set_dtype(draft_type)
     if target_bits:
         nn.quantize(target.model, bits=target_bits, class_predicate=fits)
@@ -73,6 +78,8 @@ def draft(drafter: DFlashDrafter, target_type: mx.Dtype) -> tuple[list[Operation
         if isinstance(block, Lattice):
             assert block.made_of is not None
             given = [block.candidates, block.made_of[3]]  # its lattice is float32 on purpose
+        elif isinstance(block, MarkovBlock):
+            given = [block.chains.greedy[1]]
         else:
             assert isinstance(block, Independent)
             given = [block.logits]
@@ -109,7 +116,7 @@ def test_a_draft_is_computed_in_the_drafters_dtype(
     drafter = made(*types, kind)
     found, (logits, *rows) = draft(drafter, types[0])
     assert {row.dtype for row in rows} == {types[1]}
-    assert logits.dtype == (types[0] if kind == "dflash" else mx.uint32)
+    assert logits.dtype == (mx.uint32 if kind == "dflash2" else types[0])
     assert not cast_weights(found, drafter)
     assert sum(op.name in PRODUCTS for op in found) > 10
     if types[1] in HALF:

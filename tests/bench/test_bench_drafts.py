@@ -8,15 +8,18 @@ from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
+import tiny
 from bench_records import KEY, record, schedule_of, turn
 from golden_pair import GOLDEN
 from typer.testing import CliRunner
 
-from dflash_mlx.bench import results
-from dflash_mlx.bench.schedule import Source, parse_sources
+from dflash_mlx import load
+from dflash_mlx.bench import fitting, results
+from dflash_mlx.bench.schedule import Source, drafter_kind, parse_sources
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.hub.resolve import bundled
+from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.hub.resolve import bundled, measured_choice
 
 TARGET, DRAFT = str(GOLDEN / "target"), str(GOLDEN / "draft")
 ALL = f"dflash:{DRAFT},model:{TARGET},lookup,none"
@@ -86,12 +89,80 @@ def test_report_and_pictures(run, tmp_path, monkeypatch):
     assert same == ["same", "---:", "2/2", "", "same", "---:", "", ""]
     assert [cells[4] for cells in tables if cells[1] == "none"] == ["1.00×"] * 2
     assert sum(line.startswith("pair ") for line in lines) == 2
-    assert lines[-1] == "output   identical to baseline in 2 of 2 greedy answers"
+    assert lines[-2] == "output   identical to baseline in 2 of 2 greedy answers"
+    assert {part.split()[0] for part in lines[-1].split(None, 1)[1].split(", ")} == {
+        "lookup", "none",
+    }  # fmt: skip
     assert "x-speedup.png" in {file.name for file in tmp_path.glob("*.png")}
 
 
+def test_acceptance_by_position():
+    """Of all passes at one temperature; a shorter block has empty cells."""
+    report = import_module("dflash_mlx.cli.bench.report")
+    answers = {"mtp": (6, 4), "lookup": (5, 3, 1), "none": ()}
+    measured = []
+    for label, accepted in answers.items():
+        verifies = 8 if accepted else 0
+        answer = turn(verifies=verifies, committed=20, accepted_by_position=accepted)
+        rows = results.summarise([record(KEY, answer, mode=label)])
+        measured.append(SimpleNamespace(label=label, rows=rows))
+    assert report.position_cells(measured, 0.0) == [
+        ("mtp", "75", "50", ""),
+        ("lookup", "62", "38", "12"),
+    ]
+    assert report.position_cells(measured, 1.0) == []
+
+
+HEAD = str(GOLDEN.parent / "mtp_qwen35" / "target")
+
+
+def test_all_that_fits_is_compared_and_the_best_is_kept(cli_app, tmp_path, monkeypatch):
+    """The target's own head, copies and plain decoding; -d names another one afterwards."""
+    file = tmp_path / "own.jsonl"
+    file.write_text('"hello"\n')
+    flags = ["--prompts", str(file), "--max-tokens", "12", "--repeats", "1", "--temps", "0"]
+    report = import_module("dflash_mlx.cli.bench.report")
+    rates = {"mtp": 1.5, "lookup": 1.2}
+    monkeypatch.setattr(report, "speedup_of", lambda part: rates.get(part.label, 1.0))
+    result = CliRunner().invoke(cli_app, ["bench", "-m", HEAD, *flags, "--drafts", "all"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "best     mtp 1.50×, lookup 1.20×, none 1.00×"
+    assert "has the drafter mtp here; -d names another" in result.stderr
+    choice = measured_choice(HEAD)
+    assert choice
+    assert (choice.draft, choice.speedups) == ("mtp", {**rates, "none": 1.0})
+    assert load(HEAD).draft_name == "mtp"
+    assert load(HEAD, "lookup").draft_name == "lookup"
+    monkeypatch.setattr(report, "speedup_of", lambda part: 0.9 if part.label != "none" else 1.0)
+    CliRunner().invoke(cli_app, ["bench", "-m", HEAD, *flags, "--drafts", "all"])
+    assert load(HEAD).draft_name is None
+    result = CliRunner().invoke(cli_app, ["bench", "-m", HEAD, *flags, "--drafts", "lookup,none"])
+    assert "from now on" not in result.stderr
+
+
+def test_what_fits(monkeypatch):
+    """Downloaded drafters of the target, listed or not; no drafter of another, no small model."""
+    pair = load(TARGET, no_draft=True)
+    spark = str(GOLDEN.parent / "dspark_qwen3" / "draft")
+    folders = {"a/draft": DRAFT, "b/model": TARGET, "c/other": bundled("draft"), "e/spark": spark}
+    monkeypatch.setattr(fitting, "cached_repos", lambda: list(folders))
+    monkeypatch.setattr(
+        fitting, "cached_checkpoint", lambda repo: Checkpoint.read(Path(folders[repo]), repo)
+    )
+    labels = [source.label for source in fitting.fitting_sources(pair)]
+    assert labels == ["dflash:a/draft", "dspark:e/spark", "lookup", "none"]
+    monkeypatch.setattr(fitting, "working_set", lambda: 1)
+    assert [source.label for source in fitting.fitting_sources(pair)] == ["lookup", "none"]
+    monkeypatch.setattr(fitting, "known_drafters", lambda pair: ["a/draft", "d/absent"])
+    monkeypatch.setattr(fitting, "cached_state", lambda repo: "yes" if repo in folders else "no")
+    assert fitting.missing_drafters(pair) == ["d/absent"]
+
+
 BAD = [
+    (["--drafts", "all,lookup"], 2, "all has every source that fits."),
     (["--drafts", "eagle3,lookup"], 2, "'eagle3' names no model."),
+    (["--drafts", "dspark,lookup"], 2, "'dspark' names no model."),
+    (["--drafts", f"dspark:{DRAFT}"], 1, f"'{DRAFT}' is a DFlash drafter."),
     (["--drafts", "mtp"], 1, "there is no MTP head in"),
     (["--drafts", "fast"], 2, "there is no source of drafts 'fast'."),
     (["--drafts", "lookup", "--modes", "dflash"], 2, "--drafts and --modes exclude each other."),
@@ -115,6 +186,15 @@ def test_what_cannot_be_compared_is_said_before_the_first_answer(run, flags, cod
     error, hint = result.stderr.splitlines()[-2:]
     assert message in error
     assert hint.startswith("Hint:  ")
+
+
+def test_dspark_is_a_kind_of_its_own():
+    """By its heads: the class is that of DFlash."""
+    target = tiny.make_target("qwen3")
+    for settings, kind in ((tiny.draft_settings, "dflash"), (tiny.dspark_settings, "dspark")):
+        drafter = tiny.random_drafter(target, **settings(target))
+        pair = SimpleNamespace(lookup=False, drafter=drafter)
+        assert drafter_kind(pair) == kind  # type: ignore[arg-type]
 
 
 def test_a_known_drafter_of_another_kind_is_named():

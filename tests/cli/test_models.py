@@ -15,6 +15,7 @@ import pytest
 from hub_server import GATED, environment, tiny_repo
 from typer.testing import CliRunner
 
+from dflash_mlx.families import FAMILIES
 from dflash_mlx.hub import cache as hub_cache
 from dflash_mlx.hub import registry
 
@@ -75,13 +76,23 @@ def test_list_in_a_pipe(server, run):
     assert result.exit_code == 0
     assert result.stderr == ""
     head, *lines = [line.split("\t") for line in result.stdout.splitlines()]
-    assert head == ["TARGET", "DRAFTER", "BLOCK", "SIZE", "MEMORY", "CACHED", "FITS"]
-    assert len(lines) == len(registry.entries())
-    assert {len(line) for line in lines} == {7}
+    assert head == ["TARGET", "DRAFTER", "KIND", "BLOCK", "SIZE", "MEMORY", "CACHED", "FITS"]
+    assert {len(line) for line in lines} == {8}
     known = next(line for line in lines if line[0] == KNOWN)
-    assert known[1:6] == [KNOWN_DRAFT, "16", "~2.3+1.1 GB", "~3.4 GB", "no"]
-    assert {line[6] for line in lines} <= {"yes", "tight", "no", "not yet", "?"}
+    assert known[1:7] == [KNOWN_DRAFT, "DFlash", "16", "~2.3+1.1 GB", "~3.4 GB", "no"]
+    assert {line[7] for line in lines} <= {"yes", "tight", "no", "not yet", "?"}
     assert server.requests == 0
+
+
+def test_list_has_every_drafter_once_with_the_published_target(server, run):
+    """The versions of a target have a row each, with the drafter that is taken."""
+    lines = [line.split("\t") for line in run("list", "--all").stdout.splitlines()[1:]]
+    published = [entry for entry in registry.entries() if not entry.quant]
+    assert len(lines) == len(published) + sum(bool(e.quant) for e in registry.best_known())
+    drafters = [line[1:3] for line in lines if line[0] == "Qwen/Qwen3.8-27B"]
+    assert drafters[0] == ["z-lab/Qwen3.8-27B-DFlash2", "DFlash 2"]
+    assert ["in the target's files", "MTP head"] in drafters
+    assert sum(line[0] == KNOWN for line in lines) == 1
 
 
 def test_list_says_what_runs(run, server):
@@ -135,23 +146,26 @@ def test_the_short_list(run, server, pull, monkeypatch):
         return {line[0]: line for line in lines}
 
     names = list(short())
-    small = "mlx-community/Qwen3-1.7B-4bit"
-    assert names[:3] == [small, KNOWN, "mlx-community/Qwen3.5-4B-4bit"]
-    assert 3 < len(names) < 10
+    assert names[:3] == [
+        "LiquidAI/LFM2.5-1.2B-Instruct-MLX-4bit",
+        "mlx-community/Qwen3-1.7B-4bit",
+        "LiquidAI/LFM2.5-2.6B-MLX-4bit",
+    ]
+    assert KNOWN in names
+    assert 3 < len(names) < 13
     assert all(every[name]["fits"] in ("yes", "tight") for name in names)
-    assert len({every[name]["draft"] for name in names}) == len(names)
     pull(EIGHT_BIT, "--no-draft")
     pull(REPO, "--no-draft")
     found = short()
     assert list(found)[:2] == [EIGHT_BIT, REPO]
     assert KNOWN not in found
-    assert found[EIGHT_BIT][5] == "target only"
+    assert found[EIGHT_BIT][6] == "target only"
     assert set(rows(run)) == {*every, REPO}
     monkeypatch.setattr("dflash_mlx.models.memory.working_set", lambda: 1)
     assert list(short()) == [EIGHT_BIT, REPO]
 
 
-@pytest.mark.parametrize("width", [160, 120, 100, 80, 60, 40, 20])
+@pytest.mark.parametrize("width", [200, 160, 120, 100, 80, 60, 40, 20])
 def test_the_table_fits_the_terminal(width):
     """Columns are left out, then rows take two lines; no id is cut."""
     table = import_module("dflash_mlx.cli.models")
@@ -163,9 +177,9 @@ def test_the_table_fits_the_terminal(width):
     for row in cells[1:]:
         assert row[0] in text
     assert ("MEMORY" in text) is (width >= 100)
-    if width == 160:
+    if width == 200:
         assert all(title in lines[0] for title in table.TITLES)
-    assert table.hides_columns(cells, width) is (width < 160)
+    assert table.hides_columns(cells, width) is (width < 200)
     if width == 40:
         assert len(lines) == 2 * (len(cells) - 1)
 
@@ -195,9 +209,17 @@ def test_pull_of_any_id(run, server, pull):
 
 def test_pull_of_a_pair_that_does_not_run(run, server, pull):
     """It is fetched all the same, and said."""
-    entry = next(entry for entry in registry.entries() if not entry.supported)
+    entry = next(e for e in registry.best_known() if e.family not in FAMILIES)
     server.repos[entry.target] = server.repos[entry.draft] = tiny_repo()
     assert "this pair cannot run yet" in pull(entry.target).stderr
+
+
+def test_pull_leaves_out_a_drafter_that_is_not_loaded(server, pull, monkeypatch):
+    """The target runs with copies of earlier text."""
+    monkeypatch.setattr(registry, "LOADED", frozenset())
+    assert "no drafter is downloaded: drafters of the kind DFlash" in pull(KNOWN).stderr
+    assert hub_cache.cached_state(KNOWN) == "yes"
+    assert hub_cache.cached_state(KNOWN_DRAFT) == "no"
 
 
 def test_pull_asks(run, server, terminal):

@@ -66,8 +66,9 @@ def drafter_of(number: int, target: Target, wanted: list[int]) -> DFlashDrafter:
     if number % 3 == 0:
         near = [t if n % 4 else (t + 1) % tiny.VOCAB for n, t in enumerate([*PROMPT, *wanted])]
         return tiny.scripted_drafter(near, strict=False)
-    settings = tiny.dflash2_settings(target) if number % 3 == 1 else {}
-    return tiny.random_drafter(target, **settings)
+    settings = tiny.dspark_settings if number % 6 == 5 else tiny.draft_settings
+    settings = tiny.dflash2_settings if number % 3 == 1 else settings
+    return tiny.random_drafter(target, **settings(target))
 
 
 def answer(
@@ -101,7 +102,7 @@ def check(number: int, family: str, params: SamplingParams) -> int | None:
     return len(wanted) * whole
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5"])
+@pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5", "lfm2"])
 def test_greedy_answers(family: str) -> None:
     """The same tokens in all modes, with drafters of all kinds; and they follow the grammar."""
     lengths = [check(number, family, SamplingParams()) for number in range(8)]

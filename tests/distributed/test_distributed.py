@@ -48,7 +48,7 @@ from dflash_mlx.hub.resolve import fetch
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.selfcheck.shapes import attention_shapes
 
-UNSHARDED = ("muse_glimmer",)
+UNSHARDED = ("muse_glimmer", "lfm2", "lfm2_moe")
 loading = import_module("dflash_mlx.cli.loading")
 ModelOptions = import_module("dflash_mlx.cli.options").ModelOptions
 read_hosts = import_module("dflash_mlx.cli.launch").read_hosts

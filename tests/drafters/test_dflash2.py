@@ -140,7 +140,7 @@ def test_a_pair_from_folders(folders: Any) -> None:
         ({"selector_top_k": 0}, "wrong 'selector_top_k: 0'"),
         ({"selector_rank": "8"}, "wrong 'selector_rank: 8'"),
         ({"gru_hidden_dim": 8}, "unknown 'gru_hidden_dim'"),
-        ({"sample_from_anchor": True}, "sample_from_anchor: True"),
+        ({"sample_from_anchor": 2}, "sample_from_anchor: 2"),
     ],
 )
 def test_configs_that_do_not_fit(folders: Any, changes: dict[str, Any], message: str) -> None:

@@ -14,7 +14,6 @@ import tiny
 from engines import alone, request_of, together
 
 from dflash_mlx.bench.runner import measure
-from dflash_mlx.drafters.chain import ChainBlock
 from dflash_mlx.drafters.small_model import BLOCK, ModelCache, SmallModelDrafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.sequence import Sequence
@@ -23,7 +22,7 @@ from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load, with_drafter
 from dflash_mlx.session import Session
-from dflash_mlx.speculation.sampling import Shaper
+from dflash_mlx.speculation.sampling import Draw, Shaper
 
 GOLDEN = tiny.GOLDEN / "small_model"
 PROMPTS = ("What is 7 plus 5?", "I want to fix a flat tyre. What should I do?")
@@ -83,7 +82,8 @@ def drafter_of(family: str = "qwen3", vocab_size: int | None = None, **changes: 
 
 def drafts_of(cache: ModelCache, anchor: int, count: int) -> list[int]:
     """The greedy drafts after an anchor."""
-    return np.array(ChainBlock(cache, anchor, count).greedy().tokens).tolist()
+    (block,) = cache.source.draft([cache], [anchor], count + 1)
+    return np.array(block.greedy().tokens).tolist()
 
 
 def fresh_chain(source: SmallModelDrafter, tokens: list[int], anchor: int, count: int) -> list[int]:
@@ -158,9 +158,9 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
 def test_another_number_of_rows_in_the_vocabulary() -> None:
     """Tables are padded to other sizes: what one of the two lacks is never drafted."""
     for size in (40, 400):
-        block = ChainBlock(drafter_of(vocab_size=size).make_cache(), 3, 4)
-        shaper = Shaper(SamplingParams(temperature=1.0), size)
-        draft = block.sample(shaper, mx.random.key(1), [])
+        draw = Draw(Shaper(SamplingParams(temperature=1.0), size), mx.random.key(1), [])
+        source = drafter_of(vocab_size=size)
+        draft = source.draft([source.make_cache()], [3], 5, [draw])[0].sample(draw)
         assert draft.probabilities is not None
         assert draft.probabilities.shape == (4, size)
         assert int(draft.tokens.max()) < size

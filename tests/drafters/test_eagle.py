@@ -13,13 +13,15 @@ from eagle_heads import random_head
 from engines import alone, request_of, together
 from feature_texts import Text, check_cache, rewind_rows_alone
 
+from dflash_mlx.drafters.chain import Chains
 from dflash_mlx.drafters.eagle3.config import EagleConfig
-from dflash_mlx.drafters.eagle3.drafter import EagleBlock, EagleCache, EagleDrafter
+from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
+from dflash_mlx.drafters.feature_head import FeatureCache
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.speculation.sampling import Shaper
+from dflash_mlx.speculation.sampling import Draw, Shaper
 from dflash_mlx.speculation.tree import Tree, best_first
 
 GOLDEN = tiny.GOLDEN / "eagle3"
@@ -109,9 +111,9 @@ def test_a_draft_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatc
         test_answers_of_the_authors_code(golden, "tree", monkeypatch)
 
 
-def drafts_of(cache: EagleCache, anchor: int) -> tuple[Any, ...]:
+def drafts_of(cache: FeatureCache, anchor: int) -> tuple[Any, ...]:
     """The chain and the tree after an anchor."""
-    block = EagleBlock(cache, anchor, 4)
+    (block,) = cache.source.draft([cache], [anchor], 5)
     tree = best_first(block.top_tokens(12).to_host(), 12)
     return np.array(block.greedy().tokens).tolist(), tree.tokens, tree.parents
 
@@ -123,7 +125,7 @@ def test_what_is_kept_is_what_the_target_said() -> None:
 
 def test_features_that_stay_behind_a_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a cut takes the rows back and leaves the features."""
-    monkeypatch.setattr(EagleCache, "rewind", rewind_rows_alone)
+    monkeypatch.setattr(FeatureCache, "rewind", rewind_rows_alone)
     with pytest.raises(AssertionError):
         test_what_is_kept_is_what_the_target_said()
 
@@ -134,11 +136,11 @@ def test_drafts_are_drawn_from_what_they_say() -> None:
     text = Text(source, 3 * 32)
     tokens = tiny.prompt_of(9)
     shaper = Shaper(SamplingParams(temperature=0.9, top_p=0.8), tiny.VOCAB)
-    draft = EagleBlock(text.fresh(tokens), 7, 4).sample(shaper, mx.random.key(3), [])
+    draw = Draw(shaper, mx.random.key(3), [])
+    draft = source.draft([text.fresh(tokens)], [7], 5, [draw])[0].sample(draw)
     drawn = iter(np.array(draft.tokens).tolist())
-    again = EagleBlock(text.fresh(tokens), 7, 4)
-    _, logits = again._chain(lambda _: mx.array([next(drawn)]))
-    wanted = mx.softmax(shaper.shape(source.model.spread(logits)), axis=-1)
+    _, logits = source.chains([text.fresh(tokens)], [7], 4, lambda _: mx.array([next(drawn)]))
+    wanted = mx.softmax(shaper.shape(source.model.spread(logits[:, 0])), axis=-1)
     assert draft.probabilities is not None
     assert tiny.apart(draft.probabilities, wanted) < 1e-6
     chances = np.take_along_axis(np.array(wanted), np.array(draft.tokens)[:, None], -1)
@@ -182,8 +184,8 @@ def test_logits_of_a_plain_computation(options: dict[str, Any]) -> None:
     """Every option of the published configs, by whole matrices in NumPy."""
     source = random_head(tiny.make_target("qwen3"), **options)
     text, tokens, anchor = Text(source, 3 * 32), tiny.prompt_of(7), 5
-    block = EagleBlock(text.fresh(tokens), anchor, 3)
-    drafts, logits = block._greedy
+    chains = Chains(source, [text.fresh(tokens)], [anchor], 3)
+    drafts, logits = (found[:, 0] for found in chains.greedy)
     taps = np.array(text.taps(0, tokens))[0]
     read = [*tokens, anchor, *np.array(drafts).tolist()]
     wanted = plain_logits(source, taps, read, 3)

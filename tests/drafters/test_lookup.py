@@ -142,7 +142,7 @@ def test_a_fork_shares_nothing(shared: str | None, monkeypatch: pytest.MonkeyPat
 def test_drawn_copies_say_from_what() -> None:
     """For the rules that draw drafts, each is certain under its own distribution."""
     block = CopiedBlock(SuffixAutomaton([7, 8, 9, 7, 8]), 4)
-    draft = block.sample(None, mx.random.key(0), [])  # type: ignore[arg-type]
+    draft = block.sample(None)  # type: ignore[arg-type]
     assert draft.tokens.tolist() == [9, 7, 8, 9]
     assert draft.candidates is not None
     assert draft.probabilities is not None
@@ -157,7 +157,7 @@ def chi_square(rule: type[TokenRejection], certain: float) -> float:
     judge, counts = rule(SamplingParams(temperature=1.0, seed=1), 3), np.zeros(3)
     runs = SuffixAutomaton([0, 1, 0, 1])
     for place in range(TRIES):
-        draft = CopiedBlock(runs, 1).sample(judge.shaper, mx.random.key(0), [])
+        draft = CopiedBlock(runs, 1).sample(judge.draw([]))
         assert draft.probabilities is not None
         draft = replace(draft, probabilities=draft.probabilities * certain)
         outcome = judge.outcome(draft, logits, [1], place)

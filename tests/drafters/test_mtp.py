@@ -17,7 +17,7 @@ from feature_texts import Text, check_cache, rewind_rows_alone
 from mtp_heads import GOLDEN, random_head
 
 from dflash_mlx import api
-from dflash_mlx.drafters.chain import ChainBlock
+from dflash_mlx.drafters.chain import Chains
 from dflash_mlx.drafters.mtp import tensors
 from dflash_mlx.drafters.mtp.drafter import MTPCache, MTPDrafter
 from dflash_mlx.drafters.mtp.model import BoundHead
@@ -107,27 +107,27 @@ def own_hidden_kept(pair: Pair, patch: pytest.MonkeyPatch) -> None:
     """Rows of accepted drafts come from the head's own hidden states."""
     said: list[mx.array] = []
     run = BoundHead.__call__
-    chain, take = MTPCache.chain, MTPCache.take_waiting
+    chains, take = MTPDrafter.chains, MTPCache.take_waiting
 
     def called(self: BoundHead, *inputs: Any) -> mx.array:
         hidden = run(self, *inputs)
         said.append(hidden[:, -1:])
         return hidden
 
-    def chained(self: MTPCache, anchor: int, count: int, choose: Any) -> Any:
-        found = chain(self, anchor, count, choose)
+    def chained(self: MTPDrafter, caches: Any, anchors: Any, count: int, choose: Any) -> Any:
+        found = chains(self, caches, anchors, count, choose)
         del said[:-count]
         return found
 
-    def taken(self: MTPCache) -> tuple[list[int], mx.array]:
+    def taken(self: MTPCache, features: mx.array) -> tuple[list[int], mx.array]:
         first = self.rows.offset == 0
-        read, before = take(self)
+        read, before = take(self, features)
         own = [] if first else said[: len(read) - 1]
         kept = before.shape[1] - len(own)
         return read, mx.concatenate([before[:, :1], *own, before[:, 1:kept]], axis=1)
 
     patch.setattr(BoundHead, "__call__", called)
-    patch.setattr(MTPCache, "chain", chained)
+    patch.setattr(MTPDrafter, "chains", chained)
     patch.setattr(MTPCache, "take_waiting", taken)
 
 
@@ -196,7 +196,8 @@ def test_the_final_norm_is_a_tap() -> None:
 
 
 def drafts_of(cache: MTPCache, anchor: int) -> list[int]:
-    return np.array(ChainBlock(cache, anchor, 4).greedy().tokens).tolist()
+    (block,) = cache.source.draft([cache], [anchor], 5)
+    return np.array(block.greedy().tokens).tolist()
 
 
 def test_what_is_kept_is_what_the_target_said() -> None:
@@ -244,8 +245,8 @@ def test_logits_of_a_plain_computation(family: str, length: int) -> None:
     source = random_head(target)
     tokens, anchor = tiny.prompt_of(length), 5
     text = Text(source, tiny.BASE["hidden_size"])
-    block = ChainBlock(text.fresh(tokens), anchor, 3)
-    drafts, logits = block._greedy
+    chains = Chains(source, [text.fresh(tokens)], [anchor], 3)
+    drafts, logits = (found[:, 0] for found in chains.greedy)
     hidden = np.array(text.taps(0, tokens))[0]
     wanted = plain_logits(source, hidden, [*tokens, anchor, *np.array(drafts).tolist()], 3)
     assert np.abs(np.array(logits) - wanted).max() < 2e-4

@@ -106,9 +106,9 @@ def test_second_kind() -> None:
     ("changes", "message"),
     [
         ({"speculators_model_type": "eagle3"}, "speculators_model_type: eagle3"),
-        ({"speculators_model_type": "dspark"}, "speculators_model_type: dspark"),
+        ({"speculators_model_type": "peagle"}, "speculators_model_type: peagle"),
         ({"projector_type": "domino"}, "projector_type: domino"),
-        ({"sample_from_anchor": True}, "sample_from_anchor: True"),
+        ({"sample_from_anchor": "all"}, "wrong 'sample_from_anchor: all'"),
         ({"shift_label": True}, "shift_label: True"),
         ({"draft_ffn_type": "moe"}, "draft_ffn_type: moe"),
         ({"transformer_layer_config": None}, "no 'transformer_layer_config'"),

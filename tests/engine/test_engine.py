@@ -112,6 +112,7 @@ def neighbours_state(patch: pytest.MonkeyPatch) -> None:
         (neighbours_offset, "gpt_oss"),
         (neighbours_mask, "llama"),
         (neighbours_state, "qwen3_5"),
+        (neighbours_state, "lfm2"),
         (neighbours_state, "qwen3"),
     ],
 )
@@ -126,7 +127,7 @@ def test_a_neighbour_that_interferes_is_noticed(
 
 def test_a_fork_goes_on_by_itself() -> None:
     """Two copies of a sequence say the same, and neither changes what the other has read."""
-    for family in ("qwen3", "qwen3_5", "gemma4", "gpt_oss"):
+    for family in ("qwen3", "qwen3_5", "lfm2", "gemma4", "gpt_oss"):
         engine = engine_of(family)
         request = request_of(1)
         wanted = alone(engine, request)

@@ -99,6 +99,7 @@ def apart(engine: Engine) -> list[list[tuple[int, ...]]]:
         ("qwen3", "dflash"),
         ("qwen3", "small"),
         ("qwen3_5", "dflash"),
+        ("lfm2", "dflash"),
         ("gpt_oss", "ngram"),
         *((family, "dflash") for family in tiny.QUANTISED),
     ],
@@ -147,7 +148,7 @@ def share(kind: type, name: str) -> Callable[[pytest.MonkeyPatch], None]:
     ("fault", "family", "kind"),
     [
         (share(TargetCache, "layers"), "qwen3", "dflash"),
-        (share(ModelCache, "_cache"), "qwen3", "small"),
+        (share(ModelCache, "cache"), "qwen3", "small"),
         (share(Sequence, "tokens"), "qwen3", "ngram"),
         (share(Sequence, "last_answer"), "qwen3", "small"),
     ],

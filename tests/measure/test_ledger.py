@@ -21,7 +21,7 @@ from ledger.fused import patterns
 from ledger.layout import Layout, reshaped
 from ledger.least import least
 from ledger.passes import TracedPair, sample_tree
-from ledger.published import PAIRS
+from ledger.published import LIQUID, PAIRS, Published
 from ledger.report import HEAD, Line
 from ledger.trace import Graph, trace
 from ledger.traffic import GROUPED, Cost, copies, costs
@@ -104,6 +104,15 @@ def test_as_few_dispatches_as_stock(name: str, rows: int) -> None:
     pair = pair_of(name, kernels=False)
     ours, stock = pair.verify(DEPTH, rows), pair.stock_rows(DEPTH, rows)
     assert dispatches(ours) <= dispatches(stock) + 2 * pair.target.layers
+
+
+@pytest.mark.parametrize("published", LIQUID, ids=lambda pair: pair.name)
+def test_a_short_convolution_costs_what_it_costs_stock(published: Published) -> None:
+    """Its tape is an array that it has anyway: beside mlx-lm's pass only the taps are joined."""
+    pair = TracedPair(published, Kernels())
+    ours, stock = pair.verify(DEPTH, BLOCK), pair.stock_rows(DEPTH, BLOCK)
+    assert dispatches(ours) <= dispatches(stock) + pair.target.tapped
+    assert copies(pair.verify(DEPTH, TREE.rows, TREE, PATH), HELD) == []
 
 
 @pytest.mark.quick_every(5)

@@ -18,7 +18,7 @@ from mlx_lm.models.cache import (
 
 from dflash_mlx.errors import DFlashError, RewindError
 from dflash_mlx.models import gated_delta, recurrent
-from dflash_mlx.models.cache.recurrent import RecurrentCache, Tape
+from dflash_mlx.models.cache.recurrent import RecurrentCache, Tape, Window
 from dflash_mlx.models.cache.sliding import SlidingAdapter, SlidingCache
 from dflash_mlx.models.cache.target_cache import TargetCache, members
 from dflash_mlx.models.target import Target
@@ -28,7 +28,8 @@ STEPS, SOME_STEPS = 1000, 60
 COMPARE_EVERY = 20
 RESTART_AT = 200  # tokens; keeps the fresh prefills short
 Rewind = Callable[[TargetCache, int], None]
-RECURRENT = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
+DELTA = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
+RECURRENT = (*DELTA, "lfm2")
 HELD = (1, 3 * 1024, 1 << 20)  # bytes: no state of a pass is kept, every third or so, every one
 
 
@@ -89,7 +90,7 @@ def test_some_steps(kind: str) -> None:
 
 
 @pytest.mark.parametrize("held", HELD[:2])
-@pytest.mark.parametrize("kind", RECURRENT)
+@pytest.mark.parametrize("kind", DELTA)
 def test_some_steps_run_again(kind: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same where rows are run again, as on a GPU and with large states."""
     monkeypatch.setattr(recurrent, "KEPT_STATES", held)
@@ -119,6 +120,16 @@ def conv_window_off_by_one(patch: pytest.MonkeyPatch) -> None:
         return [honest(self, late)[0], honest(self, count)[1]]
 
     patch.setattr(Tape, "after", after)
+
+
+def inputs_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """A fault: a short convolution's rows are taken one token late."""
+    honest = Window.after
+
+    def after(self: Window, rows: int) -> Any:
+        return honest(self, min(rows + 1, self.inputs.shape[1] - self.held))
+
+    patch.setattr(Window, "after", after)
 
 
 def one_step_too_many(patch: pytest.MonkeyPatch) -> None:
@@ -161,9 +172,12 @@ def stale_snapshot(patch: pytest.MonkeyPatch) -> None:
     [
         (conv_window_off_by_one, "qwen3_5"),
         (conv_window_off_by_one, "qwen3_next"),
+        (inputs_off_by_one, "lfm2"),
+        (inputs_off_by_one, "qwen3_5"),
         (one_step_too_many, "qwen3_5"),
         (one_step_too_many, "qwen3_next"),
         (stale_state, "qwen3_5"),
+        (stale_state, "lfm2"),
         (stale_snapshot, "qwen3_5"),
         (stale_snapshot, "gpt_oss"),
     ],
@@ -322,7 +336,9 @@ def test_a_tape_changes_no_bit(kind: str, held: int, monkeypatch: pytest.MonkeyP
                 assert mx.array_equal(a, b)
 
 
-@pytest.mark.parametrize("kind", ["qwen3_5", "qwen3_next", "gpt_oss", "gemma4", "muse_glimmer"])
+@pytest.mark.parametrize(
+    "kind", ["qwen3_5", "qwen3_next", "lfm2", "gpt_oss", "gemma4", "muse_glimmer"]
+)
 def test_snapshots(kind: str) -> None:
     """Back to each snapshot from far beyond it, newest first and oldest at once; then on again."""
     there_and_back(kind)

@@ -63,13 +63,13 @@ def answers(
     return found
 
 
-def check_modes(family: str, sampling: SamplingParams) -> None:
+def check_modes(family: str, sampling: SamplingParams, **changes: Any) -> None:
     """Every mode against plain decoding that reads each prompt anew.
 
     Greedy plain decoding is mlx-lm's, with mlx-lm's quantised caches. The drafter knows the first
     answer, and ranks wrong tokens above many of its right ones.
     """
-    target = tiny.make_target(family)
+    target = tiny.make_target(family, **changes)
     plain = Engine(target)
     wanted = [answers(plain, [prompt], sampling, mode="baseline")[0] for prompt in (PROMPT, OTHER)]
     if sampling.greedy:
@@ -93,6 +93,13 @@ def costs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_mode_has_the_tokens_of_plain_decoding(family: str, sampling: SamplingParams) -> None:
     """Greedy and seeded, with prompts that make the cache go back."""
     check_modes(family, sampling)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "seeded"])
+def test_beside_short_convolutions(sampling: SamplingParams) -> None:
+    """The same of LFM2, whose heads are as large as its hidden size makes them."""
+    check_modes("lfm2 kv8", sampling, hidden_size=128, block_dim=128)
 
 
 def rewind_to_the_row_after(patch: pytest.MonkeyPatch) -> None:

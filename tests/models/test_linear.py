@@ -27,7 +27,16 @@ from dflash_mlx.models.linear import (
 from dflash_mlx.models.linear import stand_in as stand_in_of
 
 OWN, EXACT = Kernels(references=True), Kernels(exact=True)
-EXPERTS = {"qwen3_moe", "qwen3_5_moe", "qwen3_next", "gemma4", "gpt_oss", "minimax", "glm4_moe"}
+EXPERTS = {
+    "qwen3_moe",
+    "qwen3_5_moe",
+    "qwen3_next",
+    "gemma4",
+    "gpt_oss",
+    "minimax",
+    "glm4_moe",
+    "lfm2_moe",
+}
 LATENT = {"deepseek_v3", "kimi_k25", "glm_moe_dsa"}
 
 

@@ -15,6 +15,7 @@ from mlx.utils import tree_flatten
 import dflash_mlx
 from dflash_mlx import api
 from dflash_mlx.bundled import __file__ as bundled
+from dflash_mlx.drafters.mtp.drafter import MTPDrafter
 from dflash_mlx.engine import engine as engine_module
 from dflash_mlx.engine.engine import LEAST_CONTEXT, Engine
 from dflash_mlx.engine.request import Request
@@ -22,6 +23,7 @@ from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, PromptTooLong
 from dflash_mlx.hub.registry import find
+from dflash_mlx.hub.resolve import MTP
 from dflash_mlx.models import memory
 from dflash_mlx.models.cache import sliding
 from dflash_mlx.models.memory import (
@@ -160,6 +162,30 @@ def test_need_of_folders(folders):
     assert quantised == grown + cache_bytes(config, 100, kv_bits=8)  # the drafter's is not
     (target / "config.json").write_text(json.dumps(CONFIG))
     assert estimate_memory(target, draft, 100).total == 1000 + 2 * grown + 320
+
+
+def test_an_mtp_head_is_one_layer(tmp_path):
+    """Alone in a folder whose config is the whole model's, or in the model that it comes from."""
+    target = tiny.GOLDEN / "mtp_qwen35" / "target"
+    loaded = dflash_mlx.load(target, MTP)
+    assert isinstance(loaded.drafter, MTPDrafter)
+    parameters: Any = tree_flatten(loaded.drafter.model.parameters())
+    stored = sum(value.size for _, value in parameters) * 2
+    config = json.loads((target / "config.json").read_text())
+    inner = {**config.get("text_config", config)}
+    (tmp_path / "config.json").write_text(
+        json.dumps({**inner, "text_config": inner, "model_type": "qwen3_5_mtp"})
+    )
+    tensors = {name: value.astype(mx.bfloat16) for name, value in parameters}
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), tensors)
+    alone = estimate_memory(target, None, 100)
+    split = estimate_memory(target, tmp_path, 100)
+    assert stored < split.draft < stored + 4096  # the header
+    rows = 100 * loaded.drafter.row_bytes(2)
+    assert split.caches - alone.caches == rows
+    whole = estimate_memory(target, target, 100)
+    assert whole.caches == split.caches
+    assert 0 < whole.draft < 0.5 * whole.weights
 
 
 def test_a_rank_has_a_part_of_the_target():
@@ -366,7 +392,7 @@ def test_memory_limits_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_bytes_of_a_sequence_are_those_of_its_caches() -> None:
     """No less than the arrays hold, in families with full and recurrent layers."""
-    for family in ("qwen3", "qwen3_5"):
+    for family in ("qwen3", "qwen3_5", "lfm2"):
         target = tiny.make_target(family)
         drafter = tiny.random_drafter(target)
         engine = Engine(target, drafter)

@@ -47,7 +47,8 @@ def test_taps_are_the_layers_outputs(family: str) -> None:
         logits, taps = target.forward(tokens, cache)
         assert tiny.apart(logits, stock) < 1e-5
         assert taps.shape == (1, 20, target.layers * target.hidden_size)
-        head = target.head(body_of(target).norm(taps[..., -target.hidden_size :]))
+        norm = getattr(body_of(target), FAMILIES[target.config["model_type"]].norm)
+        head = target.head(norm(taps[..., -target.hidden_size :]))
         arguments: Any = target._outer.args
         head = head * getattr(arguments, "output_multiplier", 1.0)
         cap = getattr(arguments, "final_logit_softcapping", None)
@@ -176,7 +177,7 @@ def test_quantised_targets(settings: dict[str, Any] | None, tied: bool, tmp_path
     assert said == answer
 
 
-@pytest.mark.parametrize("family", ["qwen3_5_moe", "gemma4_text", "gpt_oss"])
+@pytest.mark.parametrize("family", ["qwen3_5_moe", "gemma4_text", "gpt_oss", "lfm2_moe"])
 def test_quantised_families(family: str, tmp_path: Path) -> None:
     """With a family's own recipe; a recurrent layer's tape works on quantised projections."""
     sizes: dict[str, Any] = {

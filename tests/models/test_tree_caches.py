@@ -174,7 +174,7 @@ FAULTS = [
     *[(wrong_order, kind) for kind in ("qwen3", "llama_sliding", "qwen3_next", "quantised")],
     *[(first_rows, kind) for kind in ("kimi_k25", "gemma4", "qwen3_5")],
     *[(state_of_the_row_before, kind) for kind in ("qwen3_5", "qwen3_next")],
-    *[(convolution_of_the_rows_before, kind) for kind in ("qwen3_5_moe", "qwen3_next")],
+    *[(convolution_of_the_rows_before, kind) for kind in ("qwen3_5_moe", "qwen3_next", "lfm2")],
     *[(window_of_rows, kind) for kind in ("gpt_oss", "gemma4_text", "muse_glimmer")],
 ]
 

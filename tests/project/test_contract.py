@@ -159,6 +159,32 @@ def test_recurrent_layers_are_what_the_tape_expects() -> None:
             assert state.dtype == mx.float32
 
 
+def test_short_convolutions_are_what_the_tape_expects() -> None:
+    """short_conv: the parts of a ShortConv module, which layers have it, their caches.
+
+    Its input projection gives two gates and x, in this order; the cache holds the gated inputs.
+    """
+    for family in ("lfm2", "lfm2_moe"):
+        target = tiny.make_target(family)
+        layers: Any = target._body.layers
+        assert [layer.is_attention_layer for layer in layers] == [False, True, False]
+        caches = make_prompt_cache(target.model)
+        assert [type(cache) for cache in caches] == [ArraysCache, KVCache, ArraysCache]
+        assert caches[0].cache == [None]
+        net: Any = layers[0].conv.net
+        assert net.L_cache == 3
+        assert net.conv.weight.shape == (32, 3, 1)
+        x = mx.random.normal((1, 5, 32), key=mx.random.key(1))
+        out = net(x, None, caches[0])
+        before, after, inner = mx.split(net.in_proj(x), 3, axis=-1)
+        assert mx.array_equal(caches[0][0], (before * inner)[:, -2:])
+        padded = mx.pad(before * inner, [(0, 0), (2, 0), (0, 0)])
+        assert mx.array_equal(out, net.out_proj(after * net.conv(padded)))
+        rope: Any = layers[1].self_attn.rope
+        assert not rope.traditional  # halves; the drafters of these targets interleave
+        assert "lm_head" not in target.model
+
+
 def test_arrays_cache_counts_through_advance() -> None:
     """recurrent.RecurrentCache: `advance` is called once a pass, with the number of tokens."""
     calls: list[int] = []
@@ -175,6 +201,9 @@ def test_arrays_cache_counts_through_advance() -> None:
     target.model(mx.array([[1]]), cache=caches)
     assert calls == [3, 3, 1, 1]
     assert ArraysCache(2).empty()
+    target = tiny.make_target("lfm2")
+    target.model(mx.array([[1, 2, 3]]), cache=[Counted(1), KVCache(), Counted(1)])
+    assert calls[4:] == [3, 3]
 
 
 def test_gated_delta_update() -> None:

@@ -83,7 +83,7 @@ def used_and_built(published: Published) -> tuple[set[Any], set[Any]]:
             for params in (SamplingParams(), SamplingParams(temperature=1.0, seed=0)):
                 for rows in (2, 16):
                     rule = make_rule(name, params, vocab, kernels)
-                    draft = rule.draft(Independent(mx.zeros((rows - 1, vocab))), [])
+                    draft = rule.draft(Independent(mx.zeros((rows - 1, vocab))), rule.draw([]))
                     logits = mx.zeros((rows, vocab), mx.bfloat16)
                     yield rule.outcome(draft, logits, [], 0)
         forced = Draft(mx.zeros((3,), mx.int32))  # by a grammar

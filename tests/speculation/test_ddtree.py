@@ -64,7 +64,9 @@ def drafted(sequence: TokenSequence, rule: Match, anchor: int, width: int) -> Dr
     """The block after an anchor."""
     assert sequence.draft_cache is not None
     block = sequence.draft_cache.block(anchor, width)
-    return DraftProposal(block, rule.draft(block, [*sequence.tokens, anchor]), frozenset())
+    return DraftProposal(
+        block, rule.draft(block, rule.draw([*sequence.tokens, anchor])), frozenset()
+    )
 
 
 @pytest.mark.quick_every(2)
@@ -128,12 +130,12 @@ def check(family: str, kind: str, prompt: list[int], budget: int, **options: Any
 def test_families(family: str) -> None:
     """Whatever the drafter says, on every family, before and after its windows are full."""
     number = lossless.NUMBERS[family]
-    for turn, kind in enumerate(("random", "random2", "right", "wrong", "hinted")):
+    for turn, kind in enumerate(("random", "random2", "right", "wrong", "hinted", "dspark")):
         budget = (5, 16, 33)[(number + turn) % 3]
         committed = check(family, kind, (SHORT, LONG)[(number + turn) % 2], budget)
         assert max(committed) > {"right": 4, "hinted": 1}.get(kind, 0)
     if tiny.ALL:
-        for kind in ("random", "random2", "right", "wrong", "hinted"):
+        for kind in ("random", "random2", "right", "wrong", "hinted", "dspark"):
             for prompt in (SHORT, LONG):
                 for budget in (1, 2, 7, 16, 64):
                     for block_size in (2, 5, 16, 2 * tiny.WINDOW + 3):
@@ -171,7 +173,7 @@ def test_plans_in_turn(family: str) -> None:
             tree = Plan(dice.randint(2, 30), True)
             return [Plan(dice.randint(1, 8)) if dice.random() < 0.5 else tree]
 
-    for kind in ("random2", "right", "hinted"):
+    for kind in ("random2", "right", "hinted", "dspark"):
         wanted = lossless.stock(family, tuple(LONG), 40)
         drafter = drafter_of(kind, family, LONG, wanted)
         blocks = tiny.speculate(

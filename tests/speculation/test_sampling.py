@@ -39,9 +39,9 @@ from sampling_law import (
 )
 
 from dflash_mlx import api
-from dflash_mlx.drafters.chain import ChainBlock
+from dflash_mlx.drafters.chain import ChainBlock, Chains, ChainSource, Choose
+from dflash_mlx.drafters.dflash.markov import Walks
 from dflash_mlx.drafters.eagle3.config import parse
-from dflash_mlx.drafters.eagle3.drafter import EagleBlock
 from dflash_mlx.drafters.eagle3.model import EagleModel
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
@@ -61,61 +61,89 @@ from dflash_mlx.speculation.acceptance import (
     make_rule,
 )
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
-from dflash_mlx.speculation.sampling import KEYS, Keys, Shaper
+from dflash_mlx.speculation.sampling import KEYS, Draw, Keys, Shaper
 from dflash_mlx.types import Block, Plan
 
 FEWER = 20_000
 
 
-class TableChain:
+class TableChain(ChainSource):
     """Stands in for what drafts token by token: logits of a position for every way to it.
 
-    `near` are logits as the target's, whose last axis is cut to `ids` if there are any. With `deaf`
-    (a fault) what it says of a row is as if token 0 had been drafted everywhere.
+    `near` are logits as the target's. An EAGLE-3 head's last axis is cut to the tokens that it has.
+    With `deaf` (a fault) what it says of a row is as if token 0 had been drafted everywhere.
     """
 
-    def __init__(self, near: list[mx.array], ids: mx.array | None = None, *, deaf: bool = False):
-        self.rows = near if ids is None else [row[..., ids] for row in near]
+    def __init__(self, near: list[mx.array], head: EagleModel | None = None, *, deaf: bool = False):
+        self.rows = near if head is None else [row[..., FOUR_OF_FIVE] for row in near]
+        self.head = head
         self.deaf = deaf
 
-    def chain(
-        self, anchor: int, count: int, choose: Callable[[mx.array], mx.array]
+    def ids(self, tokens: mx.array) -> mx.array:
+        return tokens if self.head is None else self.head.ids(tokens)
+
+    def spread(self, logits: mx.array) -> mx.array:
+        return logits if self.head is None else self.head.spread(logits)
+
+    def chains(
+        self, caches: Any, anchors: Any, count: int, choose: Choose
     ) -> tuple[mx.array, mx.array]:
-        """As `ModelCache.chain`."""
         tokens, said = list[Any](), list[mx.array]()
         for place, row in enumerate(self.rows[:count]):
             tokens.append(choose(row[tuple(tokens)][None] if place else row[None])[0])
             heard = [0] * place if self.deaf else tokens[:-1]
             said.append(row[tuple(heard)][None] if place else row[None])
-        return mx.stack(tokens), mx.concatenate(said)
+        return mx.stack(tokens)[:, None], mx.stack(said)
 
 
-class TableHead(EagleBlock):
-    """The block of an EAGLE-3 head that lacks token 2 of five; its chain is a table's."""
+class TableBlock:
+    """A block that is drafted anew each time, since a draw is another each time."""
 
-    ids = mx.array([0, 1, 3, 4])
+    def __init__(self, source: ChainSource, positions: int):
+        self.source, self.positions = source, positions
 
-    def __init__(self, table: TableChain):
-        config = parse(settings(vocab_size=5, draft_vocab_size=4))
-        self._model = EagleModel(config, 3, tiny.BASE["hidden_size"], frozenset({"lm_head"}))
-        self._model.d2t = self.ids - mx.arange(4)
-        self._table, self._positions = table, len(table.rows)
+    def _drafted(self, draw: Draw | None) -> DraftBlock:
+        return ChainBlock(Chains(self.source, [None], [0], self.positions, [draw]), 0)
 
-    def _chain(self, choose: Callable[[mx.array], mx.array]) -> tuple[mx.array, mx.array]:
-        return self._table.chain(0, self._positions, choose)
+    def greedy(self, kernels: Any = None) -> Draft:
+        return self._drafted(None).greedy()
+
+    def sample(self, draw: Draw) -> Draft:
+        return self._drafted(draw).sample(draw)
+
+
+FOUR_OF_FIVE = mx.array([0, 1, 3, 4])
+
+
+def head_without_a_token() -> EagleModel:
+    """An EAGLE-3 head that lacks token 2 of five."""
+    config = parse(settings(vocab_size=5, draft_vocab_size=4))
+    model = EagleModel(config, 3, tiny.BASE["hidden_size"], frozenset({"lm_head"}))
+    model.d2t = FOUR_OF_FIVE - mx.arange(4)
+    return model
+
+
+def markov_walks(near: list[mx.array]) -> Walks:
+    """The blocks of a DSpark drafter: its Markov head adds to the logits what it remembers."""
+    target = tiny.make_target("qwen3", vocab_size=5)
+    nested = {"mask_token_id": 4, "target_layer_ids": [0, 2]}
+    settings = tiny.dspark_settings(target, "rnn", dflash_config=nested)
+    model = tiny.random_drafter(target, **settings).model
+    logits = mx.stack([row.reshape(-1, 5).mean(axis=0) for row in near])
+    hidden = mx.random.normal((1, len(near), target.hidden_size), key=mx.random.key(9))
+    return Walks(model, logits[None], hidden, lambda rows: rows)
 
 
 @cache
 def chain_tables(drafter: str, *, deaf: bool = False) -> Tables:
-    """The same target with a small model or an EAGLE-3 head, whose logits are near its."""
+    """The same target with what drafts token by token, and whose logits are near its."""
     rows = random_tables().rows
     keys = mx.random.split(mx.random.key(8), len(rows))
     drafted = zip(rows[:-1], keys[:-1], strict=True)
     near = [0.7 * row + mx.random.normal(row.shape, key=key) for row, key in drafted]
-    if drafter == "model":
-        block: Any = ChainBlock(TableChain(near, deaf=deaf), 0, len(near))  # type: ignore[arg-type]
-    else:
-        block = TableHead(TableChain(near, TableHead.ids, deaf=deaf))
+    head = head_without_a_token() if drafter == "eagle3" else None
+    source = markov_walks(near) if drafter == "dspark" else TableChain(near, head, deaf=deaf)
+    block: Any = TableBlock(source, len(near))
     return Tables(block, rows, [3, 1, 1, 4])
 
 
@@ -129,10 +157,10 @@ def test_block_law(rule: str, setting: str, drafter: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
-@pytest.mark.parametrize("drafter", ["model", "eagle3"])
+@pytest.mark.parametrize("drafter", ["model", "eagle3", "dspark"])
 @pytest.mark.parametrize("setting", ["plain", "everything"])
 def test_law_of_drafts_drawn_one_by_one(rule: str, setting: str, drafter: str) -> None:
-    """Drafts of a small model or an MTP head, and of an EAGLE-3 head: rejection keeps the law."""
+    """Of a small model or an MTP head, of EAGLE-3 and of DSpark: rejection keeps the law."""
     assert block_surprise(RULES[rule], SETTINGS[setting], chain_tables(drafter), FEWER) < LIMIT
 
 
@@ -236,7 +264,7 @@ def test_what_was_drawn_does_not_decide_what_is_verified(rule: str) -> None:
     block, asked = Independent(logits), []
     chosen = make_rule(rule, replace(PLAIN, seed=3), 4)
     for _ in range(20):
-        draft = chosen.draft(block, [1])
+        draft = chosen.draft(block, chosen.draw([1]))
         seen.add(tuple(np.array(draft.tokens).tolist()))
         offer = DraftProposal(block, draft, ends, confidence=block.confidence())
         offer.begin()
@@ -291,9 +319,9 @@ class Colder:
     def __init__(self, block: DraftBlock):
         self.block = block
 
-    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+    def sample(self, draw: Draw) -> Draft:
         """Its drafts."""
-        draft = self.block.sample(shaper, key, history)
+        draft = self.block.sample(draw)
         assert draft.probabilities is not None
         logits = SETTINGS["hot"].temperature * mx.log(draft.probabilities)
         return replace(draft, probabilities=mx.softmax(logits, axis=-1))
@@ -321,7 +349,7 @@ def test_walks_are_drawn_one_position_after_another(params: SamplingParams) -> N
     block: Any = tables.block
 
     def run(key: mx.array) -> tuple[mx.array, mx.array]:
-        draft = block.sample(Shaper(params, tables.vocab), key, tables.history)
+        draft = block.sample(Draw(Shaper(params, tables.vocab), key, tables.history))
         assert draft.probabilities is not None
         assert draft.candidates is not None
         nothing = mx.zeros((tables.width - 1, tables.vocab))
@@ -577,7 +605,7 @@ def seeded_answers(
 
 
 @pytest.mark.quick_every(2)
-@pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5"])
+@pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5", "lfm2"])
 @pytest.mark.parametrize("setting", STOCK_SETTINGS)
 def test_a_seeded_answer_is_stocks(setting: str, family: str) -> None:
     """Token n is drawn with the n-th key of the seed in every mode, whatever the rounds were."""
@@ -589,7 +617,7 @@ def test_a_seeded_answer_is_stocks(setting: str, family: str) -> None:
         assert len({*wanted}) > 6
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "lfm2_moe"])
 def test_seeded_answers_in_shared_rounds_are_stocks(family: str) -> None:
     """Sequences of all modes in one engine at once, each with its own seed and settings."""
     target = seeded_target(family)

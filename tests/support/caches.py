@@ -50,10 +50,9 @@ def read(target: Target, cache: TargetCache, tokens: list[int]) -> mx.array:
 def rows(layer: Any) -> tuple[mx.array, ...]:
     """A layer's keys and values that attention can still read, oldest first, or its state."""
     if isinstance(layer, RecurrentCache):
-        conv, state = layer.cache
-        assert conv is not None
-        assert state is not None
-        return conv, state
+        held = tuple(part for part in layer.cache if part is not None)
+        assert len(held) == len(layer.cache)
+        return held
     if isinstance(layer, SlidingCache):
         keep = min(layer.offset, layer.max_size - 1)
         keys, values = layer._temporal_order(layer.keys), layer._temporal_order(layer.values)

@@ -8,7 +8,7 @@ import mlx.core as mx
 import tiny
 
 from dflash_mlx.drafters.base import Drafter
-from dflash_mlx.drafters.feature_cache import FeatureCache
+from dflash_mlx.drafters.feature_head import FeatureCache
 
 
 class Text:

@@ -8,6 +8,7 @@ import numpy as np
 import tiny
 
 from dflash_mlx import api
+from dflash_mlx.drafters.dflash.config import MARKOV_HEADS
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
@@ -38,6 +39,9 @@ def drafter_of(kind: str, family: str, prompt: list[int], length: int = LENGTH) 
         return tiny.random_drafter(target)
     if kind == "random2":
         return tiny.random_drafter(target, **tiny.dflash2_settings(target))
+    if kind == "dspark":
+        head = MARKOV_HEADS[NUMBERS[family] % 3]
+        return tiny.random_drafter(target, **tiny.dspark_settings(target, head))
     text = prompt + stock(family, tuple(prompt), length)
     return tiny.scripted_drafter(text, wrong=kind == "wrong")
 

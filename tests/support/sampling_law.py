@@ -152,7 +152,7 @@ def outputs(
     def run(key: mx.array) -> mx.array:
         judge = rule(params, tables.vocab)
         judge.keys = OneKey(key)  # type: ignore[assignment]
-        draft = judge.draft(tables.block, tables.history)
+        draft = judge.draft(tables.block, judge.draw(tables.history))
         tokens = [draft.tokens[j] for j in range(tables.width - 1)]
         rows = [row[tuple(tokens[:j])] if j else row for j, row in enumerate(tables.rows)]
         return judge.outcome(draft, mx.stack(rows), tables.history, 0)

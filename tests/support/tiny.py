@@ -114,6 +114,12 @@ LATENT = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 8,
 }
+# Of three layers the second has full attention.
+CONV = {
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "norm_eps": 1e-6,
+}
 # Sixteen heads: with fewer, the indexer has many ties.
 INDEXED = {
     **LATENT,
@@ -170,6 +176,24 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
         "tie_word_embeddings": False,
     },
+    "lfm2": {
+        "model_type": "lfm2",
+        **CONV,
+        "full_attn_idxs": [1],
+        "block_dim": 32,
+        "block_ff_dim": 48,
+        "block_multiple_of": 8,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": True,
+    },
+    "lfm2_moe": {
+        "model_type": "lfm2_moe",
+        **CONV,
+        "layer_types": ["conv", "full_attention", "conv"],
+        **MOE,
+        "use_expert_bias": True,
+        "num_dense_layers": 1,
+    },
     "minimax": {
         "model_type": "minimax",
         "num_local_experts": 4,
@@ -205,6 +229,8 @@ SEEDS = {
     "gemma4_text": 3,
     "gemma4_unified": 3,
     "gpt_oss": 2,
+    "lfm2": 3,
+    "lfm2_moe": 2,
     "minimax": 5,
     "glm4_moe": 3,
     "glm_moe_dsa": 5,
@@ -414,6 +440,19 @@ def dflash2_settings(target: Target, **changes: Any) -> dict[str, Any]:
     }
 
 
+def dspark_settings(target: Target, head: str = "vanilla", **changes: Any) -> dict[str, Any]:
+    """The config.json of a DSpark drafter for this target, with this kind of Markov head."""
+    return {
+        **draft_settings(target),
+        "architectures": ["DSparkDraftModel"],
+        "markov_rank": 4,
+        "markov_head_type": head,
+        "enable_confidence_head": True,
+        "confidence_head_with_markov": True,
+        **changes,
+    }
+
+
 def random_drafter(target: Target, seed: int = 2, **changes: Any) -> DFlashDrafter:
     """An untrained drafter, bound to the target."""
     config = parse(draft_settings(target, **changes))
@@ -509,8 +548,9 @@ def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> DF
         taps=(),
         row_bytes=lambda item: 32 * item,
         make_cache=make_cache,
+        follow=lambda cache, target: None,
         preview=lambda cache, anchor, width: None,
-        draft=lambda caches, anchors, width: [
+        draft=lambda caches, anchors, width, draws=(): [
             cache.block(anchor, width) for cache, anchor in zip(caches, anchors, strict=True)
         ],
     )

@@ -1,8 +1,8 @@
-"""Parsing and validation of a DFlash drafter's `config.json`.
+"""Parsing and validation of the `config.json` of a DFlash, DFlash 2 or DSpark drafter.
 
 The keys and defaults are those of Z Lab's checkpoints, at the top level or in `dflash_config`;
-`speculators` and Meta's configs are converted first. A key that selects an unsupported computation
-raises an error that names it.
+other layouts are converted first. A key that selects an unsupported computation raises an error
+that names it.
 """
 
 from collections.abc import Set
@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.formats import ARCHITECTURES, in_speculators, is_assistant, is_dflash2
+from dflash_mlx.files.formats import (
+    ARCHITECTURES,
+    GEMMA4_DSPARK,
+    QWEN3_DSPARK,
+    in_speculators,
+    is_assistant,
+    is_dflash2,
+    is_dspark,
+)
 
 # Meta's own DFlash drafter of Muse Glimmer, in the layout of Z Lab's.
 
@@ -32,7 +40,11 @@ def from_assistant(raw: dict[str, Any]) -> dict[str, Any]:
 
 # Conversion of drafter configs in vLLM's `speculators` format to Z Lab's layout.
 
-SPECULATORS_ARCHITECTURES = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}
+SPECULATORS_ARCHITECTURES = {
+    "dflash": "DFlashDraftModel",
+    "dflash2": "DFlash2DraftModel",
+    "dspark": "DSparkDraftModel",
+}
 # Top-level keys with the same meaning in both layouts.
 SHARED_KEYS = (
     "block_size",
@@ -46,7 +58,17 @@ SHARED_KEYS = (
     "conv_group_size",
     "selector_rank",
     "selector_top_k",
+    "markov_rank",
+    "markov_head_type",
+    "enable_confidence_head",
+    "confidence_head_with_markov",
 )
+SPECULATORS_DSPARK = {
+    "block_size": 8,
+    "markov_rank": 256,
+    "enable_confidence_head": True,
+    "confidence_head_with_markov": True,
+}
 
 
 def from_speculators(raw: dict[str, Any]) -> dict[str, Any]:
@@ -65,7 +87,8 @@ def from_speculators(raw: dict[str, Any]) -> dict[str, Any]:
     non_causal = raw.get("sliding_window_non_causal", kind == "dflash2")
     return {
         **layer,
-        **{key: raw[key] for key in SHARED_KEYS if key in raw},
+        **(SPECULATORS_DSPARK if kind == "dspark" else {}),
+        **{key: raw[key] for key in SHARED_KEYS if raw.get(key) is not None},
         "architectures": [SPECULATORS_ARCHITECTURES[kind]],
         # Index 0 is the embedding's output; in Z Lab's layout it is the first layer.
         "target_layer_ids": [number - 1 for number in ids],
@@ -76,33 +99,77 @@ def from_speculators(raw: dict[str, Any]) -> dict[str, Any]:
 
 def refused(message: str) -> DFlashError:
     """The error for a config that is not a DFlash drafter's."""
-    return DFlashError(message, hint="use a DFlash or DFlash 2 drafter")
+    return DFlashError(message, hint="use a DFlash, DFlash 2 or DSpark drafter")
+
+
+# Conversion of DeepSpec's drafters with the layers of Gemma 4.
+
+
+def from_gemma4(raw: dict[str, Any]) -> dict[str, Any]:
+    """Convert a config to Z Lab's layout: its layers are like Gemma's with full attention.
+
+    Raises DFlashError for what Gemma 4 has and these drafters do not.
+    """
+    shared = raw.get("num_kv_shared_layers") or 0
+    unsupported = {
+        "enable_moe_block": raw.get("enable_moe_block"),
+        "hidden_size_per_layer_input": raw.get("hidden_size_per_layer_input"),
+        "num_kv_shared_layers": raw.get("use_double_wide_mlp")
+        and 0 < shared < raw.get("num_hidden_layers", 0),
+    }
+    for key, has_it in unsupported.items():
+        if has_it:
+            raise refused(f"the drafter's '{key}: {raw[key]}' is not supported.")
+    rope: Any = raw.get("rope_parameters")
+    rope = rope.get("full_attention") if isinstance(rope, dict) else None
+    heads = "num_global_key_value_heads" if raw.get("attention_k_eq_v") else "num_key_value_heads"
+    needed = {
+        "rope_parameters": isinstance(rope, dict),
+        "global_head_dim": raw.get("global_head_dim"),
+    }
+    for key, value in (needed | {heads: raw.get(heads)}).items():
+        if not value:
+            raise refused(f"the drafter's config has a wrong '{key}: {raw.get(key)}'.")
+    return {
+        **raw,
+        "head_dim": raw["global_head_dim"],
+        "num_key_value_heads": raw[heads],
+        "hidden_act": raw.get("hidden_activation", GELU),
+        "rope_parameters": None,
+        "rope_theta": rope.get("rope_theta"),
+        "rope_scaling": rope,
+    }
 
 
 # Keys of dflash_config that do not change the computation.
-INFORMATIONAL = {"mask_token", "num_target_layers", "use_aux_hidden_state", "projector_type"}
+INFORMATIONAL = set(
+    "mask_token num_target_layers use_aux_hidden_state projector_type num_anchors "
+    "confidence_head_alpha".split()
+)
 KNOWN = INFORMATIONAL | set(
     "mask_token_id target_layer_ids block_size input_embedding_scale output_multiplier "
-    "final_logit_softcapping causal is_causal use_swa swa_window_size".split()
+    "final_logit_softcapping causal is_causal causal_head use_swa swa_window_size "
+    "sample_from_anchor rope_is_neox_style target_hidden_size markov_rank markov_head_type "
+    "enable_confidence_head confidence_head_with_markov".split()
 )
 # Keys of dflash_config for DFlash 2 only, with the values of the published checkpoints as defaults.
 DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
 # Keys, at either level, that may select an unsupported computation, with their supported values.
 REFUSED: dict[str, tuple[object, ...]] = {
-    "sample_from_anchor": (None, False),
     "attention_sink_bias": (None, False),
     "attention_value_scale": (None, 1.0),
     "use_gemma_norm": (None, False),
     "partial_rotary_factor": (None, 1.0),
-    "rope_is_neox_style": (None, True),
     "attention_mode": (None, "gqa", "mha"),
-    "projector_type": (None, "dflash", "dflash2"),
+    "projector_type": (None, "dflash", "dflash2", "dspark"),
     "shift_label": (None, False),
     "draft_ffn_type": (None, "dense"),
 }
 # Architectures whose layout is not published: neither code nor a config.json to build them by.
 UNPUBLISHED = ("MiniMaxDFlash2DraftModel",)
-HINT = "use a DFlash or DFlash 2 drafter; `dflash models list` shows the known pairs"
+HINT = "use a DFlash, DFlash 2 or DSpark drafter; `dflash models list` shows the known pairs"
+MARKOV_HEADS = ("vanilla", "gated", "rnn")
+SILU, GELU = "silu", "gelu_pytorch_tanh"  # activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +183,34 @@ class DFlash2:
 
 
 @dataclass(frozen=True, slots=True)
+class DSpark:
+    """The additional heads of a DSpark drafter (arXiv 2607.05147).
+
+    markov_rank: 0 without a Markov head. markov_head: one of MARKOV_HEADS. reads_markov: whether
+    the confidence head, if there is one, reads the Markov head's embedding of the token before.
+    """
+
+    markov_rank: int
+    markov_head: str
+    has_confidence: bool
+    reads_markov: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gemma4:
+    """Layers like Gemma 4's. shared_values: values are keys that are normed in another way."""
+
+    shared_values: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DraftConfig:
     """All settings of the drafter's forward pass (DFlash paper, section 3).
 
-    `target_layer_ids` are 0-based target layers whose outputs the drafter reads; `sliding` says for
-    each draft layer whether it has a sliding `window` (in tokens).
+    `block_size` counts the anchor and the drafts. `target_layer_ids` are 0-based target layers
+    whose outputs the drafter reads; `sliding` says for each draft layer whether it has a sliding
+    `window` (in tokens). `from_anchor`: the anchor's position drafts, too, so that a block has one
+    position less.
     """
 
     hidden_size: int
@@ -147,6 +237,16 @@ class DraftConfig:
     final_logit_softcapping: float | None
     dflash2: DFlash2 | None = None
     draft_vocab_size: int | None = None  # None: the target's vocabulary and head
+    dspark: DSpark | None = None
+    from_anchor: bool = False
+    gemma4: Gemma4 | None = None
+    interleaved_rope: bool = False
+    hidden_act: str = SILU
+
+    @property
+    def own_embedding_scale(self) -> float:
+        """The factor of the drafter's own embedding; its target's has one of its own."""
+        return 1.0 if self.gemma4 is None else self.hidden_size**0.5
 
     @property
     def drafted(self) -> int:
@@ -174,6 +274,11 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         raw = from_speculators(raw)
     if is_assistant(raw):
         raw = from_assistant(raw)
+    architectures = raw.get("architectures") or []
+    gemma4 = None
+    if GEMMA4_DSPARK in architectures:
+        gemma4 = Gemma4(bool(raw.get("attention_k_eq_v")))
+        raw = from_gemma4(raw)
     nested = raw.get("dflash_config") or {}
     if not isinstance(nested, dict):
         raise invalid_value("dflash_config", nested)
@@ -195,14 +300,31 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
             raise invalid_value(key, value)
         return value
 
+    def yes(key: str, default: bool) -> bool:
+        value = look(key, default)
+        if not isinstance(value, bool):
+            raise invalid_value(key, value)
+        return value
+
     dflash2 = is_dflash2(raw)
     refuse_unknown(raw, nested, KNOWN | DFLASH2.keys() if dflash2 else KNOWN)
     extra = DFlash2(*(whole(key, usual) for key, usual in DFLASH2.items())) if dflash2 else None
     layers = whole("num_hidden_layers")
     heads = whole("num_attention_heads")
     sliding, window = sliding_layers(look, layers)
-    values = (raw.get("is_causal"), nested.get("is_causal"), nested.get("causal"))
-    causal = next((value for value in values if value is not None), False if dflash2 else None)
+    values = (raw.get("is_causal"), *map(nested.get, ("is_causal", "causal", "causal_head")))
+    never = bool(dflash2 or {QWEN3_DSPARK, GEMMA4_DSPARK} & set(architectures))
+    causal = next((value for value in values if value is not None), False if never else None)
+    dspark = None
+    if is_dspark(raw):
+        dspark = DSpark(
+            whole("markov_rank", 0, least=0),
+            str(look("markov_head_type", MARKOV_HEADS[0])).lower(),
+            yes("enable_confidence_head", False),
+            yes("confidence_head_with_markov", False),
+        )
+    from_anchor = yes("sample_from_anchor", dspark is not None)
+    check_dspark(dspark, from_anchor=from_anchor, dflash2=dflash2)
     theta, scaling = rotary(raw)
     target_layers = look("num_target_layers")
     ids = look("target_layer_ids")
@@ -214,6 +336,8 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     draft_vocab = whole("draft_vocab_size", vocab)
     if draft_vocab > vocab or (extra and draft_vocab < vocab):
         raise invalid_value("draft_vocab_size", draft_vocab)
+    if whole("target_hidden_size", whole("hidden_size")) != whole("hidden_size"):
+        raise invalid_value("target_hidden_size", look("target_hidden_size"))
     if extra and whole("hidden_size") % extra.conv_group_size:
         raise invalid_value("conv_group_size", extra.conv_group_size)
     if extra and vocab < extra.selector_top_k:
@@ -227,7 +351,7 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         head_dim=whole("head_dim", whole("hidden_size") // heads),
         vocab_size=vocab,
         rms_norm_eps=look("rms_norm_eps", 1e-6),
-        block_size=whole("block_size", 16, least=2),
+        block_size=whole("block_size", 16, least=1 if from_anchor else 2) + from_anchor,
         mask_token_id=whole("mask_token_id", least=0),
         target_layer_ids=tuple(ids),
         num_target_layers=target_layers,
@@ -243,7 +367,31 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         final_logit_softcapping=look("final_logit_softcapping") or None,  # 0 also means none
         dflash2=extra,
         draft_vocab_size=draft_vocab if draft_vocab < vocab else None,
+        dspark=dspark,
+        from_anchor=from_anchor,
+        gemma4=gemma4,
+        interleaved_rope=not yes("rope_is_neox_style", True),
+        hidden_act=raw.get("hidden_act", SILU),
     )
+
+
+def check_dspark(dspark: DSpark | None, *, from_anchor: bool, dflash2: bool) -> None:
+    """Raise DFlashError for heads that no published code has."""
+    if dspark is None:
+        return
+    kind = dspark.markov_head
+    if kind not in MARKOV_HEADS:
+        raise DFlashError(f"the drafter's 'markov_head_type: {kind}' is not supported.", hint=HINT)
+    if dflash2:
+        raise DFlashError("a drafter of DFlash 2 with a Markov head is not supported.", hint=HINT)
+    if kind == "rnn" and dspark.markov_rank and not from_anchor:
+        raise DFlashError(
+            "the drafter's 'markov_head_type: rnn' is not supported with 'sample_from_anchor: "
+            "False'.",
+            hint=HINT,
+        )
+    if dspark.has_confidence and dspark.reads_markov and not dspark.markov_rank:
+        raise invalid_value("confidence_head_with_markov", dspark.reads_markov)
 
 
 def rotary(raw: dict[str, Any]) -> tuple[float, dict[str, Any] | None]:
@@ -280,7 +428,7 @@ def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str])
     for key in nested:
         if key not in known and key not in REFUSED:
             raise DFlashError(f"the drafter's dflash_config has an unknown '{key}'.", hint=HINT)
-    if raw.get("hidden_act", "silu") != "silu":
+    if raw.get("hidden_act", SILU) not in (SILU, GELU):
         raise DFlashError(f"the activation '{raw['hidden_act']}' is not supported.", hint=HINT)
 
 

@@ -18,8 +18,10 @@ from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows
 from dflash_mlx.models.precision import cast as cast_rows
 from dflash_mlx.models.precision import float_type
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
+from dflash_mlx.speculation.sampling import Draw
 
 from .config import DraftConfig
+from .markov import MarkovBlock, MarkovChains, Walks
 from .model import (
     CachedRows,
     DraftModel,
@@ -65,6 +67,8 @@ class DFlashDrafter(Drafter):
         """Token ids [..., T] -> block embeddings [..., T, H] in the drafter's dtype."""
         own = self.model.get("embed_tokens")
         x = self._enter(self._embed(ids) if own is None else own(ids))
+        if own is not None and (factor := self.config.own_embedding_scale) != 1.0:
+            x = x * factor
         if (row := self.model.get("mask_embedding")) is not None:
             x = mx.where((ids == self.config.mask_token_id)[..., None], row.astype(x.dtype), x)
         scale = self.config.input_embedding_scale
@@ -72,7 +76,10 @@ class DFlashDrafter(Drafter):
 
     def head(self, hidden: mx.array) -> mx.array:
         """Hidden states [..., H] -> logits [..., V]; -inf outside the drafter's vocabulary."""
-        logits = self.own_logits(hidden)
+        return self._spread(self.own_logits(hidden))
+
+    def _spread(self, logits: mx.array) -> mx.array:
+        """Logits of the drafter's own vocabulary [..., Vd] -> [..., V], -inf for others."""
         if (distances := self.model.get("d2t")) is None:
             return logits
         return spread(logits, target_ids(distances), self.config.vocab_size)
@@ -91,13 +98,22 @@ class DFlashDrafter(Drafter):
         return logits if cap is None else cap * mx.tanh(logits / cap)
 
     def draft(
-        self, caches: Sequence["DraftCache"], anchors: Sequence[int], width: int
+        self,
+        caches: Sequence["DraftCache"],
+        anchors: Sequence[int],
+        width: int,
+        draws: Sequence[Draw | None] = (),
     ) -> list[DraftBlock]:
-        """One pass over [anchor, mask, ...] of `width` rows for each sequence (paper, section 3.2).
+        """One pass over [anchor, mask, ...] for each sequence (paper, section 3.2).
 
-        A block has the width - 1 positions after the anchor. Evaluates nothing.
+        A block has width - 1 positions. Evaluates nothing.
         """
         hidden = self._hidden(caches, anchors, width)
+        if self.config.dspark is not None:
+            logits = self.own_logits(self._leave(hidden))
+            walks = Walks(self.model, logits, hidden, self._spread)
+            chains = MarkovChains(walks, caches, anchors, width - 1, draws)
+            return [MarkovBlock(chains, number) for number in range(len(caches))]
         logits = self._logits(hidden)
         select = self.model.selector
         if select is None:
@@ -106,8 +122,12 @@ class DFlashDrafter(Drafter):
 
     def _logits(self, hidden: mx.array) -> mx.array:
         """`head` of hidden states, in the dtype that the head computes in."""
+        return self.head(self._leave(hidden))
+
+    def _leave(self, hidden: mx.array) -> mx.array:
+        """Hidden states in the dtype that the head computes in."""
         shared = self.model.get("lm_head") is None
-        return self.head(cast_rows(hidden, self._head_type) if shared else hidden)
+        return cast_rows(hidden, self._head_type) if shared else hidden
 
     def _enter(self, rows: mx.array) -> mx.array:
         """Rows of the target in the dtype of the drafter's weights."""
@@ -116,19 +136,21 @@ class DFlashDrafter(Drafter):
     def _hidden(
         self, caches: Sequence["DraftCache"], anchors: Sequence[int], width: int
     ) -> mx.array:
-        """Hidden states [B, width - 1, H] of the positions after the anchors."""
+        """Hidden states [B, width - 1, H] of the positions that draft."""
         self.commit_waiting(caches)
-        fill = [self.config.mask_token_id] * (width - 1)
+        first = 0 if self.config.from_anchor else 1
+        rows = width - 1 + first
+        fill = [self.config.mask_token_id] * (rows - 1)
         x = self.embed(mx.array([[anchor, *fill] for anchor in anchors]))
-        visible = [cache.visible(width) for cache in caches]
+        visible = [cache.visible(rows) for cache in caches]
         if len(caches) == 1:
             context, masks = visible[0]
             offset = caches[0].offset
-            return self.model(x, context, offset, masks)[:, 1:]
+            return self.model(x, context, offset, masks)[:, first:]
         context = [list(layer) for layer in zip(*(rows for rows, _ in visible), strict=True)]
         masks = [list(layer) for layer in zip(*(seen for _, seen in visible), strict=True)]
         offsets = mx.array([cache.offset for cache in caches])
-        return self.model(x, context, offsets, masks)[:, 1:]
+        return self.model(x, context, offsets, masks)[:, first:]
 
     def commit_waiting(self, caches: Sequence["DraftCache"]) -> None:
         """Compute the context rows of all waiting taps with one projection."""

@@ -1,7 +1,8 @@
-"""A DFlash drafter from its checkpoint: checked against its target, then loaded."""
+"""A drafter of DFlash, DFlash 2 or DSpark: checked against its target, then loaded."""
 
 from collections.abc import Iterable
 
+import mlx.core as mx
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.drafters.weights import (
@@ -13,21 +14,26 @@ from dflash_mlx.drafters.weights import (
 )
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint, compare_shapes
+from dflash_mlx.models.precision import cast, is_quantised
 from dflash_mlx.models.target import Target
 
 from .config import ASSISTANT_NAMES, DraftConfig, parse
 from .drafter import DFlashDrafter, read_mask_embedding
 from .model import OWN, DraftModel
 
+ROWS = 32  # rows of a matrix by which a copy is told
+APART = 0.02  # of their size, which rounding leaves
+QUANTISED_APART = 0.3  # the same of 4 bits and more; other matrices are 1.4 apart
+
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
-    """Whether a checkpoint is a DFlash drafter's, of version 1 or 2."""
-    return checkpoint.format in ("dflash", "dflash2")
+    """Whether a checkpoint is a drafter's of DFlash, DFlash 2 or DSpark."""
+    return checkpoint.format in ("dflash", "dflash2", "dspark")
 
 
 def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
     """Raise DFlashError if config or tensor shapes do not fit the target."""
-    config = parse(checkpoint.config)
+    config = read_config(checkpoint)
     check_fit(config, checkpoint.name, target)
     check_tensors(checkpoint, config, target.text_config["hidden_size"])
 
@@ -41,11 +47,13 @@ def load(
     trust_remote_code: bool = False,
 ) -> DFlashDrafter:
     """Load a checked drafter; see `DrafterKind.load`. The tokenizer is not needed."""
-    config = parse(checkpoint.config)
+    config = read_config(checkpoint)
     tensors = read_safetensors(checkpoint)
     weights = {plain_name(name): value for name, value in tensors.items()}
     if (row := read_mask_embedding(checkpoint.path, config.mask_token_id)) is not None:
         weights["mask_embedding"] = row
+    for name in copied_parts(weights, config, target):
+        del weights[f"{name}.weight"]
     model = DraftModel(config, target.hidden_size, own_parts(weights))
     if config.draft_vocab_size:
         weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, checkpoint.path)
@@ -55,14 +63,61 @@ def load(
     return DFlashDrafter(model, target.embed, target.head, target.head_type)
 
 
+def read_config(checkpoint: Checkpoint) -> DraftConfig:
+    """The parsed config. What it leaves open about a confidence head, the tensors tell."""
+    if checkpoint.format != "dspark":
+        return parse(checkpoint.config)
+    shapes = tensor_shapes(checkpoint)
+    width = shapes.get("confidence_head.proj.weight", [0])[-1]
+    told = {
+        "enable_confidence_head": width > 0,
+        "confidence_head_with_markov": width > shapes.get("norm.weight", [width])[0],
+    }
+    return parse({**told, **checkpoint.config})
+
+
+def tensor_shapes(checkpoint: Checkpoint) -> dict[str, list[int]]:
+    """The shapes of the tensors that drafting reads, by their names in Z Lab's checkpoints."""
+    shapes = {plain_name(name): tensor.shape for name, tensor in checkpoint.tensors.items()}
+    return {name: shape for name, shape in shapes.items() if name not in UNUSED}
+
+
 def own_parts(names: Iterable[str]) -> frozenset[str]:
     """The parts that a drafter with these tensors does not share with its target."""
     return OWN & {name.split(".")[0] for name in names}
 
 
+def copied_parts(
+    weights: dict[str, mx.array], config: DraftConfig, target: Target
+) -> tuple[str, ...]:
+    """The parts that are copies of the target's, but for its quantisation; told by a few rows.
+
+    DeepSpec saves both with its drafters; they would be kept and read twice.
+    """
+    pairs = dict[str, tuple[mx.array, mx.array]]()
+    step = max(1, config.vocab_size // ROWS)
+    ids = mx.array([config.mask_token_id, *range(0, config.vocab_size, step)])
+    if (table := weights.get("embed_tokens.weight")) is not None:
+        pairs["embed_tokens"] = table[ids] * config.own_embedding_scale, target.embed(ids)
+    head = weights.get("lm_head.weight")
+    if head is not None and not config.draft_vocab_size:
+        rows = mx.random.normal((ROWS, config.hidden_size), key=mx.random.key(0))
+        rows = cast(rows, target.head_type)
+        pairs["lm_head"] = rows @ head[ids].T, target.head(rows)[:, ids]
+    limit = QUANTISED_APART if is_quantised(target.model) else APART
+    return tuple(name for name, both in pairs.items() if apart(*both) < limit)
+
+
+def apart(ours: mx.array, theirs: mx.array) -> float:
+    """The largest distance of two rows, relative to the size of the second; [N, ...] each."""
+    theirs = theirs.astype(mx.float32)
+    distance = mx.linalg.norm(ours.astype(mx.float32) - theirs, axis=-1)
+    return float(mx.max(distance / (mx.linalg.norm(theirs, axis=-1) + 1e-9)))
+
+
 def plain_name(name: str) -> str:
     """A tensor's name in Z Lab's checkpoints: some exports add a prefix, Meta's has other names."""
-    name = name.removeprefix("model.")
+    name = name.removeprefix("model.").removeprefix("logit_head.")
     return ASSISTANT_NAMES.get(name, name)
 
 
@@ -101,8 +156,7 @@ def check_fit(draft: DraftConfig, name: str, target: Checkpoint) -> None:
 
 def check_tensors(checkpoint: Checkpoint, config: DraftConfig, target_hidden_size: int) -> None:
     """Raise DFlashError for a tensor that is missing, has another shape, or is not known."""
-    shapes = {plain_name(name): tensor.shape for name, tensor in checkpoint.tensors.items()}
-    shapes = {name: shape for name, shape in shapes.items() if name not in UNUSED}
+    shapes = tensor_shapes(checkpoint)
     if (row := read_mask_embedding(checkpoint.path, config.mask_token_id)) is not None:
         shapes["mask_embedding"] = list(row.shape)
     own = own_parts(shapes)

@@ -5,23 +5,23 @@ position, and every layer projects it to keys and values ("KV injection"). The b
 values are never kept.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.activations import swiglu
 from mlx_lm.models.cache import KVCache
-from mlx_lm.models.rope_utils import initialize_rope
 
 from dflash_mlx.cpu.modules import softmax
+from dflash_mlx.drafters.rotary import make_rope
 from dflash_mlx.kernels import selector_walk
 from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.speculation.drafts import Lattice
 
-from .config import DFlash2, DraftConfig
+from .config import GELU, DFlash2, DraftConfig, Gemma4
+from .markov import ConfidenceHead, MarkovHead
 
 # The grouped dynamic causal convolution of DFlash 2, around each attention and MLP sublayer.
 
@@ -57,98 +57,6 @@ def convolve(x: mx.array, kernel: mx.array) -> mx.array:
         earlier = mx.pad(x, [(0, 0), (back, 0), (0, 0)])[:, :length]
         out = out + earlier * kernel[:, :, back]
     return out
-
-
-# The rotary embedding of a drafter.
-
-
-class Rotary(Protocol):
-    """The entries of a config for rotary embeddings, by their names in config.json."""
-
-    @property
-    def head_dim(self) -> int: ...
-
-    @property
-    def rope_theta(self) -> float: ...
-
-    @property
-    def rope_scaling(self) -> dict[str, Any] | None: ...
-
-    @property
-    def max_position_embeddings(self) -> int:
-        """Positions that the model was made for."""
-        ...
-
-
-def make_rope(config: Rotary) -> Any:
-    """The module that rotates [B, heads, T, d] from an `offset` on.
-
-    Raises KeyError or ValueError for a `rope_scaling` that lacks a key or is of an unknown type.
-    """
-    scaling = config.rope_scaling or {}
-    kind = scaling.get("type") or scaling.get("rope_type")
-    ignored = not scaling.get("truncate", True) or scaling.get("attention_factor") is not None
-    if kind == "yarn" and ignored:
-        return Yarn(config.head_dim, config.rope_theta, scaling)
-    return initialize_rope(
-        config.head_dim,
-        base=config.rope_theta,
-        traditional=False,
-        scaling_config=config.rope_scaling,
-        max_position_embeddings=config.max_position_embeddings,
-    )
-
-
-class Yarn(nn.Module):
-    """YaRN (arXiv 2309.00071), with the settings of transformers."""
-
-    def __init__(self, dims: int, base: float, scaling: dict[str, Any]):
-        """`dims`: of a head. Raises KeyError without `factor` or the original context length."""
-        super().__init__()
-        self.dims = dims
-        factor = scaling["factor"]
-        context = scaling["original_max_position_embeddings"]
-
-        def dimension(rotations: float) -> float:
-            """The pair of dimensions that makes so many rotations in the original context."""
-            return dims * math.log(context / (rotations * 2 * math.pi)) / (2 * math.log(base))
-
-        low = dimension(scaling.get("beta_fast") or 32)
-        high = dimension(scaling.get("beta_slow") or 1)
-        if scaling.get("truncate", True):
-            low = math.floor(low)
-            high = math.ceil(high)
-        low = max(low, 0)
-        high = min(high, dims - 1)
-        high += 0.001 if low == high else 0.0
-        share = mx.clip((mx.arange(dims // 2, dtype=mx.float32) - low) / (high - low), 0, 1)
-        periods = base ** (mx.arange(0, dims, 2, dtype=mx.float32) / dims)
-        self._freqs = periods / (share / factor + (1 - share))
-        self._scale = attention_factor(scaling)
-
-    def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
-        """Rotate x [B, heads, T, d], whose first row is at `offset`, or at [B] offsets."""
-        if self._scale != 1.0:
-            x = x * self._scale
-        return mx.fast.rope(
-            x, self.dims, traditional=False, base=None, scale=1.0, offset=offset, freqs=self._freqs
-        )
-
-
-def attention_factor(scaling: dict[str, Any]) -> float:
-    """The factor of rotated queries and keys: the config's own, or YaRN's for this `factor`."""
-    own = scaling.get("attention_factor")
-    if own is not None:
-        return float(own)
-
-    def by_length(weight: float) -> float:
-        return 1.0 + (0.1 * weight * math.log(scaling["factor"]) if scaling["factor"] > 1 else 0.0)
-
-    weight = scaling.get("mscale")
-    weight_all = scaling.get("mscale_all_dim")
-    if weight and weight_all:
-        return by_length(weight) / by_length(weight_all)
-    return by_length(1.0)
 
 
 # The candidate selector of DFlash 2
@@ -292,13 +200,14 @@ class Attention(nn.Module):
         self.heads = config.num_heads
         self.kv_heads = config.num_kv_heads
         self.dim = dim
+        self.scale = dim**-0.5
         self.q_proj = nn.Linear(hidden, self.heads * dim, bias=bias)
         self.k_proj = nn.Linear(hidden, self.kv_heads * dim, bias=bias)
         self.v_proj = nn.Linear(hidden, self.kv_heads * dim, bias=bias)
         self.o_proj = nn.Linear(self.heads * dim, hidden, bias=bias)
         self.q_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self.rope = make_rope(config)
+        self.rope = make_rope(config, interleaved=config.interleaved_rope)
 
     def __call__(
         self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
@@ -340,14 +249,14 @@ class Attention(nn.Module):
     ) -> mx.array:
         if isinstance(context, SharedRows):
             assert isinstance(mask, mx.array)
-            return context.mix(queries, keys, values, self.dim**-0.5, mask)
+            return context.mix(queries, keys, values, self.scale, mask)
         if isinstance(context, CachedRows):
             keys, values = context.joined(keys, values)
         else:
             keys = mx.concatenate([context[0], keys], axis=2)
             values = mx.concatenate([context[1], values], axis=2)
         return mx.fast.scaled_dot_product_attention(
-            queries, keys, values, scale=self.dim**-0.5, mask=mask
+            queries, keys, values, scale=self.scale, mask=mask
         )
 
 
@@ -365,13 +274,27 @@ class MLP(nn.Module):
         return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
 
 
+class GeluMLP(MLP):
+    """GEGLU, with the approximation by tanh."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """[B, T, H] -> [B, T, H]."""
+        return self.down_proj(nn.gelu_approx(self.gate_proj(x)) * self.up_proj(x))
+
+
+def make_mlp(config: DraftConfig) -> MLP:
+    """An untrained MLP with the config's activation."""
+    kind = GeluMLP if config.hidden_act == GELU else MLP
+    return kind(config.hidden_size, config.intermediate_size)
+
+
 class DraftLayer(nn.Module):
     """Attention and MLP, each with a norm before it and a residual around it."""
 
     def __init__(self, config: DraftConfig):
         super().__init__()
         self.self_attn = Attention(config)
-        self.mlp = MLP(config.hidden_size, config.intermediate_size)
+        self.mlp = make_mlp(config)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
@@ -404,6 +327,49 @@ class ConvolvedLayer(DraftLayer):
         return x + convolve(self.mlp(convolve(normed, before)), after)
 
 
+class Gemma4Attention(Attention):
+    """Scores without a factor, and values with a norm that has no weights."""
+
+    def __init__(self, config: DraftConfig, extra: Gemma4):
+        super().__init__(config)
+        self.scale = 1.0
+        self.eps = config.rms_norm_eps
+        self.shared_values = extra.shared_values
+        if extra.shared_values:
+            del self.v_proj
+
+    def project(self, x: mx.array) -> KeysValues:
+        """As `Attention.project`."""
+        keys = self.k_proj(x)
+        values = self._heads(keys if self.shared_values else self.v_proj(x))
+        return self._heads(keys, self.k_norm), mx.fast.rms_norm(values, None, self.eps)
+
+
+class Gemma4Layer(nn.Module):
+    """A layer with norms before and after each sublayer, and a factor of its output."""
+
+    def __init__(self, config: DraftConfig, extra: Gemma4):
+        super().__init__()
+        hidden = config.hidden_size
+        eps = config.rms_norm_eps
+        self.self_attn = Gemma4Attention(config, extra)
+        self.mlp = make_mlp(config)
+        self.input_layernorm = nn.RMSNorm(hidden, eps=eps)
+        self.post_attention_layernorm = nn.RMSNorm(hidden, eps=eps)
+        self.pre_feedforward_layernorm = nn.RMSNorm(hidden, eps=eps)
+        self.post_feedforward_layernorm = nn.RMSNorm(hidden, eps=eps)
+        self.layer_scalar = mx.ones((1,))
+
+    def __call__(
+        self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
+    ) -> mx.array:
+        """[B, T, H] -> [B, T, H]."""
+        mixed = self.self_attn(self.input_layernorm(x), context, offset, mask)
+        x = x + self.post_attention_layernorm(mixed)
+        mixed = self.mlp(self.pre_feedforward_layernorm(x))
+        return (x + self.post_feedforward_layernorm(mixed)) * self.layer_scalar
+
+
 class DraftModel(nn.Module):
     """The trainable part of a drafter; parameter names are those of Z Lab's checkpoints."""
 
@@ -427,13 +393,15 @@ class DraftModel(nn.Module):
         self.fc = nn.Linear(taps * target_hidden_size, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        count = config.num_layers
-        extra = config.dflash2
-        if extra is None:
-            self.layers = [DraftLayer(config) for _ in range(count)]
-            return
-        self.layers = [ConvolvedLayer(config, extra) for _ in range(count)]
-        self.candidate_selector = CandidateSelector(extra, config.vocab_size, config.hidden_size)
+        self.layers = [make_layer(config) for _ in range(config.num_layers)]
+        if config.dflash2:
+            self.candidate_selector = CandidateSelector(
+                config.dflash2, config.vocab_size, config.hidden_size
+            )
+        if (heads := config.dspark) and heads.markov_rank:
+            self.markov_head = MarkovHead(heads, config)
+        if heads and heads.has_confidence:
+            self.confidence_head = ConfidenceHead(heads, config.hidden_size)
 
     @property
     def selector(self) -> CandidateSelector | None:
@@ -472,6 +440,15 @@ class DraftModel(nn.Module):
         for layer, keys_values, mask in zip(self.layers, context, masks, strict=True):
             x = layer(x, keys_values, offset, mask)
         return self.norm(x)
+
+
+def make_layer(config: DraftConfig) -> DraftLayer | Gemma4Layer:
+    """An untrained layer of the config's kind."""
+    if config.gemma4:
+        return Gemma4Layer(config, config.gemma4)
+    if config.dflash2:
+        return ConvolvedLayer(config, config.dflash2)
+    return DraftLayer(config)
 
 
 def block_mask(config: DraftConfig, layer: int, queries: mx.array, keys: mx.array) -> mx.array:

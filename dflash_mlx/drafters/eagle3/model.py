@@ -6,20 +6,42 @@ after the committed tokens, the head's own last hidden state takes the feature's
 names are those of the authors' checkpoints.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import KVCache
 
-from dflash_mlx.drafters.dflash.model import MLP, KeysValues, make_rope, spread, target_ids
+from dflash_mlx.drafters.dflash.model import MLP, spread, target_ids
+from dflash_mlx.drafters.rotary import make_rope
 from dflash_mlx.models.precision import cast, float_type
 
 from .config import EagleConfig
 
 # The parts that a head shares with its target, unless its checkpoint has them.
 OWN = frozenset({"embed_tokens", "lm_head"})
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The rows of one sequence in a pass: `count` of them, and its cache.
+
+    The cache's first row is of a token with no feature before it; nothing attends to it. mask
+    [count, T]: which of the T others, their own included, the rows see; None for all.
+    """
+
+    cache: KVCache
+    count: int
+    mask: mx.array | None = None
+
+    def attend(self, queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
+        """Rows [1, heads, count, d], whose keys and values are added to the cache, attend."""
+        held: Any = self.cache.update_and_fetch(keys, values)
+        seen = held[0][:, :, 1:], held[1][:, :, 1:]
+        return mx.fast.scaled_dot_product_attention(queries, *seen, scale=scale, mask=self.mask)
 
 
 class Attention(nn.Module):
@@ -42,33 +64,27 @@ class Attention(nn.Module):
             self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
         self.rope = make_rope(config)
 
-    def keys_values(self, x: mx.array, offset: int, *, level: bool = False) -> KeysValues:
-        """Rows x [1, S, 2 H] from position `offset` on -> two arrays [1, nKV, S, d].
+    def __call__(self, x: mx.array, positions: mx.array, segments: Sequence[Segment]) -> mx.array:
+        """Rows x [1, R, 2 H] of several sequences, at positions [R] -> [1, R, H].
 
-        The rows of a `level` of a tree are all at that position.
+        Each row attends to its own sequence, whose cache gets its keys and values.
         """
-        keys = self._rotated(self.k_proj(x), "k_norm", offset, level)
-        values = self.v_proj(x).reshape(1, -1, self.kv_heads, self.dim)
-        return keys, values.transpose(0, 2, 1, 3)
+        ends = list(accumulate(segment.count for segment in segments))[:-1]
+        queries = self._rotated(self.q_proj(x), "q_norm", positions)
+        keys = self._rotated(self.k_proj(x), "k_norm", positions)
+        values = self.v_proj(x).reshape(1, -1, self.kv_heads, self.dim).transpose(0, 2, 1, 3)
+        parts = (mx.split(rows, ends, axis=2) for rows in (queries, keys, values))
+        each = zip(segments, *parts, strict=True)
+        mixed = [segment.attend(*rows, self.dim**-0.5) for segment, *rows in each]
+        joined = mx.concatenate(mixed, axis=2).transpose(0, 2, 1, 3)
+        return self.o_proj(joined.reshape(1, x.shape[1], -1))
 
-    def __call__(
-        self, x: mx.array, rows: KeysValues, offset: int, mask: mx.array | None, *, level: bool
-    ) -> mx.array:
-        """x [1, S, 2 H] attends to keys and values [1, nKV, T, d], its own included: [1, S, H]."""
-        queries = self._rotated(self.q_proj(x), "q_norm", offset, level)
-        mixed = mx.fast.scaled_dot_product_attention(
-            queries, *rows, scale=self.dim**-0.5, mask=mask
-        )
-        return self.o_proj(mixed.transpose(0, 2, 1, 3).reshape(1, x.shape[1], -1))
-
-    def _rotated(self, x: mx.array, norm: str, offset: int, level: bool) -> mx.array:
-        """[1, S, heads * d] -> [1, heads, S, d]."""
+    def _rotated(self, x: mx.array, norm: str, positions: mx.array) -> mx.array:
+        """[1, R, heads * d] -> [1, heads, R, d]. Every row is an element of a batch."""
         x = x.reshape(1, x.shape[1], -1, self.dim)
         if norm in self:
             x = self[norm](x)
-        if level:  # every row is a batch element, so none is behind another
-            return self.rope(x.transpose(1, 2, 0, 3), offset=offset).transpose(2, 1, 0, 3)
-        return self.rope(x.transpose(0, 2, 1, 3), offset=offset)
+        return self.rope(x.transpose(1, 2, 0, 3), offset=positions).transpose(2, 1, 0, 3)
 
 
 class Layer(nn.Module):
@@ -85,28 +101,16 @@ class Layer(nn.Module):
         self.hidden_norm = nn.RMSNorm(hidden, eps=eps)
         self.post_attention_layernorm = nn.RMSNorm(hidden, eps=eps)
 
-    def write(self, embeddings: mx.array, features: mx.array, cache: KVCache) -> None:
-        """Add the rows of tokens [1, S, H], with the features before them, to a cache."""
-        x, _ = self._joined(embeddings, features)
-        cache.update_and_fetch(*self.self_attn.keys_values(x, cache.offset))
-
     def __call__(
         self,
         embeddings: mx.array,
         features: mx.array,
-        cache: KVCache,
-        position: int,
-        mask: mx.array | None = None,
+        positions: mx.array,
+        segments: Sequence[Segment],
     ) -> mx.array:
-        """Add rows that are all at one position to a cache, and attend: [1, S, H] -> [1, S, H].
-
-        The cache's first row is of a token with no feature before it; nothing attends to it.
-        """
+        """Rows of tokens and of the features before them, both [1, R, H] -> [1, R, H]."""
         x, residual = self._joined(embeddings, features)
-        attention = self.self_attn
-        held: Any = cache.update_and_fetch(*attention.keys_values(x, position, level=True))
-        seen = held[0][:, :, 1:], held[1][:, :, 1:]
-        x = residual + attention(x, seen, position, mask, level=True)
+        x = residual + self.self_attn(x, positions, segments)
         return x + self.mlp(self.post_attention_layernorm(x))
 
     def _joined(self, embeddings: mx.array, features: mx.array) -> tuple[mx.array, mx.array]:
@@ -163,6 +167,19 @@ class EagleModel(nn.Module):
         return logits if d2t is None else spread(logits, target_ids(d2t), self.config.vocab_size)
 
 
+def mask_of(count: int, cache: KVCache) -> mx.array | None:
+    """What `count` new rows see of the rows after the first one: all before them, and themselves.
+
+    bool [count, offset + count - 1], or None for all. Row 0 has no one to see. It sees all, since
+    a row that sees nothing has no softmax; what it gives is never used.
+    """
+    if count == 1:
+        return None
+    places = mx.arange(cache.offset + count)
+    rows = places[cache.offset :, None]
+    return (places[1:] <= rows) | (rows == 0)
+
+
 Rows = Callable[[mx.array], mx.array]
 
 
@@ -183,13 +200,35 @@ class BoundHead:
         """Rows of the target in the dtype of the head's weights."""
         return cast(rows, float_type(self.model.fc))
 
+    def features(self, taps: mx.array) -> mx.array:
+        """Taps [1, S, K * Ht] of the target -> features [1, S, H]."""
+        return self.model.features(self.enter(taps))
+
+    def __call__(
+        self, tokens: mx.array, before: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
+    ) -> mx.array:
+        """See `Head`: what takes a feature's place, [1, R, H]."""
+        pairs = list(zip(caches, counts, strict=True))
+        positions = [mx.arange(cache.offset, cache.offset + count) for cache, count in pairs]
+        segments = [Segment(cache, count, mask_of(count, cache)) for cache, count in pairs]
+        return self.level(tokens, before, mx.concatenate(positions), segments)
+
+    def level(
+        self, tokens: mx.array, before: mx.array, positions: mx.array, segments: Sequence[Segment]
+    ) -> mx.array:
+        """As `__call__`, with rows at any positions that see what the segments say."""
+        out = self.model.midlayer(self.embed(tokens), before, positions, segments)
+        return self.model.norm(out) if self.config.norm_output else out
+
     def embed(self, ids: mx.array) -> mx.array:
         """The target's token ids [S] -> embeddings [1, S, H]."""
         own = self.model.get("embed_tokens")
         return self.enter(self._embed(ids) if own is None else own(ids))[None]
 
     def logits(self, hidden: mx.array) -> mx.array:
-        """Hidden states [1, S, H] after the last norm -> logits [S, Vd]."""
+        """Hidden states [1, S, H] of `level` -> logits [S, Vd]."""
+        if not self.config.norm_output:
+            hidden = self.model.norm(hidden)
         own = self.model.get("lm_head")
         if own is None:
             return self._head(cast(hidden, self._head_type))[0]

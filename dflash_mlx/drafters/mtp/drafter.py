@@ -1,18 +1,13 @@
-"""An MTP head as a drafter: its caches and its blocks.
+"""An MTP head as a drafter, which is compared with the texts that it reads."""
 
-It drafts one token after another, each in a pass of its one layer, and one sequence after another.
-The rows of drafts come from the head's own hidden states and are always dropped: those of committed
-tokens are computed from the target's.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.drafters.base import Drafter
-from dflash_mlx.drafters.chain import ChainBlock
-from dflash_mlx.drafters.feature_cache import FeatureCache
+from dflash_mlx.drafters.feature_head import FeatureCache, FeatureDrafter
 from dflash_mlx.speculation.drafts import DraftBlock
+from dflash_mlx.speculation.sampling import Draw
 
 from .model import BoundHead, MTPHead
 
@@ -58,75 +53,19 @@ class Agreement:
 
 
 class MTPCache(FeatureCache):
-    """One sequence's rows, and the target's hidden states."""
+    """One sequence's rows, and the target's hidden states.
 
-    def __init__(self, source: "MTPDrafter"):
-        super().__init__()
-        self.source = source
-        self._is_text = True
+    is_text: whether the tokens are a text's, and not made up.
+    """
 
-    def features(self, taps: mx.array) -> mx.array:
-        return self.source.head.enter(taps)
-
-    def write(self, tokens: list[int], features: mx.array) -> None:
-        self._run(tokens, features)
-
-    def empty(self) -> "MTPCache":
-        return MTPCache(self.source)
+    is_text = True
 
     def fill(self, depth: int) -> None:
         super().fill(depth)
-        self._is_text = False
-
-    def chain(
-        self, anchor: int, count: int, choose: Callable[[mx.array], mx.array]
-    ) -> tuple[mx.array, mx.array]:
-        """Drafts [γ] after the anchor, each by `choose(logits [1, V])`, and their logits [γ, V].
-
-        The rows of waiting tokens are computed in the first pass, with the anchor's.
-        """
-        waiting: list[int] = []
-        before: list[mx.array] = []
-        if self._tokens:
-            waiting, features = self.take_waiting()
-            before.append(features)
-        before.append(self.last_feature())
-        hidden = self._run([*waiting, anchor], mx.concatenate(before, axis=1))
-        head = self.source.head
-        committed = self.rows.offset - 1
-        tokens = list[mx.array]()
-        rows = list[mx.array]()
-        try:
-            for number in range(count):
-                if number:
-                    hidden = head(tokens[-1], hidden, self.rows)
-                rows.append(head.logits(hidden))
-                tokens.append(choose(rows[-1]))
-        finally:
-            self.rows.trim(self.rows.offset - committed)
-        return mx.concatenate(tokens), mx.concatenate(rows)
-
-    def _run(self, tokens: list[int], before: mx.array) -> mx.array:
-        """Compute the rows of S tokens; returns the normed hidden state [1, 1, H] after the last.
-
-        While the head is still compared with the text, the last rows run in a pass of their own:
-        only their hidden states are wanted.
-        """
-        head = self.source.head
-        agreement = self.source.agreement
-        ids = mx.array(tokens)
-        count = min(len(tokens) - 1, COMPARED)
-        first = len(tokens) - 1 - count
-        if not (count and agreement.wants_more and self._is_text):
-            return head(ids, before, self.rows)[:, -1:]
-        if first:
-            head(ids[:first], before[:, :first], self.rows)
-        hidden = head(ids[first:], before[:, first:], self.rows)
-        agreement.add(head.logits(hidden[:, :-1]), tokens[first + 1 :])
-        return hidden[:, -1:]
+        self.is_text = False
 
 
-class MTPDrafter(Drafter):
+class MTPDrafter(FeatureDrafter):
     """A bound head that reads the target's hidden states after its final norm."""
 
     block_size = BLOCK
@@ -147,11 +86,40 @@ class MTPDrafter(Drafter):
         return MTPCache(self)
 
     def draft(
-        self, caches: Sequence[MTPCache], anchors: Sequence[int], width: int
+        self,
+        caches: Sequence[MTPCache],
+        anchors: Sequence[int],
+        width: int,
+        draws: Sequence[Draw | None] = (),
     ) -> list[DraftBlock]:
         self.agreement.settle()
-        pairs = zip(caches, anchors, strict=True)
-        return [ChainBlock(cache, anchor, width - 1) for cache, anchor in pairs]
+        return super().draft(caches, anchors, width, draws)
+
+    def read(
+        self,
+        caches: Sequence[Any],
+        tokens: Sequence[list[int]],
+        before: Sequence[mx.array],
+    ) -> mx.array:
+        """While the head is still compared with texts, each sequence is read on its own."""
+        if not self.agreement.wants_more:
+            return super().read(caches, tokens, before)
+        parts = zip(caches, tokens, before, strict=True)
+        return mx.concatenate([self._read_and_compare(*part) for part in parts], axis=1)
+
+    def _read_and_compare(self, cache: MTPCache, tokens: list[int], before: mx.array) -> mx.array:
+        """The hidden state [1, 1, H] after the last of S tokens; the others are compared.
+
+        The last ones are read in a pass of their own: only their hidden states are wanted.
+        """
+        first = max(0, len(tokens) - 1 - COMPARED)
+        if first:
+            super().read([cache], [tokens[:first]], [before[:, :first]])
+        count = len(tokens) - first
+        hidden = self.head(mx.array(tokens[first:]), before[:, first:], [cache.rows], [count])
+        if cache.is_text and count > 1:
+            self.agreement.add(self.head.logits(hidden[:, :-1]), tokens[first + 1 :])
+        return hidden[:, -1:]
 
     def suspect(self) -> str | None:
         agreement = self.agreement

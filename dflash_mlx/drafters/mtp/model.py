@@ -8,7 +8,7 @@ layer is mlx-lm's: full attention with an output gate, and an MLP or experts. Pa
 those of the original checkpoints, without `mtp.`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,9 @@ from mlx import nn
 from mlx_lm.models import qwen3_5, qwen3_next
 from mlx_lm.models.cache import KVCache
 
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.models.attention import Attention, install
+from dflash_mlx.models.packed import PackedCache, PackedPass, PerSegment, Segment, wrap_ropes
 from dflash_mlx.models.precision import cast, float_type
 
 from .tensors import MLP, Tensors
@@ -89,15 +92,15 @@ class MTPHead(nn.Module):
         self.layers = [layer(arguments, 0)]
         self.norm = nn.RMSNorm(hidden, eps=eps)
 
-    def __call__(self, embeddings: mx.array, before: mx.array, cache: KVCache) -> mx.array:
-        """Tokens [1, S, H] with the hidden states before them -> normed hidden states [1, S, H].
+    def __call__(self, embeddings: mx.array, before: mx.array, cache: Any, mask: Any) -> mx.array:
+        """Tokens [1, R, H] with the hidden states before them -> normed hidden states [1, R, H].
 
         Adds their rows to the cache, whose first row is of a token with nothing before it; no other
-        row attends to it.
+        row attends to it. `cache` and `mask` may be those of a packed pass.
         """
         parts = [self.pre_fc_norm_embedding(embeddings), self.pre_fc_norm_hidden(before)]
         x = self.fc(mx.concatenate(parts, axis=-1))
-        return self.norm(self.layers[0](x, mask=mask_of(x.shape[1], cache), cache=cache))
+        return self.norm(self.layers[0](x, mask=mask, cache=cache))
 
 
 def mask_of(count: int, cache: KVCache) -> mx.array:
@@ -143,14 +146,32 @@ class BoundHead:
         self._embed = embed
         self._head = head
         self._head_type = head_type
+        self._packed: PackedPass | None = None
+        self._attention = Attention(Kernels)
+        install(model.layers, self._attention, lambda rows: None)
+        wrap_ropes(model, lambda: self._packed)
 
-    def enter(self, rows: mx.array) -> mx.array:
-        """Rows of the target in the dtype of the head's weights."""
-        return cast(rows, float_type(self.model.fc))
+    def features(self, taps: mx.array) -> mx.array:
+        """The target's hidden states [1, S, H] in the dtype of the head's weights."""
+        return cast(taps, float_type(self.model.fc))
 
-    def __call__(self, tokens: mx.array, before: mx.array, cache: KVCache) -> mx.array:
-        """Tokens [S] after hidden states [1, S, H] -> normed hidden states [1, S, H]."""
-        return self.model(self.enter(self._embed(tokens))[None], before, cache)
+    def __call__(
+        self, tokens: mx.array, before: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
+    ) -> mx.array:
+        """See `Head`: normed hidden states [1, R, H]."""
+        embeddings = self.features(self._embed(tokens))[None]
+        masks = [mask_of(count, cache) for cache, count in zip(caches, counts, strict=True)]
+        if len(caches) == 1:
+            return self.model(embeddings, before, caches[0], masks[0])
+        pairs = zip(caches, counts, strict=True)
+        packed = PackedPass([Segment(cache.offset, count, None) for cache, count in pairs])
+        self._packed = packed
+        try:
+            with self._attention.over([(count, None, None) for count in counts], packed):
+                cache = PackedCache(packed, caches)
+                return self.model(embeddings, before, cache, PerSegment(masks))
+        finally:
+            self._packed = None
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Normed hidden states [1, S, H] -> logits [S, V]."""

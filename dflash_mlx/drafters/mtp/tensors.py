@@ -30,6 +30,7 @@ NOT_HERE = (
     "mlx-lm's conversions leave the head out: name a folder that has it as --draft, or use "
     "--draft lookup"
 )
+OURS = "heads of Qwen3-Next and Qwen3.5 to 3.8 are; or use --draft lookup"
 
 Tensors = dict[str, mx.array]
 
@@ -55,9 +56,22 @@ def has_head(checkpoint: Checkpoint) -> bool:
     return bool(head_files(checkpoint))
 
 
+def has_other_head(checkpoint: Checkpoint) -> bool:
+    """Whether a model has layers of an MTP head behind its own, as DeepSeek-V3 and GLM do."""
+    behind = f".layers.{checkpoint.text_config.get('num_hidden_layers')}."
+    files = checkpoint.headers("*.safetensors").values()
+    return any(behind in name for names in files for name in names)
+
+
 def require_head(checkpoint: Checkpoint) -> dict[str, tuple[Path, str]]:
     """As `head_files`; raises DFlashError unless the head is of one of our families."""
     names = head_files(checkpoint)
+    family = str(checkpoint.config.get("model_type"))
+    if not names and has_other_head(checkpoint):
+        raise DFlashError(
+            f"the MTP head of targets of the type '{family}' is of a kind that is not supported.",
+            hint=OURS,
+        )
     if not names:
         raise DFlashError(f"there is no MTP head in '{checkpoint.path}'.", hint=NOT_HERE)
     if any(part in name for part in DSPARK for name in names):
@@ -68,8 +82,8 @@ def require_head(checkpoint: Checkpoint) -> dict[str, tuple[Path, str]]:
         )
     if OWN not in names:
         raise DFlashError(
-            f"the MTP head in '{checkpoint.path}' is of a kind that is not supported.",
-            hint="heads of Qwen3-Next and Qwen3.5 to 3.8 are",
+            f"the MTP head in '{checkpoint.path}' ('{family}') is of a kind that is not supported.",
+            hint=OURS,
         )
     if any(name.startswith("layers.1.") for name in names):
         raise DFlashError(

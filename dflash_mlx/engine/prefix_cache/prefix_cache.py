@@ -39,16 +39,16 @@ def states_arrays(snapshot: Snapshot) -> dict[str, mx.array]:
 
 
 def rows_of(record: Record, arrays: Mapping[str, mx.array]) -> tuple[Layers, Layers | None]:
-    """The rows of the target and of the drafter.
+    """The rows of the target and of the drafter, which may keep none.
 
     Raises ValueError if they do not belong to the record's tokens.
     """
     target = unnamed_arrays(arrays, "target")
     draft = unnamed_arrays(arrays, "draft")
     counts = {count_rows(rows) for rows in (*target, *draft)}
-    if counts - {len(record.tokens)} or bool(draft) != record.drafted:
+    if counts - {len(record.tokens)} or (draft and not record.drafted):
         raise ValueError("the rows are not those of the tokens")
-    return target, draft or None
+    return target, draft if record.drafted else None
 
 
 def snapshot_of(record: Record, arrays: Mapping[str, mx.array]) -> Snapshot:

@@ -3,7 +3,7 @@
 A recurrent state has no rows that could be cut. So a pass keeps a small tape of the inputs that
 each row fed to the recurrence, and a rewind runs mlx-lm's own update again over the rows that
 stay. Where this package's operations ran, the tape holds what each row wrote to the state, and a
-rewind is one operation per layer.
+rewind is one operation per layer. The state of a short convolution is a part of its inputs.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,23 @@ from mlx_lm.models.cache import ArraysCache
 from dflash_mlx.models.gated_delta import State, Writes, replay, update
 
 from .tree_pass import TreePass
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The inputs [1, K - 1 + S, C] of a convolution for the S rows of one pass; `held` is K - 1."""
+
+    inputs: mx.array
+    held: int
+
+    def after(self, rows: int) -> State:
+        """The inputs that the convolution needs after the first `rows` rows."""
+        return [self.inputs[:, rows : rows + self.held]]
+
+    def along(self, rows: tuple[int, ...]) -> State:
+        """The same after these rows of a tree, a path from its anchor."""
+        last = [*range(self.held), *(self.held + row for row in rows)][-self.held :]
+        return [self.inputs[:, mx.array(last)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,36 +64,38 @@ class Tape:
             values = self.values[:, part]
             # Queries only read the state: any will do.
             _, state = update(self.net, keys, keys, values, self.a[:, part], self.b[:, part], state)
-        return [self.inputs[:, rows : rows + self.net.conv_kernel_size - 1], state]
+        return [*self._window().after(rows), state]
 
     def along(self, rows: tuple[int, ...]) -> State:
         """The states after these rows of a tree, a path from its anchor."""
         path = mx.array(rows)
-        window = self.net.conv_kernel_size - 1
         keys = self.keys[:, path]
         values = self.values[:, path]
         _, state = update(
             self.net, keys, keys, values, self.a[:, path], self.b[:, path], self.states[0]
         )
-        last = [*range(window), *(window + row for row in rows)][-window:]
-        return [self.inputs[:, mx.array(last)], state]
+        return [*self._window().along(rows), state]
+
+    def _window(self) -> Window:
+        return Window(self.inputs, self.net.conv_kernel_size - 1)
 
 
 class RecurrentCache(ArraysCache):
     """mlx-lm's cache of one recurrent layer, which counts tokens and can rewind into a pass.
 
-    The state before the last pass is always kept, its tape only if `taping` was set. While `tree`
-    is set, a pass reads a tree: the state does not change until `keep_path` is called.
+    `size`: the number of arrays in its state; the first is the window of a convolution. The state
+    before the last pass is always kept, its tape only if `taping` was set. While `tree` is set, a
+    pass reads a tree: the state does not change until `keep_path` is called.
     """
 
-    def __init__(self) -> None:
-        super().__init__(2)
+    def __init__(self, size: int = 2) -> None:
+        super().__init__(size)
         self.offset = 0
         self.taping = True
         self.tree: TreePass | None = None
         self._start = 0
-        self._before: State = [None, None]
-        self._tape: Tape | Writes | None = None
+        self._before: State = [None] * size
+        self._tape: Tape | Window | Writes | None = None
 
     def begin(self) -> None:
         """Begin a pass: remember the state before it."""
@@ -85,7 +104,7 @@ class RecurrentCache(ArraysCache):
         self._before = before
         self._tape = None
 
-    def remember(self, tape: Tape | Writes) -> None:
+    def remember(self, tape: Tape | Window | Writes) -> None:
         """Keep the tape of the current pass."""
         self._tape = tape
 
@@ -118,7 +137,7 @@ class RecurrentCache(ArraysCache):
         if length == self._start:  # also after a pass that was interrupted in this layer
             self.cache = list(self._before)
         elif length == 0:
-            self.load([None, None], 0)
+            self.load([None] * len(self.cache), 0)
         elif length < self.offset:
             self.cache = state or self._taped().after(length - self._start)
         self.offset = length
@@ -133,16 +152,15 @@ class RecurrentCache(ArraysCache):
         self.offset = length
         self._tape = None
 
-    def _taped(self) -> Tape:
-        assert isinstance(self._tape, Tape)
+    def _taped(self) -> Tape | Window:
+        assert isinstance(self._tape, Tape | Window)
         return self._tape
 
     def save(self) -> tuple[mx.array, ...]:
         """The state, without keeping other arrays alive. The layer must have read something."""
-        conv, state = self.cache
-        assert conv is not None
-        assert state is not None
-        return mx.take(conv, mx.arange(conv.shape[1]), axis=1), state
+        window, *states = (array for array in self.cache if array is not None)
+        assert len(states) == len(self.cache) - 1
+        return mx.take(window, mx.arange(window.shape[1]), axis=1), *states
 
     def load(self, state: Sequence[mx.array | None], length: int) -> None:
         """Set the state to the one after `length` tokens."""
@@ -157,7 +175,7 @@ class RecurrentCache(ArraysCache):
 
     @state.setter
     def state(self, v: Any) -> None:
-        self.__init__()
+        self.__init__(len(v[0]))
         self.load(*v)
 
 

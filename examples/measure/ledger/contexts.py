@@ -18,7 +18,7 @@ ROWS, SLIDING, STATE, WINDOW = "rows", "sliding", "state", "window"
 
 
 def held(caches: Sequence[Any], depth: int) -> list[mx.array]:
-    """The two arrays of each cache after `depth` tokens, as lazy zeros.
+    """The arrays of each cache after `depth` tokens, as lazy zeros.
 
     The caches must have read something, because shapes and dtypes are taken from them.
     """
@@ -44,14 +44,12 @@ def rows_of(cache: Any, depth: int) -> int:
 def put(caches: Sequence[Any], arrays: Iterator[mx.array], depth: int) -> None:
     """Put arrays in the order of `held` into the caches."""
     for cache in caches:
-        first, second = next(arrays), next(arrays)
-        if isinstance(cache, RecurrentCache):
-            cache.load([first, second], depth)
-            continue
         if isinstance(cache, ArraysCache):
-            cache.cache = [first, second]
+            cache.cache = [next(arrays) for _ in cache.cache]
+            if isinstance(cache, RecurrentCache):
+                cache.load(cache.cache, depth)
             continue
-        cache.keys, cache.values, cache.offset = first, second, depth
+        cache.keys, cache.values, cache.offset = next(arrays), next(arrays), depth
         if isinstance(cache, RotatingKVCache):
             cache._idx = cache.max_size - isinstance(cache, sliding.SlidingCache)
 
@@ -64,7 +62,7 @@ def after(caches: Sequence[Any], rows: bool) -> list[mx.array]:
     found: list[Any] = []
     for cache in caches:
         if isinstance(cache, ArraysCache):
-            found.append(cache.cache[1])
+            found += cache.cache[1:]
         elif rows:
             found += [cache.keys, cache.values]
     return found
@@ -74,7 +72,7 @@ def labels_of(caches: Sequence[Any]) -> list[str]:
     found: list[str] = []
     for cache in caches:
         if isinstance(cache, ArraysCache):
-            found += [WINDOW, STATE]
+            found += [WINDOW, STATE][: len(cache.cache)]
         else:
             found += [SLIDING if isinstance(cache, RotatingKVCache) else ROWS] * 2
     return found

@@ -136,6 +136,39 @@ OSS = {
     "rope_theta": 150_000,
     "rope_scaling": YARN,
 }
+# LFM2-2.6B's (LiquidAI/LFM2-2.6B-Transcript-ONNX, config.json) with the vocabulary of LFM2.5.
+LFM = {
+    **shape(2048, 10_752, 30, 32, 8, 64),
+    "model_type": "lfm2",
+    "vocab_size": 128_000,
+    "norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "full_attn_idxs": [2, 5, 9, 13, 17, 21, 24, 27],
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "block_dim": 2048,
+    "block_ff_dim": 10_752,
+    "block_multiple_of": 256,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_auto_adjust_ff_dim": False,
+}
+# LFM2-8B-A1B's (Ba2han/augment-multi-ft2, config.json), with the same vocabulary.
+LFM_MOE = {
+    **shape(2048, 7168, 24, 32, 8, 64),
+    "model_type": "lfm2_moe",
+    "vocab_size": 128_000,
+    "norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "full_attn_idxs": [2, 6, 10, 14, 18, 21],
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "num_dense_layers": 2,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1792,
+    "norm_topk_prob": True,
+    "use_expert_bias": True,
+}
 OSS_DRAFT = {"attention_bias": True, "rope_theta": 150_000.0, "rope_scaling": YARN}
 PAIRS = (
     Published(
@@ -159,6 +192,15 @@ PAIRS = (
         OSS,
         drafter(shape(2880, 7680, 8, 64, 8, 64), OSS, 5, 8, **OSS_DRAFT),
         mode="mxfp4",
+    ),
+)  # fmt: skip
+# With drafters of the shapes of LiquidAI's, which are DSpark: no DFlash drafter is published.
+LIQUID = (
+    Published(
+        "LFM2.5-2.6B-4bit", LFM, drafter(shape(2048, 6144, 5, 32, 8, 64), LFM, 5, 10)
+    ),
+    Published(
+        "LFM2.5-8B-A1B-4bit", LFM_MOE, drafter(shape(2048, 6144, 5, 32, 8, 64), LFM_MOE, 5, 10)
     ),
 )  # fmt: skip
 # Counted beside the others; too large for the tables and tests of every pair.

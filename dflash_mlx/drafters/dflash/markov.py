@@ -1,0 +1,160 @@
+"""The heads that DSpark adds to a DFlash drafter, and blocks that are drafted with them.
+
+DSpark (arXiv 2607.05147): one pass of the drafter gives every position of a block its logits. The
+Markov head, of a low rank, then adds what follows from the token before; so drafts are chosen one
+after another, but only this head runs for each. The confidence head says how likely the target
+accepts a draft if it has accepted those before.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from dflash_mlx.drafters.chain import ChainBlock, Chains, ChainSource, Choose
+from dflash_mlx.speculation.sampling import Draw
+
+from .config import DraftConfig, DSpark
+
+if TYPE_CHECKING:
+    from .model import DraftModel
+
+Rows = Callable[[mx.array], mx.array]
+
+
+class MarkovHead(nn.Module):
+    """What the token before adds to a position's logits.
+
+    vanilla: W2 e, where e = W1[token] has the head's rank. gated: W2 (g * e), where the gate
+    g = sigmoid(G [h, e]) reads the position's hidden state h. rnn: W2 tanh(o), where [f, c, o] =
+    J [s, e, h], and the state s, at first 0, becomes f s + (1 - f) c with f = sigmoid(f) and
+    c = tanh(c). Parameter names are those of DeepSpec.
+    """
+
+    def __init__(self, heads: DSpark, config: DraftConfig):
+        super().__init__()
+        rank = heads.markov_rank
+        self.kind = heads.markov_head
+        self.markov_w1 = nn.Embedding(config.vocab_size, rank)
+        self.markov_w2 = nn.Linear(rank, config.drafted, bias=False)
+        if self.kind == "gated":
+            self.gate_proj = nn.Linear(config.hidden_size + rank, rank)
+        elif self.kind == "rnn":
+            self.joint_proj = nn.Linear(2 * rank + config.hidden_size, 3 * rank)
+
+    def __call__(
+        self, before: mx.array, hidden: mx.array, state: mx.array | None
+    ) -> tuple[mx.array, mx.array | None]:
+        """Tokens [B] before a position, its hidden states [B, H] and the state [B, r] or None.
+
+        Returns the summands of its logits [B, Vd], and the state for the next position.
+        """
+        embedded = self.markov_w1(before)
+        if self.kind == "gated":
+            gate = mx.sigmoid(self.gate_proj(mx.concatenate([hidden, embedded], axis=-1)))
+            embedded = gate * embedded
+        elif self.kind == "rnn":
+            state = mx.zeros_like(embedded) if state is None else state
+            joint = self.joint_proj(mx.concatenate([state, embedded, hidden], axis=-1))
+            forget, new, out = mx.split(joint, 3, axis=-1)
+            forget = mx.sigmoid(forget)
+            state = forget * state + (1 - forget) * mx.tanh(new)
+            embedded = mx.tanh(out)
+        return self.markov_w2(embedded), state
+
+
+class ConfidenceHead(nn.Module):
+    """The probability that a position's draft is accepted, if those before it are."""
+
+    def __init__(self, heads: DSpark, hidden_size: int):
+        super().__init__()
+        self.reads_markov = heads.reads_markov
+        self.proj = nn.Linear(hidden_size + heads.reads_markov * heads.markov_rank, 1)
+
+    def __call__(self, features: mx.array) -> mx.array:
+        """[B, T, H], or [B, T, H + r] -> float32 [B, T]."""
+        return mx.sigmoid(self.proj(features).squeeze(-1).astype(mx.float32))
+
+
+class Walks(ChainSource):
+    """B blocks of one pass, whose drafts are chosen position by position.
+
+    logits [B, γ, Vd] before the Markov head, and hidden [B, γ, H] after the final norm. `spread`
+    gives logits [..., Vd] the target's vocabulary [..., V].
+    """
+
+    def __init__(self, model: "DraftModel", logits: mx.array, hidden: mx.array, spread: Rows):
+        self._model = model
+        self._logits = logits
+        self._hidden = hidden
+        self._spread = spread
+
+    def chains(
+        self, caches: Sequence[Any], anchors: Sequence[int], count: int, choose: Choose
+    ) -> tuple[mx.array, mx.array]:
+        """Their logits have the target's vocabulary. Nothing more is read from the caches."""
+        head = self._model.get("markov_head")
+        before = mx.array([*anchors])
+        state = None
+        tokens = list[mx.array]()
+        rows = list[mx.array]()
+        for place in range(count):
+            logits = self._logits[:, place]
+            if head is not None:
+                more, state = head(before, self._hidden[:, place], state)
+                logits = logits + more.astype(logits.dtype)
+            rows.append(self._spread(logits))
+            before = choose(rows[-1])
+            tokens.append(before)
+        return mx.stack(tokens), mx.stack(rows)
+
+    def confidence(self, anchors: Sequence[int], drafts: mx.array) -> mx.array | None:
+        """The confidence head's float32 [B, γ] of drafts [γ, B]; None without one."""
+        head = self._model.get("confidence_head")
+        if head is None:
+            return None
+        features = self._hidden
+        if head.reads_markov:
+            before = mx.concatenate([mx.array([*anchors])[:, None], drafts[:-1].T], axis=1)
+            embedded = self._model.markov_head.markov_w1(before)
+            features = mx.concatenate([features, embedded], axis=-1)
+        return head(features)
+
+
+class MarkovChains(Chains):
+    """The drafts of `Walks`."""
+
+    def __init__(
+        self,
+        source: Walks,
+        caches: Sequence[Any],
+        anchors: Sequence[int],
+        positions: int,
+        draws: Sequence[Draw | None] = (),
+    ):
+        super().__init__(source, caches, anchors, positions, draws)
+        self._walks = source
+
+    @cached_property
+    def confidence(self) -> mx.array | None:
+        """The confidence head's float32 [B, γ] of the likeliest drafts; None without one."""
+        return self._walks.confidence(self.anchors, self.greedy[0])
+
+
+class MarkovBlock(ChainBlock):
+    """One of the blocks of `Walks`."""
+
+    def __init__(self, chains: MarkovChains, number: int):
+        super().__init__(chains, number)
+        self._confident = chains
+
+    def confidence(self) -> Callable[[], np.ndarray]:
+        """What the confidence head says; without one, as `ChainBlock`."""
+        if self._confident.confidence is None:
+            return super().confidence()
+        found = self._confident.confidence[self.number]
+        mx.async_eval(found)
+        return lambda: np.array(found)

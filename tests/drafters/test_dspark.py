@@ -1,0 +1,375 @@
+"""DSpark drafters: the golden reference, PyTorch's logits, exactness, what is kept of a text."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import dspark_cases
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny
+from dspark_cases import ACCEPTED, ANCHORS, BY_NAME, LENGTHS, PROPOSALS, Case
+from engines import alone, engine_of, request_of, target_of, together
+from feature_texts import check_cache
+
+from dflash_mlx import api
+from dflash_mlx.drafters.dflash import model
+from dflash_mlx.drafters.dflash.config import MARKOV_HEADS, DraftConfig
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter, DraftCache
+from dflash_mlx.drafters.dflash.markov import ConfidenceHead, MarkovBlock, MarkovHead, Walks
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.pair import Pair, load
+from dflash_mlx.speculation.acceptance import Accepted, Match
+from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
+
+GOLDEN = tiny.GOLDEN / "dspark_qwen3"
+TARGET = tiny.GOLDEN / "qwen3_full" / "target"
+EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
+LOGITS = dict(np.load(tiny.GOLDEN / "dspark" / "expected.npz"))
+EVERY = 7  # one of so many logits is kept
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+
+def golden_pair(**options: Any) -> Pair:
+    return load(TARGET, GOLDEN / "draft", **{"cache_ram": 0, **options})
+
+
+@pytest.fixture(scope="module")
+def golden() -> Pair:
+    """The authors' own drafter, and the target that it was trained for."""
+    return golden_pair()
+
+
+def check_golden(pair: Pair, prompts: range = range(4)) -> None:
+    """Tokens, drafts and the tokens of each verify are the authors'; their last one is not cut.
+
+    Near the end of an answer fewer of the drafts are verified.
+    """
+    patch = pytest.MonkeyPatch()
+    seen: list[list[int]] = []
+    rows = Sequence.rows
+
+    def recorded(self: Sequence, anchor: mx.array, drafts: mx.array, tree: Any = None) -> Any:
+        seen.append(np.array(drafts).tolist())
+        return rows(self, anchor, drafts, tree)
+
+    patch.setattr(Sequence, "rows", recorded)
+    whole = EXPECTED["thresholds"]["0.0"]
+    try:
+        for number in prompts:
+            seen.clear()
+            limit = EXPECTED["max_new_tokens"]
+            prompt = EXPECTED["prompts"][number]
+            found = api.generate(pair, prompt, mode="dflash", max_tokens=limit)
+            assert found.tokens == EXPECTED["greedy_tokens"][number]
+            last = len(whole["committed"][number]) - 1
+            assert found.stats.committed[:last] == whole["committed"][number][:last]
+            left = limit - 1
+            for drafts, wanted, committed in zip(
+                seen, whole["drafts"][number][:last], found.stats.committed, strict=False
+            ):
+                assert drafts == wanted[: min(6, left)]
+                left -= committed
+    finally:
+        patch.undo()
+
+
+def test_drafts_of_the_authors(golden: Pair) -> None:
+    """DeepSpec's evaluation loop, which verifies all six drafts; a verify has seven rows."""
+    assert golden.block_size == 7
+    check_golden(golden)
+
+
+def test_the_confident_drafts_of_the_authors(golden: Pair) -> None:
+    """Their loop verifies the drafts before the first one of less than an even chance."""
+    assert isinstance(golden.drafter, DFlashDrafter)
+    confident = EXPECTED["thresholds"]["0.5"]
+    for number in (0, 2):
+        sequence = Sequence(golden.target, golden.drafter)
+        logits = sequence.read(EXPECTED["prompts"][number])
+        anchor = int(mx.argmax(logits[-1]))
+        last = len(confident["committed"][number]) - 1
+        rounds = zip(confident["drafts"][number], confident["committed"][number], strict=False)
+        for wanted, committed in list(rounds)[:last]:
+            assert sequence.draft_cache is not None
+            block = sequence.draft_cache.block(anchor, 7)
+            sure = block.confidence()() >= 0.5
+            drafts = np.array(block.greedy().tokens)[: int(np.cumprod(sure).sum())].tolist()
+            assert drafts == wanted
+            found = sequence.verify(anchor, mx.array(drafts, dtype=mx.int32))
+            said = np.array(mx.argmax(found.logits, axis=-1)).tolist()
+            kept = int(np.cumprod([d == s for d, s in zip(drafts, said, strict=False)]).sum())
+            assert kept == committed - 1
+            sequence.commit((anchor, *drafts[:kept]), found.taps)
+            anchor = said[kept]
+
+
+# PyTorch code from the published equations
+
+
+@cache
+def case_pair(name: str) -> Pair:
+    """A golden target with the drafter of a case."""
+    import tempfile
+
+    case = BY_NAME[name]
+    with tempfile.TemporaryDirectory() as folder:
+        draft = case.save(Path(folder))
+        return load(tiny.GOLDEN / case.target / "target", draft, cache_ram=0)
+
+
+def logits_of(block: DraftBlock) -> np.ndarray:
+    """The logits [γ, V] that greedy drafts are chosen by."""
+    assert isinstance(block, MarkovBlock | Independent)
+    if isinstance(block, MarkovBlock):
+        return np.array(block.chains.greedy[1][:, block.number])
+    return np.array(block.logits)
+
+
+def read(drafter: DFlashDrafter, cache: DraftCache, tokens: list[int]) -> None:
+    cache.append(mx.array(dspark_cases.taps_of(cache.offset, tokens))[None], tokens)
+
+
+def check_case(case: Case, drafter: DFlashDrafter, *, lengths: tuple[int, ...] = LENGTHS) -> None:
+    """Drafts, logits and confidences of four blocks after each prompt: all, none, two accepted."""
+    numbers = iter(range(len(LENGTHS) * len(ANCHORS)))
+    for length in LENGTHS:
+        cache = drafter.make_cache()
+        read(drafter, cache, dspark_cases.prompt_of(length))
+        for anchor, kept in zip(ANCHORS, (*ACCEPTED, 0), strict=True):
+            number = next(numbers)
+            if length not in lengths:
+                continue
+            block = cache.block(anchor, PROPOSALS + 1)
+            drafts = np.array(block.greedy().tokens).tolist()
+            assert drafts == LOGITS[f"{case.name} tokens"][number].tolist()
+            for found, what in (
+                (logits_of(block)[:, ::EVERY], "logits"),
+                (block.confidence()(), "confidence"),
+            ):
+                wanted = LOGITS[f"{case.name} {what}"][number]
+                np.testing.assert_allclose(found, wanted, atol=2e-4)
+            read(drafter, cache, [anchor, *drafts[:kept]])
+
+
+@pytest.mark.parametrize("case", dspark_cases.CASES, ids=lambda case: case.name)
+def test_logits_of_pytorch(case: Case) -> None:
+    """Each packaging and each Markov head, after prompts of 1 to 300 tokens."""
+    drafter = case_pair(case.name).drafter
+    assert isinstance(drafter, DFlashDrafter)
+    assert drafter.block_size == PROPOSALS + 1
+    check_case(case, drafter)
+
+
+def no_anchor_offset(patch: pytest.MonkeyPatch) -> None:
+    """The anchor's position does not draft, as in DFlash."""
+    honest = DFlashDrafter._hidden
+
+    def shifted(self: DFlashDrafter, *inputs: Any) -> mx.array:
+        config = self.config
+        self.config = replace(config, from_anchor=not config.from_anchor)
+        try:
+            return honest(self, *inputs)
+        finally:
+            self.config = config
+
+    patch.setattr(DFlashDrafter, "_hidden", shifted)
+
+
+def causal(patch: pytest.MonkeyPatch) -> None:
+    """The rows of a block see those before them only, or all where they should not."""
+    honest = DraftConfig.causal
+    patch.setattr(DraftConfig, "causal", lambda self, layer: not honest(self, layer))
+
+
+def one_place_on(patch: pytest.MonkeyPatch) -> None:
+    """A block begins one position too late."""
+    honest = model.DraftModel.__call__
+    patch.setattr(
+        model.DraftModel, "__call__", lambda self, x, rows, at, m: honest(self, x, rows, at + 1, m)
+    )
+
+
+def anchor_before_all(patch: pytest.MonkeyPatch) -> None:
+    """The Markov head takes the anchor as the token before every position."""
+    honest = Walks.chains
+
+    def chains(self: Walks, caches: Any, anchors: Any, count: int, choose: Any) -> Any:
+        first = mx.array(anchors)
+        patch.setattr(MarkovHead, "__call__", lambda head, _, *rest: call(head, first, *rest))
+        return honest(self, caches, anchors, count, choose)
+
+    call = MarkovHead.__call__
+    patch.setattr(Walks, "chains", chains)
+
+
+def forgets(patch: pytest.MonkeyPatch) -> None:
+    """The state of a recurrent Markov head is lost between positions."""
+    call = MarkovHead.__call__
+    patch.setattr(MarkovHead, "__call__", lambda self, b, h, state: call(self, b, h, None))
+
+
+def no_gate(patch: pytest.MonkeyPatch) -> None:
+    """The gate of a Markov head is open."""
+    patch.setattr(mx, "sigmoid", mx.ones_like)
+
+
+def half_apart(patch: pytest.MonkeyPatch) -> None:
+    """Pairs of the rotation are half a head apart, as in other drafters."""
+    honest = mx.fast.rope
+    patch.setattr(
+        mx.fast, "rope", lambda *x, traditional, **more: honest(*x, traditional=False, **more)
+    )
+
+
+def confidence_without_markov(patch: pytest.MonkeyPatch) -> None:
+    """The confidence head reads the embedding of the anchor at every position."""
+    honest = ConfidenceHead.__call__
+
+    def call(self: ConfidenceHead, features: mx.array) -> mx.array:
+        rank = dspark_cases.RANK
+        first = mx.broadcast_to(features[:, :1, -rank:], (*features.shape[:2], rank))
+        return honest(self, mx.concatenate([features[..., :-rank], first], axis=-1))
+
+    patch.setattr(ConfidenceHead, "__call__", call)
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        (no_anchor_offset, "deepspec"),
+        (no_anchor_offset, "deepspec_dflash"),
+        (no_anchor_offset, "jetspec"),
+        (causal, "specforge"),
+        (causal, "speculators"),
+        (causal, "jetspec"),
+        (one_place_on, "deepspec"),
+        (one_place_on, "gemma4"),
+        (anchor_before_all, "liquid"),
+        (anchor_before_all, "speculators"),
+        (forgets, "specforge"),
+        (no_gate, "speculators"),
+        (half_apart, "liquid"),
+        (confidence_without_markov, "deepspec_rnn"),
+    ],
+)
+def test_a_fault_is_noticed(fault: Fault, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: each way to read a drafter wrongly, of which none raises an error."""
+    drafter = case_pair(name).drafter
+    assert isinstance(drafter, DFlashDrafter)
+    check_case(BY_NAME[name], drafter, lengths=(7,))
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_case(BY_NAME[name], drafter, lengths=(7,))
+
+
+def test_blocks_that_are_drafted_together() -> None:
+    """In one pass: each is what it is alone, whatever stands beside it."""
+    for name in ("deepspec_rnn", "speculators", "gemma4"):
+        drafter = case_pair(name).drafter
+        assert isinstance(drafter, DFlashDrafter)
+        caches = [drafter.make_cache() for _ in LENGTHS]
+        for held, length in zip(caches, LENGTHS, strict=True):
+            read(drafter, held, dspark_cases.prompt_of(length))
+        blocks = drafter.draft(caches, ANCHORS, PROPOSALS + 1)
+        for block, held, anchor in zip(blocks, caches, ANCHORS, strict=True):
+            one = held.block(anchor, PROPOSALS + 1)
+            assert block.greedy().tokens.tolist() == one.greedy().tokens.tolist()
+            np.testing.assert_allclose(logits_of(block), logits_of(one), atol=1e-4)
+            np.testing.assert_allclose(block.confidence()(), one.confidence()(), atol=1e-5)
+
+
+# Exactness
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gemma4", "qwen3_5 kv8"])
+@pytest.mark.parametrize("head", MARKOV_HEADS)
+def test_answers_are_those_of_plain_decoding(family: str, head: str) -> None:
+    """Chains, trees and seeded samples; sequences join and leave."""
+    target = target_of(family)
+    engine = engine_of(family, tiny.random_drafter(target, **tiny.dspark_settings(target, head)))
+    requests = [request_of(number) for number in range(6)]
+    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
+    wanted = [alone(engine, replace(request, **plain)) for request in requests]
+    assert together(engine, requests, random.Random(0)) == wanted
+
+
+def test_a_draft_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: one more draft of a chain is accepted than the target chose."""
+    honest = Match.accept
+
+    def accept(self: Match, draft: Draft, outcome: mx.array) -> Accepted:
+        found = honest(self, draft, outcome)
+        count = len(found.drafts)
+        if found.path is not None or count == draft.drafted:
+            return found
+        return Accepted((*found.drafts, int(draft.tokens[count])), found.bonus)
+
+    monkeypatch.setattr(Match, "accept", accept)
+    with pytest.raises(AssertionError):
+        test_answers_are_those_of_plain_decoding("qwen3", "rnn")
+
+
+def drafts_of(cache: DraftCache, anchor: int) -> list[int]:
+    return np.array(cache.block(anchor, 6).greedy().tokens).tolist()
+
+
+def test_what_is_kept_is_what_was_committed() -> None:
+    """At every round the drafts are those of a cache that read just what was committed."""
+    target = target_of("qwen3")
+    source = tiny.random_drafter(target, **tiny.dspark_settings(target, "rnn"))
+    check_cache(source, 2 * tiny.BASE["hidden_size"], drafts_of)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_prefix_comes_back_with_its_rows(
+    restart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the cache of prefixes, in memory or on disk: the drafts are those of the first time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    size = 1 << 26
+
+    def loaded() -> Pair:
+        return golden_pair(cache_ram=size, cache_disk=size if restart else 0)
+
+    pair = loaded()
+    prompt = [*EXPECTED["prompts"][3], *EXPECTED["greedy_tokens"][3]]
+    first = api.generate(pair, prompt, mode="dflash", max_tokens=20)
+    if pair.engine.prefix_cache.disk is not None:
+        pair.engine.prefix_cache.disk.wait()
+        pair = loaded()
+    again = api.generate(pair, prompt, mode="dflash", max_tokens=20)
+    assert again.stats.cached_tokens > len(prompt) // 2
+    assert first.tokens == again.tokens
+    assert first.stats.committed == again.stats.committed
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantised(bits: int) -> None:
+    """A drafter in few bits says the same tokens, and drafts some of them."""
+    pair = golden_pair(draft_bits=bits)
+    for number in (0, 2):
+        prompt = EXPECTED["prompts"][number]
+        found = api.generate(pair, prompt, mode="dflash", max_tokens=40)
+        assert found.tokens == EXPECTED["greedy_tokens"][number][:40]
+        assert found.stats.acceptance_length > 1.3
+
+
+def test_auto_reads_the_confidence_head(golden: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the mode auto, whose answer is that of plain decoding."""
+    asked: list[int] = []
+    honest = MarkovBlock.confidence
+
+    def confidence(self: MarkovBlock) -> Callable[[], np.ndarray]:
+        asked.append(1)
+        return honest(self)
+
+    monkeypatch.setattr(MarkovBlock, "confidence", confidence)
+    found = api.generate(golden, EXPECTED["prompts"][2], mode="auto", max_tokens=40)
+    assert found.tokens == EXPECTED["greedy_tokens"][2][:40]
+    assert asked

@@ -1,0 +1,244 @@
+"""Gemma 4 assistants: the golden reference, exactness, what they read, what is refused."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny
+from assistants import GOLDEN, HEADS, TARGET, assistant_settings, random_assistant
+from engines import alone, request_of, together
+
+from dflash_mlx import api
+from dflash_mlx.drafters.chain import Chains
+from dflash_mlx.drafters.gemma4_assistant import drafter as module
+from dflash_mlx.drafters.gemma4_assistant.drafter import AssistantCache
+from dflash_mlx.drafters.gemma4_assistant.model import Assistant
+from dflash_mlx.drafters.load import check_drafter, load_drafter
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.profiler import Job, Scratch
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.pair import Pair, load
+
+EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
+FAMILIES = ("gemma4", "gemma4_text", "gemma4_unified")
+Fault = Callable[[Pair, pytest.MonkeyPatch], None]
+
+
+def check_golden(pair: Pair, head: str) -> None:
+    """Drafts at every place of the texts, read in pieces, and the logits at some."""
+    drafter: Any = pair.drafter
+    for number, text in enumerate(EXPECTED["texts"]):
+        sequence = Sequence(pair.target, drafter)
+        dice = random.Random(number)
+        logits = []
+        for count, wanted in enumerate(EXPECTED[head]["drafts"][number], 1):
+            missing = text[len(sequence.tokens) : count]
+            if count not in EXPECTED["logits_at"] and dice.random() < 0.4:
+                continue
+            sequence.read(missing, chunk=dice.randint(1, 3))
+            cache: Any = sequence.draft_caches[0]
+            tokens, rows = Chains(drafter, [cache], [text[count]], 3).greedy
+            assert np.array(tokens[:, 0]).tolist() == wanted, count
+            if count in EXPECTED["logits_at"]:
+                logits.append(np.array(rows[0, 0]))
+        assert np.abs(np.array(logits) - np.array(EXPECTED[head]["logits"][number])).max() < 1e-3
+
+
+def golden_pair(head: str) -> Pair:
+    return load(TARGET, GOLDEN / head, cache_ram=0)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_drafts_of_the_reference(head: str) -> None:
+    """Which is transformers' own class, with a dense head and with one of clusters."""
+    check_golden(golden_pair(head), head)
+
+
+def pre_norm(pair: Pair, patch: pytest.MonkeyPatch) -> None:
+    """The last layer's output is read instead of the final norm's."""
+    pair.target.tap((pair.target.layers - 1,))
+
+
+def hidden_first(pair: Pair, patch: pytest.MonkeyPatch) -> None:
+    """The hidden state comes before the embedding."""
+    assert pair.drafter is not None
+    entry = pair.drafter.model.pre_projection
+    entry.weight = mx.concatenate([*reversed(mx.split(entry.weight, 2, axis=1))], axis=1)
+    mx.eval(entry.weight)  # another thread reads it
+
+
+def moving_place(pair: Pair, patch: pytest.MonkeyPatch) -> None:
+    """Each draft has the place after the one before."""
+    honest: Any = Assistant.__call__
+    steps = iter(range(10**6))
+
+    def call(self: Assistant, *inputs: Any) -> Any:
+        *others, position = inputs
+        return honest(self, *others, position + next(steps) % 3)
+
+    patch.setattr(Assistant, "__call__", call)
+
+
+def one_place_before(pair: Pair, patch: pytest.MonkeyPatch) -> None:
+    """The drafts have the place of the token before the last."""
+    honest: Any = Assistant.__call__
+
+    def call(self: Assistant, *inputs: Any) -> Any:
+        *others, position = inputs
+        return honest(self, *others, position - 1)
+
+    patch.setattr(Assistant, "__call__", call)
+
+
+def unscaled(pair: Pair, patch: pytest.MonkeyPatch) -> None:
+    """The embedding is not scaled as the target scales it."""
+    drafter: Any = pair.drafter
+    patch.setattr(drafter, "embed", lambda ids: pair.target.embed(ids) / 8)
+
+
+def whole_window(pair: Pair, patch: pytest.MonkeyPatch) -> None:
+    """A sliding layer sees a row too many."""
+    honest = module.newest
+    patch.setattr(module, "newest", lambda cache, count: honest(cache, count - 1))
+
+
+FAULTS = (pre_norm, hidden_first, moving_place, one_place_before, unscaled, whole_window)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_noticed(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: each way to read an assistant wrongly that is known from other programs."""
+    pair = golden_pair("dense")
+    fault(pair, monkeypatch)
+    with pytest.raises(AssertionError):
+        check_golden(pair, "dense")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_answers_are_those_of_plain_decoding(family: str) -> None:
+    """Chains, trees and seeded samples; sequences join and leave, and their prefixes are kept."""
+    target = tiny.make_target(family)
+    engine = Engine(target, random_assistant(target))
+    engine.prefill_step_size = 7
+    requests = [request_of(number) for number in range(6)]
+    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
+    wanted = [alone(engine, replace(request, **plain)) for request in requests]
+    assert together(engine, requests, random.Random(0)) == wanted
+
+
+def test_a_fork_reads_its_own_caches() -> None:
+    """And goes on by itself; a cut leaves nothing to draft from until a token is read."""
+    target = tiny.make_target("gemma4_text")
+    source = random_assistant(target)
+    sequence = Sequence(target, source)
+    sequence.read(tiny.prompt_of(30))
+    twin = sequence.fork()
+    ours, theirs = (one.draft_caches[0] for one in (sequence, twin))
+    assert isinstance(ours, AssistantCache)
+    assert isinstance(theirs, AssistantCache)
+    assert theirs.target is twin.target_cache is not sequence.target_cache
+    first = np.array(Chains(source, [ours, theirs], [7, 7], 3).greedy[0]).T.tolist()
+    assert first[0] == first[1]
+    twin.read([1, 2, 3])
+    again = np.array(Chains(source, [ours, theirs], [7, 7], 3).greedy[0]).T.tolist()
+    assert again[0] == first[0]
+    assert again[1] != first[0]
+    twin.rewind(32)
+    assert source.preview(theirs, 7, 4) == ()
+    twin.read([3])
+    assert source.preview(theirs, 7, 4) is None
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_prefix_comes_back(
+    restart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the cache of prefixes, in memory or on disk, the answer is as before, with drafts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def loaded() -> Pair:
+        return load(TARGET, GOLDEN / "dense", cache_ram=1 << 26, cache_disk=restart << 26)
+
+    pair = loaded()
+    prompt = EXPECTED["texts"][0]
+    first = api.generate(pair, prompt, mode="dflash", max_tokens=20)
+    if pair.engine.prefix_cache.disk is not None:
+        pair.engine.prefix_cache.disk.wait()
+        pair = loaded()
+    again = api.generate(pair, prompt, mode="dflash", max_tokens=20)
+    assert again.stats.cached_tokens > len(prompt) // 2
+    assert first.tokens == again.tokens
+    assert again.stats.drafted > 0
+
+
+def test_its_time_is_measured() -> None:
+    """Drafts at a depth that was never read."""
+    target = tiny.make_target("gemma4_text")
+    scratch = Scratch(target, random_assistant(target), 300, 4)
+    assert scratch.run(Job("draft", 4)) > 0
+
+
+def saved(folder: Path, **changes: Any) -> Checkpoint:
+    """The golden assistant's folder with another config."""
+    folder.mkdir()
+    config = json.loads((GOLDEN / "dense" / "config.json").read_text())
+    inner = {**config["text_config"], **changes.pop("text_config", {})}
+    (folder / "config.json").write_text(json.dumps({**config, **changes, "text_config": inner}))
+    weights = (GOLDEN / "dense" / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights)
+    return Checkpoint.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backbone_hidden_size": 32}, "'post_projection.weight' is"),
+        ({"text_config": {"global_head_dim": 64}}, "is .*, its config says"),
+        ({"use_ordered_embeddings": True, "num_centroids": 8}, "has no tensor 'masked_embedding"),
+        ({"tie_word_embeddings": False}, "has a head of its own"),
+        ({"text_config": {"layer_types": None, "num_hidden_layers": "x"}}, "cannot be used"),
+    ],
+)
+def test_a_config_of_other_weights(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Is refused before a weight is read."""
+    with pytest.raises(DFlashError, match=message) as caught:
+        check_drafter(saved(tmp_path / "draft", **changes), Checkpoint.read(TARGET))
+    assert caught.value.hint
+
+
+def test_another_target_is_refused(tmp_path: Path) -> None:
+    """Of another family, or of other sizes; as a target by itself it is refused, too."""
+    mine = Checkpoint.read(GOLDEN / "dense")
+    for target, message in (
+        (tiny.GOLDEN / "qwen3_full" / "target", "is an assistant of Gemma 4"),
+        (None, "expects a target with hidden size 64"),
+    ):
+        theirs = Checkpoint(Path("tiny"), tiny.config_of("gemma4_text"))
+        with pytest.raises(DFlashError, match=message) as caught:
+            check_drafter(mine, theirs if target is None else Checkpoint.read(target))
+        assert caught.value.hint
+    with pytest.raises(DFlashError, match="is a drafter"):
+        load(GOLDEN / "dense")
+
+
+def test_quantised_keys_are_refused() -> None:
+    """No assistant reads them."""
+    target = tiny.make_target("gemma4_text kv8")
+    with pytest.raises(DFlashError, match="not with a quantised KV cache") as caught:
+        load_drafter(Checkpoint.read(GOLDEN / "dense"), target, tiny.tokenizer())
+    assert caught.value.hint
+
+
+def test_settings_are_a_config() -> None:
+    """The tiny settings are in the form of the published ones."""
+    target = tiny.make_target("gemma4_text")
+    config = json.loads((GOLDEN / "dense" / "config.json").read_text())
+    assert assistant_settings(target).keys() <= config.keys()
