@@ -47,9 +47,9 @@ PROCESSES = 2  # of one thread each: two threads of one process wait for each ot
 class Plan:
     """How long the training is.
 
-    The rate is level for `level` of `steps` and then falls to nothing. Rows have 1,024
-    tokens, and in every fourth step 256, without tools. In the last `long` of the steps, one of eight
-    has rows of 2,048 or 4,096. Short rows cost less, because attention does.
+    The rate is level for `level` of `steps` and then falls to nothing. Rows have 1,024 tokens, and
+    in every fourth step 256, without tools. In the last `long` of the steps, one of eight has rows
+    of 2,048 or 4,096. Short rows cost less, because attention does.
     """
 
     steps: int

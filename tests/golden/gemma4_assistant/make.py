@@ -12,6 +12,7 @@ drafts after the token there.
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
@@ -79,7 +80,7 @@ def make_assistant(head: dict) -> Gemma4AssistantForCausalLM:
 
 
 @torch.no_grad()
-def greedy_text(target: AutoModelForCausalLM) -> torch.Tensor:
+def greedy_text(target: Any) -> torch.Tensor:
     """A random beginning and how the target goes on: [1, LENGTH]."""
     text = torch.randint(0, 96, (1, 5))
     while text.shape[1] < LENGTH:
@@ -90,7 +91,7 @@ def greedy_text(target: AutoModelForCausalLM) -> torch.Tensor:
 @torch.no_grad()
 def drafts_at(target, assistant, text: torch.Tensor) -> tuple[list[list[int]], list[list[float]]]:
     """Three drafts after text[n], from the first n tokens; for some n the first draft's logits."""
-    cache = DynamicCache()  # without a config every layer keeps all rows
+    cache: Any = DynamicCache()  # without a config every layer keeps all rows
     hidden = target.model(text, past_key_values=cache, use_cache=True).last_hidden_state
     kinds = SETTINGS["layer_types"]
     last = {kind: max(n for n, one in enumerate(kinds) if one == kind) for kind in set(kinds)}
