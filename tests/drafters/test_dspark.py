@@ -2,6 +2,7 @@
 
 import json
 import random
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -115,8 +116,6 @@ def test_the_confident_drafts_of_the_authors(golden: Pair) -> None:
 @cache
 def case_pair(name: str) -> Pair:
     """A golden target with the drafter of a case."""
-    import tempfile
-
     case = BY_NAME[name]
     with tempfile.TemporaryDirectory() as folder:
         draft = case.save(Path(folder))
