@@ -103,6 +103,7 @@ CONFIGS = {
     "mtp": {"model_type": "qwen3_5_mtp"},
     "muse-assistant": {**DRAFTER, "architectures": [ASSISTANT]},
     "dspark": {**DRAFTER, "architectures": [QWEN3_DSPARK], "markov_rank": 4},
+    "deepspec-dflash": {**DRAFTER, "architectures": [QWEN3_DSPARK]},
     "jetspec": {**DRAFTER, "architectures": [V1], "is_causal": True},
     "gemma4-assistant": {"model_type": "gemma4_assistant"},
 }
@@ -110,6 +111,7 @@ CONFIGS = {
 
 FORMATS = {
     "muse-assistant": "dflash",
+    "deepspec-dflash": "dspark",
     "jetspec": "dflash",
     "gemma4-assistant": "gemma4_assistant",
 }
