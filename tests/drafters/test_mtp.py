@@ -46,7 +46,9 @@ def golden() -> Pair:
     return golden_pair()
 
 
-def check_golden(pair: Pair, depth: int, prompts: range = range(4)) -> None:
+def check_golden(
+    pair: Pair, depth: int, prompts: range = range(4), case: dict[str, Any] = EXPECTED
+) -> None:
     """Tokens, drafts and the tokens of each verify are the reference's, except for the last."""
     patch = pytest.MonkeyPatch()
     seen: list[list[int]] = []
@@ -58,16 +60,16 @@ def check_golden(pair: Pair, depth: int, prompts: range = range(4)) -> None:
         return rows(self, anchor, drafts, tree)
 
     patch.setattr(Sequence, "rows", recorded)
-    expected = EXPECTED["depths"][str(depth)]
+    expected = case["depths"][str(depth)]
     try:
         for number in prompts:
             seen.clear()
-            prompt = EXPECTED["prompts"][number]
-            limit = EXPECTED["max_new_tokens"]
+            prompt = case["prompts"][number]
+            limit = case["max_new_tokens"]
             found = api.generate(
                 pair, prompt, mode="dflash", max_tokens=limit, block_size=depth + 1
             )
-            assert found.tokens == EXPECTED["greedy_tokens"][number]
+            assert found.tokens == case["greedy_tokens"][number]
             last = len(found.stats.committed) - 1
             assert last > 5
             assert found.stats.committed[:last] == expected["committed"][number][:last]
@@ -80,6 +82,26 @@ def check_golden(pair: Pair, depth: int, prompts: range = range(4)) -> None:
 def test_drafts_of_the_reference(golden: Pair, depth: int) -> None:
     """Which is PyTorch code from the published equations, with chains of one to three drafts."""
     check_golden(golden, depth)
+
+
+@pytest.mark.parametrize("name", ["mtp_qwen3_next", "mtp_qwen35_moe"])
+def test_drafts_of_the_reference_with_experts(name: str) -> None:
+    """Mixtures, whose layers are transformers' own: experts one by one, and fused.
+
+    Experts in another order are noticed.
+    """
+    folder = tiny.GOLDEN / name
+    case = json.loads((folder / "expected.json").read_text())
+    pair = load(folder / "target", "mtp", cache_ram=0)
+    for depth in (1, 2, 3):
+        check_golden(pair, depth, case=case)
+    assert pair.drafter is not None
+    experts = pair.drafter.model.layers[0].mlp.switch_mlp
+    for part in (experts.gate_proj, experts.up_proj, experts.down_proj):  # planted
+        part.weight = part.weight[::-1]
+        mx.eval(part.weight)
+    with pytest.raises(AssertionError):
+        check_golden(pair, 3, case=case)
 
 
 def pre_norm(pair: Pair, patch: pytest.MonkeyPatch) -> None:
