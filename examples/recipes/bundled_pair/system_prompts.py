@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from everyday import HONEST, HOW_TO
-from later_turns import Turn, bare, casual, outside_question, question
+from later_turns import Turn, casual, outside_question, question
 from sample import Chat, Message, assistant, user
 from wording import invented_name
 
@@ -46,12 +46,6 @@ LANGUAGE = (
     "Please say each result in {}.|Use {} words for the results.|"
     "Numbers that are results must be in {}.|Write the result as a {} word.|"
     "Tell me every result in {}."
-).split("|")
-ONLY_RESULT = (
-    "Answer with the result only.|Just give the answer, no explanation.|Give only the result.|"
-    "No steps, only the result.|Reply with nothing but the answer.|Say only the final answer.|"
-    "Do not explain anything, give the bare result.|Only the answer, no other words.|"
-    "Output the result alone.|The answer only, without a sentence."
 ).split("|")
 PLAIN = """
 You are a helpful assistant.|You are a friendly assistant.|You are an assistant in a chat program.
@@ -176,8 +170,9 @@ def as_always(turn: Turn) -> Turn | None:
 
 
 def in_one_line(turn: Turn) -> Turn | None:
-    """The conclusion alone, instructions as one sentence, functions of one line."""
+    """Steps and conclusion in one line, instructions as one sentence, functions of one line."""
     said = turn.said
+    answer = " ".join(turn.answer.split())
     if turn.topic == "how to":
         what = next(what for what, steps in HOW_TO.items() if steps.split("|") == turn.about)
         *steps, last = turn.about
@@ -187,16 +182,9 @@ def in_one_line(turn: Turn) -> Turn | None:
         if len(body) > 1:
             return None
         said = f"def {name}({arguments}): {body[0]}"
-    return None if "\n" in said else replace(turn, answer=said, said=said)
-
-
-def only_result(turn: Turn) -> Turn | None:
-    """The answer as a word or number; what the model cannot answer stays as it is."""
-    if turn.said == HONEST:
-        return turn
-    if not turn.short:
-        return None
-    return replace(turn, answer=bare(turn.short), said=bare(turn.short))
+    if said != turn.said:
+        return replace(turn, answer=said, said=said)
+    return None if "\n" in said else replace(turn, answer=answer)
 
 
 def numbers_as(in_words: Callable[[int], str]) -> Form:
@@ -218,11 +206,8 @@ def numbers_as(in_words: Callable[[int], str]) -> Form:
 
 def special(rng: Random) -> tuple[str, Form]:
     """An instruction for the form of answers, and what makes answers of that form."""
-    kind = rng.choice(("one line", "language", "language", "only the result"))
-    if kind == "one line":
+    if rng.random() < 0.35:
         return rng.choice(ONE_LINE), in_one_line
-    if kind == "only the result":
-        return rng.choice(ONLY_RESULT), only_result
     language, in_words = rng.choice(list(LANGUAGES.items()))
     return rng.choice(LANGUAGE).format(language), numbers_as(in_words)
 
