@@ -199,8 +199,7 @@ def bench(
     \b
       dflash bench                               the bundled pair, a few minutes
       dflash bench gsm8k -m qwen3:4b -n 20       20 questions of a suite
-      dflash bench --drafts dflash,lookup,none   one drafter after another
-      dflash bench --drafts all -m qwen3:4b      all that fit; the best one is kept
+      dflash bench --drafts all -m qwen3:4b      all drafters; the best is kept
 
     Every prompt is answered by each mode in turn. The report goes to stdout, the rest to stderr.
     With --drafts each drafter is measured in turn with plain decoding, so compare their ratios, not

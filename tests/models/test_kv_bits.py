@@ -304,15 +304,19 @@ def test_what_is_shown() -> None:
 def test_the_list_of_models(cli_app: Any) -> None:
     """`models list --kv-bits` counts the memory with it, except where no cache can be quantised."""
 
-    def memory(*flags: str) -> dict[str, int]:
+    def memory(*flags: str) -> dict[tuple[str, str], int]:
         result = CliRunner().invoke(cli_app, ["models", "list", "--json", *flags])
         assert result.exit_code == 0, result.output
-        return {row["target"]: row["memory_bytes"] for row in json.loads(result.stdout)}
+        rows = json.loads(result.stdout)
+        return {(row["target"], row["draft"]): row["memory_bytes"] for row in rows}
 
     plain, quantised = memory(), memory("--kv-bits", "8")
     entry = find("Qwen/Qwen3-8B")
     assert entry is not None
-    saved = plain[entry.target] - quantised[entry.target]
+    pair = entry.target, entry.draft
+    saved = plain[pair] - quantised[pair]
     assert saved == pytest.approx((1 - 0.53125) * CONTEXT * entry.kv_bytes)
-    for unchanged in ("openai/gpt-oss-20b", "moonshotai/Kimi-K2.5"):
-        assert plain[unchanged] == quantised[unchanged]
+    for target in ("openai/gpt-oss-20b", "moonshotai/Kimi-K2.5"):
+        unchanged = [pair for pair in plain if pair[0] == target]
+        assert unchanged
+        assert all(plain[pair] == quantised[pair] for pair in unchanged)

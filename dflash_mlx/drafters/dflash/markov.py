@@ -8,7 +8,7 @@ accepts a draft if it has accepted those before.
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -18,9 +18,6 @@ from dflash_mlx.drafters.chain import ChainBlock, Chains, ChainSource, Choose
 from dflash_mlx.speculation.sampling import Draw
 
 from .config import DraftConfig, DSpark
-
-if TYPE_CHECKING:
-    from .model import DraftModel
 
 Rows = Callable[[mx.array], mx.array]
 
@@ -86,7 +83,8 @@ class Walks(ChainSource):
     gives logits [..., Vd] the target's vocabulary [..., V].
     """
 
-    def __init__(self, model: "DraftModel", logits: mx.array, hidden: mx.array, spread: Rows):
+    def __init__(self, model: nn.Module, logits: mx.array, hidden: mx.array, spread: Rows):
+        """`model` has the heads, as far as there are any."""
         self._model = model
         self._logits = logits
         self._hidden = hidden
@@ -119,7 +117,7 @@ class Walks(ChainSource):
         features = self._hidden
         if head.reads_markov:
             before = mx.concatenate([mx.array([*anchors])[:, None], drafts[:-1].T], axis=1)
-            embedded = self._model.markov_head.markov_w1(before)
+            embedded = self._model["markov_head"].markov_w1(before)
             features = mx.concatenate([features, embedded], axis=-1)
         return head(features)
 
