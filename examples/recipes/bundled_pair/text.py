@@ -21,7 +21,7 @@ FAMILIES: dict[str, Callable[[Random], Sample]] = {
     "functions": functions,
     "everyday": everyday,
 }
-WEIGHTS = (5, 5, 2, 3)  # shares of the families
+WEIGHTS = (4, 8, 2, 3)  # shares of the families
 OUTSIDE = 0.3  # share of the questions that are outside the world of the families
 THINKING = 0.2
 
