@@ -35,6 +35,13 @@ class ChainSource(Protocol):
         """Logits [..., Vd] in the target's vocabulary [..., V]."""
         return logits
 
+    def confidence(self, chains: "Chains") -> mx.array | None:
+        """How likely each of the greedy drafts is accepted after those before it, float32 [B, γ].
+
+        None if the source has no opinion of its own.
+        """
+        return None
+
 
 class ChainDrafter(Drafter, ChainSource):
     """A drafter whose model reads each draft before it makes the next."""
@@ -99,6 +106,11 @@ class Chains:
 
         return self._run(choose)
 
+    @cached_property
+    def confidence(self) -> mx.array | None:
+        """The source's confidence [B, γ] in the likeliest drafts; None if it has none."""
+        return self.source.confidence(self)
+
     def _run(self, choose: Choose) -> tuple[mx.array, mx.array]:
         return self.source.chains(self.caches, self.anchors, self.positions, choose)
 
@@ -128,8 +140,12 @@ class ChainBlock:
         return Draft(tokens[:, self.number], mx.softmax(rows, axis=-1))
 
     def confidence(self) -> Callable[[], np.ndarray]:
-        """The largest probability at each position of the likeliest drafts."""
-        return Independent(self._likeliest[1]).confidence()
+        """The source's, or the largest probability at each position of the likeliest drafts."""
+        if self.chains.confidence is None:
+            return Independent(self._likeliest[1]).confidence()
+        found = self.chains.confidence[self.number]
+        mx.async_eval(found)
+        return lambda: np.array(found)
 
     def top_tokens(self, count: int) -> PendingRankings:
         """The likeliest tokens of each position, as if it did not depend on the others."""

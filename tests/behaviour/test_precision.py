@@ -15,9 +15,9 @@ from mlx.utils import tree_flatten
 from trace_ops import Operation, operations
 
 from dflash_mlx.drafters import weights
+from dflash_mlx.drafters.chain import ChainBlock
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
-from dflash_mlx.drafters.dflash.markov import MarkovBlock
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.models.precision import quantise
 from dflash_mlx.pair import load
@@ -78,7 +78,7 @@ def draft(drafter: DFlashDrafter, target_type: mx.Dtype) -> tuple[list[Operation
         if isinstance(block, Lattice):
             assert block.made_of is not None
             given = [block.candidates, block.made_of[3]]  # its lattice is float32 on purpose
-        elif isinstance(block, MarkovBlock):
+        elif isinstance(block, ChainBlock):
             given = [block.chains.greedy[1]]
         else:
             assert isinstance(block, Independent)

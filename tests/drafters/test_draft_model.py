@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from engines import alone, request_of, together
+from engines import check_plain
 
 from dflash_mlx.bench.runner import measure
 from dflash_mlx.drafters.small_model import BLOCK, ModelCache, SmallModelDrafter
@@ -149,10 +148,7 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
     target = tiny.make_target(family)
     engine = Engine(target, drafter_of(vocab_size=target.vocab_size))
     engine.prefill_step_size = 7
-    requests = [request_of(number) for number in range(6)]
-    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
-    wanted = [alone(engine, replace(request, **plain)) for request in requests]
-    assert together(engine, requests, random.Random(0)) == wanted
+    check_plain(engine)
 
 
 def test_another_number_of_rows_in_the_vocabulary() -> None:

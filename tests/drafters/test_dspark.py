@@ -1,7 +1,6 @@
 """DSpark drafters: the golden reference, PyTorch's logits, exactness, what is kept of a text."""
 
 import json
-import random
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,18 +14,23 @@ import numpy as np
 import pytest
 import tiny
 from dspark_cases import ACCEPTED, ANCHORS, BY_NAME, LENGTHS, PROPOSALS, Case
-from engines import alone, engine_of, request_of, target_of, together
+from engines import (
+    accept_one_too_many,
+    check_plain,
+    engine_of,
+    target_of,
+)
 from feature_texts import check_cache
 
 from dflash_mlx import api
+from dflash_mlx.drafters.chain import ChainBlock
 from dflash_mlx.drafters.dflash import model
 from dflash_mlx.drafters.dflash.config import MARKOV_HEADS, DraftConfig
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter, DraftCache
-from dflash_mlx.drafters.dflash.markov import ConfidenceHead, MarkovBlock, MarkovHead, Walks
+from dflash_mlx.drafters.dflash.markov import ConfidenceHead, MarkovHead, Walks
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.speculation.acceptance import Accepted, Match
-from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
+from dflash_mlx.speculation.drafts import DraftBlock, Independent
 
 GOLDEN = tiny.GOLDEN / "dspark_qwen3"
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
@@ -124,8 +128,8 @@ def case_pair(name: str) -> Pair:
 
 def logits_of(block: DraftBlock) -> np.ndarray:
     """The logits [γ, V] that greedy drafts are chosen by."""
-    assert isinstance(block, MarkovBlock | Independent)
-    if isinstance(block, MarkovBlock):
+    assert isinstance(block, ChainBlock | Independent)
+    if isinstance(block, ChainBlock):
         return np.array(block.chains.greedy[1][:, block.number])
     return np.array(block.logits)
 
@@ -292,24 +296,12 @@ def test_answers_are_those_of_plain_decoding(family: str, head: str) -> None:
     """Chains, trees and seeded samples; sequences join and leave."""
     target = target_of(family)
     engine = engine_of(family, tiny.random_drafter(target, **tiny.dspark_settings(target, head)))
-    requests = [request_of(number) for number in range(6)]
-    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
-    wanted = [alone(engine, replace(request, **plain)) for request in requests]
-    assert together(engine, requests, random.Random(0)) == wanted
+    check_plain(engine)
 
 
 def test_a_draft_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: one more draft of a chain is accepted than the target chose."""
-    honest = Match.accept
-
-    def accept(self: Match, draft: Draft, outcome: mx.array) -> Accepted:
-        found = honest(self, draft, outcome)
-        count = len(found.drafts)
-        if found.path is not None or count == draft.drafted:
-            return found
-        return Accepted((*found.drafts, int(draft.tokens[count])), found.bonus)
-
-    monkeypatch.setattr(Match, "accept", accept)
+    accept_one_too_many(monkeypatch)
     with pytest.raises(AssertionError):
         test_answers_are_those_of_plain_decoding("qwen3", "rnn")
 
@@ -362,13 +354,13 @@ def test_quantised(bits: int) -> None:
 def test_auto_reads_the_confidence_head(golden: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the mode auto, whose answer is that of plain decoding."""
     asked: list[int] = []
-    honest = MarkovBlock.confidence
+    honest = ConfidenceHead.__call__
 
-    def confidence(self: MarkovBlock) -> Callable[[], np.ndarray]:
+    def called(self: ConfidenceHead, features: mx.array) -> mx.array:
         asked.append(1)
-        return honest(self)
+        return honest(self, features)
 
-    monkeypatch.setattr(MarkovBlock, "confidence", confidence)
+    monkeypatch.setattr(ConfidenceHead, "__call__", called)
     found = api.generate(golden, EXPECTED["prompts"][2], mode="auto", max_tokens=40)
     assert found.tokens == EXPECTED["greedy_tokens"][2][:40]
     assert asked

@@ -1,8 +1,6 @@
 """EAGLE-3 heads: the authors' own results, exactness, and what is kept of a sequence."""
 
 import json
-import random
-from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 from eagle_heads import random_head
-from engines import alone, request_of, together
+from engines import check_plain
 from feature_texts import Text, check_cache, rewind_rows_alone
 
 from dflash_mlx.drafters.chain import Chains
@@ -90,10 +88,7 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
     target = tiny.make_target(family)
     engine = Engine(target, random_head(target))
     engine.prefill_step_size = 7
-    requests = [request_of(number) for number in range(6)]
-    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
-    wanted = [alone(engine, replace(request, **plain)) for request in requests]
-    assert together(engine, requests, random.Random(0)) == wanted
+    check_plain(engine)
 
 
 def test_a_draft_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 from assistants import GOLDEN, HEADS, TARGET, assistant_settings, random_assistant
-from engines import alone, request_of, together
+from engines import check_plain
 
 from dflash_mlx import api
 from dflash_mlx.drafters.chain import Chains
@@ -128,10 +127,7 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
     target = tiny.make_target(family)
     engine = Engine(target, random_assistant(target))
     engine.prefill_step_size = 7
-    requests = [request_of(number) for number in range(6)]
-    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
-    wanted = [alone(engine, replace(request, **plain)) for request in requests]
-    assert together(engine, requests, random.Random(0)) == wanted
+    check_plain(engine)
 
 
 def test_a_fork_reads_its_own_caches() -> None:

@@ -1,9 +1,7 @@
 """MTP heads: the golden reference, a plain computation, exactness, what is kept of a sequence."""
 
 import json
-import random
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from engines import alone, request_of, together
+from engines import accept_one_too_many, check_plain
 from feature_texts import Text, check_cache, rewind_rows_alone
 from mtp_heads import GOLDEN, random_head
 
@@ -26,8 +24,6 @@ from dflash_mlx.engine.profiler import Job, Scratch
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.speculation.acceptance import Accepted, Match
-from dflash_mlx.speculation.drafts import Draft
 
 useless_drafter: Callable[[Pair], str] = import_module(
     "dflash_mlx.cli.backend.local"
@@ -178,24 +174,12 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
     target = tiny.make_target(family)
     engine = Engine(target, random_head(target))
     engine.prefill_step_size = 7
-    requests = [request_of(number) for number in range(6)]
-    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
-    wanted = [alone(engine, replace(request, **plain)) for request in requests]
-    assert together(engine, requests, random.Random(0)) == wanted
+    check_plain(engine)
 
 
 def test_a_draft_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: one more draft of a chain is accepted than the target chose."""
-    honest = Match.accept
-
-    def accept(self: Match, draft: Draft, outcome: mx.array) -> Accepted:
-        found = honest(self, draft, outcome)
-        count = len(found.drafts)
-        if found.path is not None or count == draft.drafted:
-            return found
-        return Accepted((*found.drafts, int(draft.tokens[count])), found.bonus)
-
-    monkeypatch.setattr(Match, "accept", accept)
+    accept_one_too_many(monkeypatch)
     with pytest.raises(AssertionError):
         test_answers_are_those_of_plain_decoding("qwen3_5")
 

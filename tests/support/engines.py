@@ -1,9 +1,11 @@
 """Engines with tiny pairs, and requests that are answered alone and in batches."""
 
 import random
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import pytest
 import tiny
 
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
@@ -12,6 +14,8 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
+from dflash_mlx.speculation.acceptance import Accepted, Match
+from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.types import Block
 
 SAMPLINGS = (
@@ -78,3 +82,25 @@ def together(engine: Engine, requests: list[Request], dice: random.Random) -> li
             if block.finish_reason:
                 del running[number]
     return said
+
+
+def check_plain(engine: Engine) -> None:
+    """Six sequences that join and leave get what each gets alone by plain decoding."""
+    requests = [request_of(number) for number in range(6)]
+    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
+    wanted = [alone(engine, replace(request, **plain)) for request in requests]
+    assert together(engine, requests, random.Random(0)) == wanted
+
+
+def accept_one_too_many(patch: pytest.MonkeyPatch) -> None:
+    """A planted fault: one more draft of a chain is accepted than the target chose."""
+    honest = Match.accept
+
+    def accept(self: Match, draft: Draft, outcome: Any) -> Accepted:
+        found = honest(self, draft, outcome)
+        count = len(found.drafts)
+        if found.path is not None or count == draft.drafted:
+            return found
+        return Accepted((*found.drafts, int(draft.tokens[count])), found.bonus)
+
+    patch.setattr(Match, "accept", accept)

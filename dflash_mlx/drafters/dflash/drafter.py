@@ -12,6 +12,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.drafters.base import Drafter
+from dflash_mlx.drafters.chain import ChainBlock, Chains
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.torch_file import UNREADABLE, read_torch_file
 from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
@@ -21,7 +22,7 @@ from dflash_mlx.speculation.drafts import DraftBlock, Independent
 from dflash_mlx.speculation.sampling import Draw
 
 from .config import DraftConfig
-from .markov import MarkovBlock, MarkovChains, Walks
+from .markov import Walks
 from .model import (
     CachedRows,
     DraftModel,
@@ -112,8 +113,8 @@ class DFlashDrafter(Drafter):
         if self.config.dspark is not None:
             logits = self.own_logits(self._leave(hidden))
             walks = Walks(self.model, logits, hidden, self._spread)
-            chains = MarkovChains(walks, caches, anchors, width - 1, draws)
-            return [MarkovBlock(chains, number) for number in range(len(caches))]
+            chains = Chains(walks, caches, anchors, width - 1, draws)
+            return [ChainBlock(chains, number) for number in range(len(caches))]
         logits = self._logits(hidden)
         select = self.model.selector
         if select is None:

@@ -7,15 +7,12 @@ accepts a draft if it has accepted those before.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 from mlx import nn
 
-from dflash_mlx.drafters.chain import ChainBlock, Chains, ChainSource, Choose
-from dflash_mlx.speculation.sampling import Draw
+from dflash_mlx.drafters.chain import Chains, ChainSource, Choose
 
 from .config import DraftConfig, DSpark
 
@@ -109,50 +106,15 @@ class Walks(ChainSource):
             tokens.append(before)
         return mx.stack(tokens), mx.stack(rows)
 
-    def confidence(self, anchors: Sequence[int], drafts: mx.array) -> mx.array | None:
-        """The confidence head's float32 [B, γ] of drafts [γ, B]; None without one."""
+    def confidence(self, chains: Chains) -> mx.array | None:
+        """What the confidence head says of the greedy drafts, [B, γ]; None without one."""
         head = self._model.get("confidence_head")
         if head is None:
             return None
         features = self._hidden
         if head.reads_markov:
-            before = mx.concatenate([mx.array([*anchors])[:, None], drafts[:-1].T], axis=1)
+            drafts, _ = chains.greedy
+            before = mx.concatenate([mx.array([*chains.anchors])[:, None], drafts[:-1].T], axis=1)
             embedded = self._model["markov_head"].markov_w1(before)
             features = mx.concatenate([features, embedded], axis=-1)
         return head(features)
-
-
-class MarkovChains(Chains):
-    """The drafts of `Walks`."""
-
-    def __init__(
-        self,
-        source: Walks,
-        caches: Sequence[Any],
-        anchors: Sequence[int],
-        positions: int,
-        draws: Sequence[Draw | None] = (),
-    ):
-        super().__init__(source, caches, anchors, positions, draws)
-        self._walks = source
-
-    @cached_property
-    def confidence(self) -> mx.array | None:
-        """The confidence head's float32 [B, γ] of the likeliest drafts; None without one."""
-        return self._walks.confidence(self.anchors, self.greedy[0])
-
-
-class MarkovBlock(ChainBlock):
-    """One of the blocks of `Walks`."""
-
-    def __init__(self, chains: MarkovChains, number: int):
-        super().__init__(chains, number)
-        self._confident = chains
-
-    def confidence(self) -> Callable[[], np.ndarray]:
-        """What the confidence head says; without one, as `ChainBlock`."""
-        if self._confident.confidence is None:
-            return super().confidence()
-        found = self._confident.confidence[self.number]
-        mx.async_eval(found)
-        return lambda: np.array(found)
