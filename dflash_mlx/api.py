@@ -6,7 +6,8 @@ from typing import Any
 
 from dflash_mlx.engine.stats import Stats
 
-from .options import GenerationOptions, options_of, takes_options
+from .option_keywords import options_of, takes_options
+from .options import GenerationOptions
 from .pair import Pair
 from .session import Prompt, Session
 from .types import Block, Progress, TokenLogprob, silent

@@ -6,15 +6,13 @@ config file, `/set`, the fields of requests that a server reads and those that i
 generated from the fields.
 """
 
-import difflib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache, wraps
-from inspect import Parameter, signature
+from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .errors import UsageError
 from .grammar import Grammar, asked_grammar
@@ -27,6 +25,8 @@ Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 MAX_TOKENS = 512  # default length limit of an answer
 TREE_BUDGET = 32  # default number of draft tokens in a tree
+MAX_FLOAT32 = 3.4e38
+MIN_NUMBER = 1e-30  # of an option that logits are divided by or that is a share of something
 MAX_BLOCK_SIZE = 256  # tokens of a chain that one pass verifies, the anchor included
 
 
@@ -154,12 +154,14 @@ class SamplingParams:
     """How the target's next token is chosen.
 
     All fields mean the same as in mlx-lm's `make_sampler` and `make_logits_processors`, and are
-    applied in the same order: penalties, top-p, min-p, top-k, temperature.
+    applied in the same order: penalties, top-p, min-p, XTC, top-k, temperature.
 
     `temperature` 0 takes the most likely token. `top_p` 1, `top_k` 0, `min_p` 0,
-    `repetition_penalty` 1 and the other penalties 0 are off. Penalties look at the last 20 tokens.
-    `logit_bias`, pairs of token id and bias, is added to the logits. The same call with the same
-    `seed` gives the same tokens. Raises UsageError for a value outside its range.
+    `xtc_probability` 0, `repetition_penalty` 1 and the other penalties 0 are off. Penalties look at
+    the last 20 tokens. `logit_bias`, pairs of token id and bias, is added to the logits. The same
+    call with the same `seed` gives the same tokens.
+
+    Raises UsageError for a value outside its range.
     """
 
     temperature: float = option(
@@ -245,9 +247,42 @@ class SamplingParams:
         unless_given="a new one for each answer",
     )
     logit_bias: tuple[tuple[int, float], ...] = ()
+    xtc_probability: float = option(
+        0.0,
+        "How often to leave out all likely tokens but the least likely one; 0 is off.",
+        flag="--xtc-probability",
+        setting="xtc-probability",
+        metavar="P",
+        low=0,
+        high=1,
+        panel="Sampling",
+    )
+    xtc_threshold: float = option(
+        0.1,
+        "The probability from which on a token is likely, for --xtc-probability.",
+        flag="--xtc-threshold",
+        setting="xtc-threshold",
+        metavar="P",
+        low=0,
+        high=0.5,
+        panel="Sampling",
+    )
 
     def __post_init__(self) -> None:
+        """Check the ranges, and that 32 bits can hold what the sampler computes with."""
         check_values(self)
+        biases = [bias for _, bias in self.logit_bias]
+        if not all(abs(bias) <= MAX_FLOAT32 for bias in biases):
+            raise UsageError(
+                "a bias of logit_bias is no number of 32 bits.", hint="give -100 to 100"
+            )
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            value = getattr(self, name)
+            if value and not MIN_NUMBER <= value <= 1 / MIN_NUMBER:
+                raise UsageError(
+                    f"{name} cannot be {value!r}: it is beyond 32 bits.",
+                    hint=f"give {MIN_NUMBER:g} to {1 / MIN_NUMBER:g}",
+                )
 
     @property
     def greedy(self) -> bool:
@@ -257,7 +292,12 @@ class SamplingParams:
     @property
     def filtered(self) -> bool:
         """Whether some tokens get the probability 0."""
-        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0 or self.excludes_top
+
+    @property
+    def excludes_top(self) -> bool:
+        """Whether XTC may leave out the likeliest tokens."""
+        return self.xtc_probability > 0
 
     @property
     def penalised(self) -> bool:
@@ -280,6 +320,13 @@ class GenerationOptions:
 
     tools: JSON schemas of functions, which the chat template describes to the model. schema: a JSON
     schema, as an object or as text. grammar: a `Grammar`, or text in llguidance's dialect of Lark.
+    min_tokens: tokens before one that ends the answer; texts in `stop` may end it earlier.
+    ignore_eos: the answer has no token that ends it. stop_token_ids: more tokens that end it.
+    allowed_token_ids: the only tokens that the answer may have, those that end it included; empty
+    for all. bad_words: texts that the answer must not have, as far as they are written in the
+    tokens of the text alone. Where these rules leave no token, a grammar comes first, then
+    `allowed_token_ids`.
+
     Schema and grammar constrain the answer after its thinking. In all modes the tokens are those
     that plain decoding would choose among the allowed ones. The answer ends when no token is
     allowed any more, or at `max_tokens`. The prompt does not mention the constraint. raw: send a
@@ -372,6 +419,11 @@ class GenerationOptions:
     )
     chain_seed: bool = option(False)
     logprobs: int | None = option(None, low=0, high=20)  # at most as many as OpenAI's API gives
+    min_tokens: int = option(0, low=0)
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
     tools: Sequence[dict[str, Any]] = ()
     schema: dict[str, Any] | str | None = None
     grammar: Grammar | str | None = None
@@ -385,6 +437,10 @@ class GenerationOptions:
             raise UsageError(f"stop cannot be {self.stop!r:.60}.", hint="give a text, or several")
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "tools", tuple(self.tools or ()))
+        for name in ("stop_token_ids", "allowed_token_ids", "bad_words"):
+            object.__setattr__(self, name, tuple(getattr(self, name) or ()))
+        if not all(isinstance(word, str) and word.strip() for word in self.bad_words):
+            raise UsageError(f"bad_words cannot be {self.bad_words!r:.60}.", hint="give texts")
         if self.sampling is None:
             object.__setattr__(self, "sampling", SamplingParams())
         if not isinstance(self.sampling, SamplingParams):
@@ -415,76 +471,3 @@ def check_values(options: Any) -> None:
     for declaration in declared(type(options)):
         if hasattr(options, declaration.name):  # dataclasses in it have checked their own values
             declaration.check(getattr(options, declaration.name))
-
-
-# Options as keywords of functions
-
-P = ParamSpec("P")
-T = TypeVar("T")
-SAMPLING_NAMES = {member.name for member in fields(SamplingParams)}
-
-
-def takes_options(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function whose `**keywords` are the fields of `GenerationOptions`.
-
-    The fields appear in its signature, for help and notebooks. An unknown keyword raises UsageError
-    instead of TypeError.
-    """
-    own = [p for p in signature(function).parameters.values() if p.kind != p.VAR_KEYWORD]
-    own_names = {parameter.name for parameter in own}
-    hints = get_type_hints(GenerationOptions)
-    keywords_of_options = [
-        Parameter(
-            member.name,
-            Parameter.KEYWORD_ONLY,
-            default=SamplingParams() if member.name == "sampling" else member.default,
-            annotation=hints[member.name],
-        )
-        for member in fields(GenerationOptions)
-        if member.name not in own_names
-    ]
-    full_signature = signature(function).replace(parameters=[*own, *keywords_of_options])
-    names = [name for name in full_signature.parameters if name != "self"]
-
-    @wraps(function)
-    def call(*args: P.args, **keywords: P.kwargs) -> T:
-        for name in keywords:
-            if name not in names:
-                raise UsageError(
-                    f"{function.__name__} has no argument '{name}'.", hint=suggest(name, names)
-                )
-        return function(*args, **keywords)
-
-    call.__signature__ = full_signature  # type: ignore[attr-defined]
-    return call
-
-
-def suggest(name: str, known: list[str]) -> str:
-    """A hint at what to write instead of an unknown name."""
-    sampling_name = {"temp": "temperature"}.get(name, name)
-    if sampling_name in SAMPLING_NAMES:
-        return f"give sampling=SamplingParams({sampling_name}=...)"
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"it has {', '.join(known)}"
-
-
-def options_of(
-    options: GenerationOptions | None, keywords: dict[str, Any], mode: Mode
-) -> GenerationOptions:
-    """The options of a call: the object if there is one, else those of the keywords.
-
-    `mode` is the default of keywords. UsageError if both are given.
-    """
-    if options is None:
-        return GenerationOptions(**{"mode": mode, **keywords})
-    if not isinstance(options, GenerationOptions):
-        raise UsageError(
-            f"options cannot be {options!r:.60}.",
-            hint="give a GenerationOptions, or its fields by name, such as sampling=...",
-        )
-    if keywords:
-        raise UsageError(
-            f"{next(iter(keywords))} was given together with a GenerationOptions.",
-            hint="give it in there: dataclasses.replace(options, ...)",
-        )
-    return options

@@ -19,7 +19,8 @@ from .engine.request import Request
 from .engine.sequence import Sequence as TokenSequence
 from .engine.worker_thread import mlx_thread
 from .errors import DFlashError, UsageError
-from .options import MODES, GenerationOptions, Mode, options_of, takes_options
+from .option_keywords import options_of, takes_options
+from .options import MODES, GenerationOptions, Mode
 from .pair import Pair
 from .policy.policy import PolicyState
 from .types import Block, Progress, silent
@@ -225,13 +226,26 @@ class Session:
         snapshots_at, generation_prompt = self._split_prompt(
             prompt, ids, template_options, options.raw
         )
+        eos = self.pair.target.eos_ids
+        kept = ()
+        if options.sampling.excludes_top:  # line breaks, as in mlx-lm's server
+            kept = (*self.pair.tokenizer.encode("\n"), *sorted(eos))
         request = Request.of(
             replace(options, schema=None, grammar=structure),
             tuple(ids),
-            stop_ids=self.pair.target.eos_ids,
+            stop_ids=eos | {*options.stop_token_ids},
+            bad_word_ids=self._ways_to_write(options.bad_words),
+            kept_ids=kept,
             generation_prompt=tuple(generation_prompt),
         )
         return Prompted(request, tuple(snapshots_at))
+
+    def _ways_to_write(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The tokens of each word at the start of a text and after a space, as in vLLM."""
+        encode = self.pair.tokenizer.encode
+        texts = [text for word in words for text in (word, " " + word.lstrip())]
+        encoded = [tuple(encode(text, add_special_tokens=False)) for text in texts]
+        return tuple(dict.fromkeys(ids for ids in encoded if ids))
 
     def begin(self, prompted: Prompted) -> Reply:
         """Start the answer to a prepared prompt; the reply gives its blocks."""

@@ -41,6 +41,7 @@ from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.acceptance import make_rule
 from dflash_mlx.speculation.drafts import Draft
+from dflash_mlx.speculation.token_rules import TokenRules
 from dflash_mlx.types import Block
 
 from .faults import clear_faults, gpu_fault
@@ -233,7 +234,12 @@ class Engine:
         prompt = request.prompt
         room = self.context_length - len(prompt)
         biased = [token for token, _ in request.sampling.logit_bias]
-        for what, tokens in (("a prompt token", prompt), ("a token of logit_bias", biased)):
+        for what, tokens in (
+            ("a prompt token", prompt),
+            ("a token of logit_bias", biased),
+            ("a token of stop_token_ids", request.stop_token_ids),
+            ("a token of allowed_token_ids", request.allowed_token_ids),
+        ):
             if min(tokens, default=0) < 0 or max(tokens, default=0) >= target.vocab_size:
                 raise UsageError(
                     f"{what} is outside the vocabulary of {target.vocab_size}.",
@@ -244,7 +250,16 @@ class Engine:
             raise PromptTooLong(len(prompt), self.context_length, memory=memory)
         if target.kernels.stepwise and not self._running:
             target.kernels = target.kernels.without()
-        rule = make_rule(request.accept, request.sampling, target.vocab_size, target.kernels)
+        rule = make_rule(
+            request.accept, request.sampling, target.vocab_size, target.kernels, request.kept_ids
+        )
+        token_rules = TokenRules(
+            request.allowed_token_ids,
+            banned=target.eos_ids if request.ignore_eos else frozenset(),
+            late=request.stop_ids,
+            min_tokens=request.min_tokens,
+            words=request.bad_word_ids,
+        )
         constraint = None
         if request.structure is not None:
             assert self.compiler is not None
@@ -270,6 +285,7 @@ class Engine:
             separate_last_token=request.mode == "baseline" or target.kernels.exact,
             to_read=prompt,
             constraint=constraint,
+            token_rules=token_rules or None,
         )
         self._running.add(sequence)
         tokens = len(prompt) + sequence.answer.remaining

@@ -12,12 +12,15 @@ class Request(GenerationOptions):
     """The options of one answer, and its prompt as tokens.
 
     prompt: token ids, at least one. stop_ids: tokens that end the answer. (`Session` handles the
-    texts in `stop`.) generation_prompt: the end of `prompt` that the chat template adds after the
+    texts in `stop`.) bad_word_ids: each way to write one of `bad_words`. kept_ids: tokens that XTC
+    never leaves out. generation_prompt: the end of `prompt` that the chat template adds after the
     messages; None for a prompt without messages.
     """
 
     prompt: tuple[int, ...]
     stop_ids: frozenset[int] = frozenset()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    kept_ids: tuple[int, ...] = ()
     generation_prompt: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -34,6 +37,12 @@ class Request(GenerationOptions):
             raise UsageError(
                 f"the acceptance rule '{self.accept}' judges chains, not trees.",
                 hint="leave it at match, or use the mode dflash",
+            )
+
+        if self.sampling.excludes_top and self.accept != "match" and not self.sampling.greedy:
+            raise UsageError(
+                f"the acceptance rule '{self.accept}' needs distributions, and XTC has none.",
+                hint="leave accept at match, or xtc_probability at 0",
             )
 
     @staticmethod

@@ -148,12 +148,19 @@ class ScheduledStep:
         self.sampled_token, self.outcome = rule.step(logits, history, answer.position)
 
     def _allowed(self, logits: mx.array) -> mx.array:
-        """The logits, with -inf for tokens that the sequence's grammar does not allow."""
+        """The logits, with -inf for tokens that the answer's grammar and rules do not allow."""
         constraint = self.answer.constraint
-        if constraint is None:
+        rules = self.answer.token_rules
+        if constraint is None and rules is None:
             return logits
         mx.async_eval(logits)  # meanwhile the host computes the masks
-        return constraint.mask_logits(logits, self.draft)
+        if constraint is not None:
+            logits = constraint.mask_logits(logits, self.draft)
+        if rules is not None:
+            position = self.answer.position
+            tokens = self.sequence.answer_tokens(rules.longest)
+            logits = rules.apply(logits, tokens, position, self.draft)
+        return logits
 
     def read_accepted(self) -> tuple[int, ...]:
         """Wait for the outcome: the accepted drafts and the bonus token, up to the answer's end.

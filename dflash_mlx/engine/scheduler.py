@@ -99,8 +99,10 @@ class Scheduler:
     def may_run_ahead(self, sequence: Sequence) -> bool:
         """Whether the next step is a decode step that can start before the host reads a token."""
         answer = sequence.answer
-        # Penalties and grammars need the sampled token, which the host has not read yet.
-        if answer.request.sampling.penalised or answer.constraint is not None:
+        # All these need the sampled token, which the host has not read yet.
+        if answer.constraint is not None or answer.token_rules is not None:
+            return False
+        if answer.request.sampling.penalised:
             return False
         if answer.remaining <= 1:
             return False

@@ -22,6 +22,7 @@ from dflash_mlx.policy.acceptance import Acceptance
 from dflash_mlx.policy.policy import Policy
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.sampling import HISTORY
+from dflash_mlx.speculation.token_rules import TokenRules
 from dflash_mlx.speculation.tree import Tree
 
 from .request import Request
@@ -50,9 +51,10 @@ class AnswerState:
     `anchor`: the newest token, which is not in the caches yet; None while the prompt is read.
     `position`: tokens committed. `remaining`: how many may follow. `snapshots_at`: the lengths of
     the prompt at which the caches take a snapshot. `separate_last_token`: the prompt's last token
-    is read in a pass of its own, as in mlx-lm. `constraint`: None without a grammar. `acceptance`:
-    how each drafter's drafts do in this sequence. `finish_reason`: "stop", "length", or "error"
-    if the answer failed; None before the end. `notes`: as in `Stats`.
+    is read in a pass of its own, as in mlx-lm. `constraint`: None without a grammar. `token_rules`:
+    None without rules. `acceptance`: how each drafter's drafts do in this sequence.
+    `finish_reason`: "stop", "length", or "error" if the answer failed; None before the end.
+    `notes`: as in `Stats`.
     """
 
     request: Request
@@ -65,6 +67,7 @@ class AnswerState:
     separate_last_token: bool
     to_read: tuple[int, ...]
     constraint: Constraint | None = None
+    token_rules: TokenRules | None = None
     anchor: int | None = None
     position: int = 0
     finish_reason: str | None = None
@@ -259,6 +262,14 @@ class Sequence:
     def history(self) -> list[int]:
         """The tokens that penalties apply to, with the anchor."""
         return [*self.tokens[1 - HISTORY :], self.anchor]
+
+    def answer_tokens(self, most: int) -> list[int]:
+        """The last tokens of the answer, at least `most` if it has as many."""
+        answer = self.answer
+        if answer.anchor is None:
+            return []
+        start = max(len(answer.request.prompt), len(self.tokens) - most)
+        return [*self.tokens[start:], answer.anchor]
 
     def commit(
         self,

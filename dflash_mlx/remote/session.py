@@ -32,6 +32,10 @@ OTHER = "this server"
 OPENAI_FIELDS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
 ALWAYS_SENT = ("temperature", "top_p")
 RENAMED_FIELDS = {("llamacpp", "repetition_penalty"): "repeat_penalty"}
+XTC_FIELDS = ("xtc_probability", "xtc_threshold")
+XTC_KINDS = ("dflash", "llamacpp")
+RULE_FIELDS = ("min_tokens", "ignore_eos", "bad_words")
+RULE_KINDS = ("dflash", "vllm")
 PROGRESS_KINDS = ("dflash", "llamacpp")
 
 
@@ -50,13 +54,27 @@ def sampling_fields(params: SamplingParams, kind: str) -> dict[str, Any]:
         if option.name in OPENAI_FIELDS:
             if option.name in ALWAYS_SENT or not is_off:
                 sampling[option.name] = value
-        elif kind in KINDS:
+        elif option.name in XTC_FIELDS and (is_off or kind in XTC_KINDS):
+            if not is_off:
+                sampling[option.name] = value
+        elif kind in KINDS and option.name not in XTC_FIELDS:
             if option.name == "top_k" and is_off:
                 value = -1  # SGLang's value for off
             sampling[RENAMED_FIELDS.get((kind, option.name), option.name)] = value
         elif not is_off:
             raise no_field(option.flag)
     return sampling
+
+
+def rule_fields(options: GenerationOptions, kind: str) -> dict[str, Any]:
+    """The rules for the tokens of the answer as fields."""
+    if options.stop_token_ids or options.allowed_token_ids:
+        raise UsageError("stop_token_ids and allowed_token_ids may differ on the server.")
+    rules = {name: getattr(options, name) for name in RULE_FIELDS if getattr(options, name)}
+    for name in rules:
+        if kind not in RULE_KINDS:
+            raise no_field(name)
+    return rules
 
 
 def thinking_fields(think: bool | None, effort: str | None, kind: str) -> dict[str, Any]:
@@ -101,6 +119,7 @@ def request_fields(kind: str, options: GenerationOptions) -> dict[str, Any]:
         **sampling_fields(options.sampling, kind),
         **thinking_fields(options.think, options.reasoning_effort, kind),
         **format_fields(options.structure),
+        **rule_fields(options, kind),
         **({} if options.max_tokens is None else {"max_tokens": options.max_tokens}),
         **({"stop": list(options.stop)} if options.stop else {}),
         **({"tools": list(options.tools)} if options.tools else {}),

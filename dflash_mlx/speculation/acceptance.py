@@ -51,10 +51,17 @@ class Match:
 
     draws = False
 
-    def __init__(self, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None):
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        kernels: Kernels | None = None,
+        kept_ids: Sequence[int] = (),
+    ):
+        """kept_ids: tokens that XTC never leaves out."""
         self.params = params
         self.kernels = kernels or Kernels()
-        self.shaper = Shaper(params, vocab_size)
+        self.shaper = Shaper(params, vocab_size, kept_ids)
         self.keys = Keys(new_seed() if params.seed is None else params.seed)
 
     def draw(self, history: list[int]) -> Draw | None:
@@ -72,6 +79,11 @@ class Match:
         """
         if self.params.greedy:
             return mx.argmax(rows, axis=-1)
+        if self.params.excludes_top:
+            # Stock takes two keys for each token: for XTC, and for the token.
+            chances = self.keys.uniforms([2 * place for place in places])
+            uniforms = self.keys.uniforms([2 * place + 1 for place in places])
+            return self.shaper.draw(rows, uniforms, chances)
         return self.shaper.draw(rows, self.keys.uniforms(places))
 
     def step(self, logits: mx.array, history: list[int], place: int) -> tuple[mx.array, mx.array]:
@@ -131,6 +143,7 @@ class TokenRejection(Match):
     draws = True
 
     def __init__(self, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None):
+        """Cannot do XTC, which makes the target's distribution depend on chance."""
         super().__init__(params, vocab_size, kernels)
         self._used = 0
 
@@ -170,9 +183,13 @@ RULES = {"match": Match, "token": TokenRejection, "block": BlockVerification}
 
 
 def make_rule(
-    name: str, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None
+    name: str,
+    params: SamplingParams,
+    vocab_size: int,
+    kernels: Kernels | None = None,
+    kept_ids: Sequence[int] = (),
 ) -> Match:
-    """The rule of this name; at temperature 0 always `Match`.
+    """The rule of this name; at temperature 0 always `Match`, whose `kept_ids` these are.
 
     Without `kernels`, MLX operations compute everything. Raises UsageError for an unknown
     name.
@@ -181,7 +198,9 @@ def make_rule(
         raise UsageError(
             f"there is no acceptance rule '{name}'.", hint=f"use one of {', '.join(RULES)}"
         )
-    return (Match if params.greedy else RULES[name])(params, vocab_size, kernels)
+    if params.greedy or name == "match":
+        return Match(params, vocab_size, kernels, kept_ids)
+    return RULES[name](params, vocab_size, kernels)
 
 
 def random_bits(key: mx.array, count: int) -> mx.array:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.sample_utils import apply_min_p, apply_top_p, make_logits_processors
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
 
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.types import TokenLogprob
@@ -104,10 +104,14 @@ def categorical(rows: mx.array, uniforms: mx.array) -> mx.array:
 
 
 class Shaper:
-    """Turns logits into scaled log-probabilities: `softmax` of its result is what is sampled."""
+    """Turns logits into scaled log-probabilities: `softmax` of its result is what is sampled.
 
-    def __init__(self, params: SamplingParams, vocab_size: int):
+    kept_ids: tokens that XTC never leaves out.
+    """
+
+    def __init__(self, params: SamplingParams, vocab_size: int, kept_ids: Sequence[int] = ()):
         self.params = params
+        self._kept_ids = [*kept_ids]
         self._top_k = params.top_k if params.top_k < vocab_size else 0
         self._processors = penalties(params)
 
@@ -137,12 +141,18 @@ class Shaper:
             rows.append(row)
         return mx.concatenate(rows)
 
-    def draw(self, logits: mx.array, uniforms: mx.array) -> mx.array:
-        """Tokens [S] drawn from penalised rows [S, V], as stock mlx-lm draws each of them."""
+    def draw(
+        self, logits: mx.array, uniforms: mx.array, chances: mx.array | None = None
+    ) -> mx.array:
+        """Tokens [S] drawn from penalised rows [S, V], as stock mlx-lm draws each of them.
+
+        chances: for XTC, a uniform number [S] for each row.
+        """
         if logits.dtype == mx.float32 and not self.params.filtered:
             # The logsumexp below changes no draw, except by its rounding at 16 bits.
             return categorical(logits * (1 / self.params.temperature), uniforms)
-        rows = self._filter(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+        rows = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        rows = self._filter(rows) if chances is None else self._exclude(rows, chances)
         return categorical(rows.astype(mx.float32), uniforms)
 
     def shape(self, logits: mx.array) -> mx.array:
@@ -159,6 +169,19 @@ class Shaper:
                 rows = apply_top_p(rows, params.top_p)
             if params.min_p > 0:
                 rows = apply_min_p(rows, params.min_p)
+        return rows * (1 / params.temperature)
+
+    def _exclude(self, rows: mx.array, chances: mx.array) -> mx.array:
+        """`_filter` with XTC, in mlx-lm's own order: it changes which tokens are the top k."""
+        params = self.params
+        if params.top_p < 1:
+            rows = apply_top_p(rows, params.top_p)
+        if params.min_p > 0:
+            rows = apply_min_p(rows, params.min_p)
+        excluded = exclude_top(rows, params.xtc_threshold, self._kept_ids)
+        rows = mx.where(chances[:, None] > params.xtc_probability, rows, excluded)
+        if self._top_k:
+            rows = apply_top_k(rows, self._top_k)
         return rows * (1 / params.temperature)
 
     def _top(self, rows: mx.array) -> mx.array:
@@ -190,6 +213,19 @@ class Draw:
     shaper: Shaper
     key: mx.array
     history: list[int]
+
+
+def exclude_top(rows: mx.array, threshold: float, kept_ids: list[int]) -> mx.array:
+    """Rows [S, V] without the tokens above a threshold, but for the least likely of them.
+
+    The arithmetic is that of mlx-lm's `apply_xtc`, which draws its own random number.
+    """
+    chances = mx.softmax(rows, -1)
+    above = mx.where(chances > threshold, chances, mx.inf)
+    excluded = chances > above.min(axis=-1, keepdims=True)
+    if kept_ids:
+        excluded[..., kept_ids] = False
+    return mx.where(excluded, -mx.inf, rows)
 
 
 def nucleus(best: mx.array, mass: mx.array) -> mx.array:

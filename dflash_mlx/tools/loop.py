@@ -10,7 +10,8 @@ from dflash_mlx.chat.messages import Messages
 from dflash_mlx.chat.tool_parser import make_tool_parser, named_calls, without_tools
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError, first_line
-from dflash_mlx.options import GenerationOptions, options_of, takes_options
+from dflash_mlx.option_keywords import options_of, takes_options
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session, as_messages
 from dflash_mlx.types import Block

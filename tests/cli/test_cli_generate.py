@@ -75,6 +75,8 @@ def test_json_has_the_settings(ask):
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
+        "xtc_probability": 0.0,
+        "xtc_threshold": 0.1,
         "accept": "token",
         "max_tokens": 4,
         "stop": ["a", "b"],

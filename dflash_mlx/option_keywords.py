@@ -1,0 +1,81 @@
+"""The options of an answer as keywords of functions."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, ParamSpec, TypeVar, get_type_hints
+
+from .errors import UsageError
+from .options import GenerationOptions, Mode, SamplingParams
+
+P = ParamSpec("P")
+T = TypeVar("T")
+SAMPLING_NAMES = {member.name for member in fields(SamplingParams)}
+
+
+def takes_options(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function whose `**keywords` are the fields of `GenerationOptions`.
+
+    The fields appear in its signature, for help and notebooks. An unknown keyword raises UsageError
+    instead of TypeError.
+    """
+    own = [p for p in signature(function).parameters.values() if p.kind != p.VAR_KEYWORD]
+    own_names = {parameter.name for parameter in own}
+    hints = get_type_hints(GenerationOptions)
+    keywords_of_options = [
+        Parameter(
+            member.name,
+            Parameter.KEYWORD_ONLY,
+            default=SamplingParams() if member.name == "sampling" else member.default,
+            annotation=hints[member.name],
+        )
+        for member in fields(GenerationOptions)
+        if member.name not in own_names
+    ]
+    full_signature = signature(function).replace(parameters=[*own, *keywords_of_options])
+    names = [name for name in full_signature.parameters if name != "self"]
+
+    @wraps(function)
+    def call(*args: P.args, **keywords: P.kwargs) -> T:
+        for name in keywords:
+            if name not in names:
+                raise UsageError(
+                    f"{function.__name__} has no argument '{name}'.", hint=suggest(name, names)
+                )
+        return function(*args, **keywords)
+
+    call.__signature__ = full_signature  # type: ignore[attr-defined]
+    return call
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """A hint at what to write instead of an unknown name."""
+    sampling_name = {"temp": "temperature"}.get(name, name)
+    if sampling_name in SAMPLING_NAMES:
+        return f"give sampling=SamplingParams({sampling_name}=...)"
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"it has {', '.join(known)}"
+
+
+def options_of(
+    options: GenerationOptions | None, keywords: dict[str, Any], mode: Mode
+) -> GenerationOptions:
+    """The options of a call: the object if there is one, else those of the keywords.
+
+    `mode` is the default of keywords. UsageError if both are given.
+    """
+    if options is None:
+        return GenerationOptions(**{"mode": mode, **keywords})
+    if not isinstance(options, GenerationOptions):
+        raise UsageError(
+            f"options cannot be {options!r:.60}.",
+            hint="give a GenerationOptions, or its fields by name, such as sampling=...",
+        )
+    if keywords:
+        raise UsageError(
+            f"{next(iter(keywords))} was given together with a GenerationOptions.",
+            hint="give it in there: dataclasses.replace(options, ...)",
+        )
+    return options
