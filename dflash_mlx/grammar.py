@@ -1,6 +1,7 @@
 """The grammar of an answer, as plain text; the package `constrained` enforces it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -48,6 +49,13 @@ class Grammar:
                 f"the schema is not JSON ({first_line(error)}).", hint="give it as one JSON object"
             ) from None
         return Grammar("json_schema", text)
+
+    @staticmethod
+    def of_choices(texts: Sequence[str]) -> "Grammar":
+        """The grammar of an answer that is one of these texts. Raises UsageError without any."""
+        if not texts or not all(texts):
+            raise UsageError("there is no text to choose.", hint="give texts that are not empty")
+        return Grammar("lark", "start: " + " | ".join(json.dumps(text) for text in texts))
 
 
 def parse_schema(text: str) -> dict[str, Any]:

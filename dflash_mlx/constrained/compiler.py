@@ -44,10 +44,10 @@ class Compiler:
             from llguidance import LLMatcher
 
             source = llguidance_source(grammar)
-            tokenizer, _ = self._read_vocabulary()
+            tokenizer, bitmask = self._read_vocabulary()
             matcher = LLMatcher(tokenizer, source, log_level=0)
-            if matcher.is_error():
-                raise grammar_error(grammar, matcher.get_error())
+            if error := matcher.get_error() or bitmask.error_at_start(matcher):
+                raise grammar_error(grammar, error)
         with self._lock:
             self._compiled[grammar] = matcher
             self._compiled.move_to_end(grammar)

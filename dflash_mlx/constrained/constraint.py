@@ -182,6 +182,16 @@ class Bitmask:
     words: int
     fill: "Callable[[LLMatcher, list[int], np.ndarray], None]"
 
+    def error_at_start(self, compiled: "LLMatcher") -> str:
+        """Why a grammar allows no first token, such as a schema that only refers to itself."""
+        matcher = compiled.deep_copy()
+        rows = np.zeros((1, self.words), dtype=np.int32)
+        self.fill(matcher, [], rows)
+        if rows.any():
+            return ""
+        error = matcher.get_error()
+        return "no text fits it" if error in ("", "NoExtensionBias") else error
+
 
 class Constraint:
     """The state of one answer: its reasoning state, then the grammar's matcher.

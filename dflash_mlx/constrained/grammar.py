@@ -37,6 +37,21 @@ def llguidance_source(grammar: Grammar) -> str:
         raise grammar_error(grammar, first_line(error)) from error
 
 
+def ebnf_grammar(text: str) -> Grammar:
+    """The grammar of a text in Lark's dialect, or in llama.cpp's GBNF, which begins with `root`.
+
+    Raises UsageError for a text that is neither.
+    """
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return Grammar("lark", any_to_lark(text))
+    except Exception as error:  # the converter raises several types, Exception itself among them
+        if isinstance(error, UsageError):
+            raise
+        raise grammar_error(Grammar("lark", text or "-"), first_line(error)) from error
+
+
 def is_complete(grammar: Grammar, text: str) -> bool:
     """Whether a text is one that the grammar allows, from its first to its last character."""
     from llguidance import LLMatcher, LLTokenizer
