@@ -3,6 +3,7 @@
 import os
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
 
@@ -206,14 +207,14 @@ def choose_target(values: OptionValues, out: Output) -> OptionValues:
 
 
 def settings_of(pair: "Pair", options: GenerationOptions, own: ServeOptions) -> "Settings":
-    from dflash_mlx.serve.app import LOCAL_HOSTS, is_loopback
+    from dflash_mlx.serve.guard import LOCAL_HOSTS, is_loopback
     from dflash_mlx.serve.protocol import Limits, Settings
 
     hosts = tuple(own.allow_host or ())
     if is_loopback(own.host):
         hosts = (*LOCAL_HOSTS, own.host.lower(), *hosts)
     return Settings(
-        names=(pair.target_name, *(own.alias or ())),
+        names=(served_name(pair.target_name), *(own.alias or ())),
         options=options,
         max_sequences=own.max_sequences,
         context=own.context,
@@ -224,8 +225,14 @@ def settings_of(pair: "Pair", options: GenerationOptions, own: ServeOptions) -> 
     )
 
 
+def served_name(target: str) -> str:
+    """The name of a target in requests: its id, or the last component of its folder."""
+    folder = Path(target)
+    return folder.resolve().name if folder.is_dir() else target
+
+
 def run_until_stopped(server: "Server", listening: socket, out: Output) -> None:
-    """Serve until Ctrl-C, which exits with 130, or until a machine of the group is lost."""
+    """Serve until Ctrl-C, which exits with 130, SIGTERM (143), or the loss of a machine."""
     from dflash_mlx.distributed.group import world
     from dflash_mlx.serve.app import STOP_SECONDS, run
 
@@ -237,15 +244,21 @@ def run_until_stopped(server: "Server", listening: socket, out: Output) -> None:
                 "ends them now"
             )
 
+    def on_term(number: int, frame: object) -> None:
+        raise typer.Exit(128 + number)  # uvicorn sends the signal again when it has ended
+
+    before = signal.signal(signal.SIGTERM, on_term)
     group = world()
     if group is not None:
         group.when_lost = lambda error: os.kill(os.getpid(), signal.SIGINT)
     try:
-        run(server.app, listening, on_stop)
+        run(server, listening, on_stop)
     except KeyboardInterrupt:
         if group is not None and group.lost is not None:
             raise group.lost from None
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def write_line(line: str, out: Output, *, data: bool) -> None:
@@ -258,7 +271,7 @@ def write_line(line: str, out: Output, *, data: bool) -> None:
 
 def check_address(host: str, api_key: str | None) -> None:
     """Raise UsageError for a server that other machines could use without a key."""
-    from dflash_mlx.serve.app import is_loopback
+    from dflash_mlx.serve.guard import is_loopback
 
     if api_key is not None and not api_key.strip():
         raise UsageError("the API key is empty.", hint="give --api-key a secret, or leave it out")

@@ -2,13 +2,12 @@
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dflash_mlx.chat.tool_parser import ToolCallDelta
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.options import GenerationOptions
-from dflash_mlx.pair import Pair
 from dflash_mlx.session import Prompt
 from dflash_mlx.types import TokenLogprob
 
@@ -20,7 +19,9 @@ class AnswerRequest:
     prompt: messages for the chat template, a text, or token ids. options: of each answer; the
     server's settings replace a `max_tokens` of None. parser_tools: the tools whose calls are
     parsed; None if calls are text. single_call: the first call ends an answer.
-    clamp_max_tokens: reduce `max_tokens` to the rest of the context instead of refusing it.
+    ignored: the fields of the body that have no effect, as "name (why)". token_limit: the
+    tokens that each answer may have, which the rest of the context limits; 0 until the runner has
+    prepared the request.
     """
 
     prompt: Prompt
@@ -29,7 +30,12 @@ class AnswerRequest:
     parser_tools: Sequence[dict[str, Any]] | None = None
     single_call: bool = False
     return_progress: bool = False
-    clamp_max_tokens: bool = False
+    ignored: tuple[str, ...] = ()
+    token_limit: int = 0
+
+    def with_ignored(self, fields: tuple[str, ...]) -> "AnswerRequest":
+        """The same request with more fields that have no effect."""
+        return replace(self, ignored=(*self.ignored, *fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,19 +192,7 @@ class OutputItems:
             yield ItemChange("closed", item)
 
 
-# Numbers of an answer in the fields of OpenAI, of llama-server, and of our own
-
-
-def dflash_fields(stats: Sequence[Stats], pair: Pair, mode: str) -> dict[str, Any]:
-    """The field `dflash` of every answer: how it was generated."""
-    return {
-        "mode": mode,
-        "draft": pair.draft_name,
-        "exact": pair.target.kernels.exact,
-        "acceptance_length": round(stats[0].acceptance_length, 3),
-        "verifies": stats[0].verifies,
-        "seed": stats[0].seed,
-    }
+# Numbers of an answer in the fields of OpenAI and of llama-server
 
 
 def usage(stats: Sequence[Stats]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import json
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Annotated, Any
 
 from dflash_mlx.engine.stats import Stats
@@ -20,22 +19,12 @@ from .answer_request import (
     OutputItem,
     OutputItems,
     Progress,
-    dflash_fields,
     prompt_progress,
     timings,
 )
+from .body import Fields, Integer, SamplingFields, answer_range
 from .openai_chat import sampling_values, to_chat_request
-from .protocol import (
-    Fields,
-    Integer,
-    Problem,
-    SamplingFields,
-    Settings,
-    answer_range,
-    as_problem,
-    reject_unsupported,
-    sse_event,
-)
+from .protocol import Problem, Settings, as_problem, sse_event
 from .runner import PreparedChoice, Runner
 
 # Messages in the form of OpenAI's chat API
@@ -179,15 +168,6 @@ def is_billing(block: Block) -> bool:
     return isinstance(text, str) and text.startswith(BILLING)
 
 
-USE_FORMAT = "use output_config.format"
-UNSUPPORTED = {
-    "container": "nothing is run here",
-    "mcp_servers": "this server calls no other",
-    "output_format": USE_FORMAT,
-    "response_format": USE_FORMAT,
-    "stop": "use stop_sequences",
-    "logprobs": "/v1/chat/completions has it",
-}
 NAMES = {
     "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
@@ -238,13 +218,6 @@ class CountBody(SamplingFields):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    container: Any = None
-    mcp_servers: Any = None
-    output_format: Any = None
-    response_format: Any = None
-    stop: Any = None
-    logprobs: Any = None
-    n: Any = None
     context_management: dict[str, Any] | None = None
 
 
@@ -269,7 +242,7 @@ def to_request(body: MessagesBody, pair: Pair, settings: Settings) -> AnswerRequ
     """
     values = {**prompt_values(body, pair), "stop": body.stop_sequences}
     values |= {"max_tokens": body.max_tokens, "return_progress": body.return_progress}
-    return replace(to_chat_request(values, NAMES, pair, settings), clamp_max_tokens=True)
+    return to_chat_request(values, NAMES, pair, settings)
 
 
 def to_count_request(body: CountBody, pair: Pair, settings: Settings) -> AnswerRequest:
@@ -279,9 +252,6 @@ def to_count_request(body: CountBody, pair: Pair, settings: Settings) -> AnswerR
 
 def prompt_values(body: CountBody, pair: Pair) -> dict[str, Any]:
     """The fields of a chat body, except those for the length of the answer."""
-    reject_unsupported(body, UNSUPPORTED)
-    if body.n not in (None, 1):
-        raise Problem(400, "n is not supported: /v1/chat/completions has it.", "n")
     check_edits(body.context_management)
     if not body.messages:
         raise Problem(400, "messages is empty.", "messages")
@@ -373,6 +343,11 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "calls": "tool_use"}
 UNSIGNED = "unsigned"  # clients keep thinking only with a signature; it is not checked here
 
 
+def write_problem(problem: Problem) -> bytes:
+    """The end of a stream after an error."""
+    return sse_event(problem.anthropic(), "error")
+
+
 class MessagesWriter:
     """Writes the answer to one request, as one object or as a stream."""
 
@@ -417,7 +392,7 @@ class MessagesWriter:
                         yield self._message_delta(event)
             yield sse_event({"type": "message_stop"}, "message_stop")
         except Exception as error:
-            yield sse_event(as_problem(error).anthropic(), "error")
+            yield write_problem(as_problem(error))
 
     def _start(self, choice: PreparedChoice) -> bytes:
         message = {
@@ -484,10 +459,9 @@ class MessagesWriter:
 
     def _extras(self, last: Delta) -> dict[str, Any]:
         """Fields beyond Anthropic's API."""
-        mode = self._runner.settings.options.mode
         return {
             "timings": timings(last.stats),
-            "dflash": dflash_fields([last.stats], self._runner.pair, mode),
+            "dflash": self._runner.dflash_fields(self._request, [last]),
         }
 
 

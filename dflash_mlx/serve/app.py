@@ -1,19 +1,15 @@
 """The server's endpoints: from HTTP to a request for answers, and back."""
 
 import asyncio
-import hmac
-import ipaddress
-import json
 import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -26,235 +22,28 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
-from dflash_mlx.session import Session
 
 from . import anthropic_messages, openai_chat, openai_completions, openai_responses
+from .access_log import NOT_SENT, AccessLog, AccessRecord, for_log
 from .answer_request import AnswerRequest
+from .body import Fields, read_body, read_json
+from .fields import CHAT, COMPLETIONS, MESSAGES, RESPONSES, FieldRegister
+from .guard import Guard
 from .protocol import (
-    ANTHROPIC,
+    STOPPED,
     EventStream,
     Problem,
     Settings,
     as_problem,
     check_model,
-    problem_body,
     problem_reply,
-    read_body,
-    read_json,
     send_problem,
-    sse_event,
     unless_disconnected,
 )
 from .runner import Metrics, Runner
 
-# Checks before an endpoint sees a request
-
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-OPEN_PATHS = ("/health",)
-
-
-class Guard:
-    """Checks host, origin, API key, and the body's type and size; refuses other requests."""
-
-    def __init__(self, app: ASGIApp, settings: Settings):
-        self._app = app
-        self._settings = settings
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the headers, read the body within the limits, and pass the request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        try:
-            self._check(scope, headers)
-            body = await self._body(headers, receive)
-        except Problem as problem:
-            await send_problem(for_log(problem, scope), scope, receive, send)
-            return
-        except ConnectionError:  # the client has disconnected
-            return
-        await self._app(scope, replay(body, receive), send)
-
-    def _check(self, scope: Scope, headers: Headers) -> None:
-        settings = self._settings
-        host = headers.get("host", "")
-        if settings.hosts and host_name(host) not in settings.hosts:
-            raise Problem(
-                403,
-                f"the host '{host:.100}' is not one of this server's (--allow-host adds one).",
-            )
-        origin = headers.get("origin")
-        same_origin = {f"http://{host}", f"https://{host}"}
-        if origin is not None and origin not in same_origin and not self._allows(origin):
-            raise Problem(
-                403, f"pages of '{origin:.100}' may not use this server (--cors allows them)."
-            )
-        if scope["method"] == "OPTIONS" or scope["path"] in OPEN_PATHS:
-            return
-        if settings.api_key is not None and not self._has_key(headers):
-            raise Problem(401, "the API key is missing or wrong.", code="invalid_api_key")
-        if scope["method"] == "POST" and not is_json(headers.get("content-type", "")):
-            raise Problem(415, "the body must be JSON, with the Content-Type application/json.")
-
-    def _allows(self, origin: str) -> bool:
-        return "*" in self._settings.origins or origin in self._settings.origins
-
-    def _has_key(self, headers: Headers) -> bool:
-        kind, _, bearer = headers.get("authorization", "").partition(" ")
-        key = bearer.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
-        # Starlette decodes headers as Latin-1.
-        return hmac.compare_digest(key.encode("latin-1"), (self._settings.api_key or "").encode())
-
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        """Raises Problem 413 for a body that is too large, 408 for one that is too slow."""
-        limits = self._settings.limits
-        too_large = Problem(413, f"the body is larger than {limits.body_bytes >> 20} MiB.")
-        size = headers.get("content-length", "0")
-        if not size.isdecimal() or len(size) > 18 or int(size) > limits.body_bytes:
-            raise too_large
-
-        async def read() -> bytes:
-            body = bytearray()
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ConnectionError
-                body += message.get("body", b"")
-                if len(body) > limits.body_bytes:
-                    raise too_large
-                if not message.get("more_body"):
-                    return bytes(body)
-
-        try:
-            return await asyncio.wait_for(read(), limits.body_seconds)
-        except TimeoutError:
-            raise Problem(
-                408, f"the body did not come within {limits.body_seconds:g} seconds."
-            ) from None
-
-
-def replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that returns a body that was read already, and then what follows it."""
-    is_replayed = False
-
-    async def replayed() -> Message:
-        nonlocal is_replayed
-        if is_replayed:
-            return await receive()
-        is_replayed = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replayed
-
-
-def host_name(host: str) -> str:
-    """A Host header without its port."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    return name.lower().rstrip(".")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def is_json(kind: str) -> bool:
-    """Whether a Content-Type means JSON."""
-    name = kind.partition(";")[0].strip().lower()
-    return name == "application/json" or name.endswith("+json")
-
-
-# The access log
-
-MAX_REASON = 200  # characters of an error
-NOT_SENT = 499  # the client disconnected before the response
-
-
-@dataclass(slots=True)
-class AccessRecord:
-    """A request for the access log. Status 503: also an answer that Ctrl-C cut.
-
-    problem: the error sent to the client.
-    """
-
-    method: str
-    path: str
-    status: int = NOT_SENT
-    began: float = field(default_factory=time.perf_counter)
-    answer_request: AnswerRequest | None = None
-    sessions: list[Session] = field(default_factory=list)
-    problem: Problem | None = None
-
-    @property
-    def reason(self) -> str:
-        """The error on one line, shortened; empty without an error."""
-        line = " ".join(self.problem.message.split()) if self.problem else ""
-        return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
-
-
-def for_log(problem: Problem, scope: Scope) -> Problem:
-    """Record a problem for the access log, and return it."""
-    scope["state"]["access_record"].problem = problem
-    return problem
-
-
-@dataclass(frozen=True, slots=True)
-class AccessLog:
-    """Passes a line per request to `write`: as text, or as JSON. `prompts`: with prompts."""
-
-    write: Callable[[str], None] = lambda line: None
-    as_json: bool = False
-    prompts: bool = False
-
-    def write_record(self, record: AccessRecord) -> None:
-        """Write the line of a request that has ended."""
-        seconds = time.perf_counter() - record.began
-        notes = [note for session in record.sessions for note in session.stats.notes]
-        fields: dict[str, object] = {
-            "method": record.method,
-            "path": record.path,
-            "status": record.status,
-            "seconds": round(seconds, 3),
-        }
-        if record.sessions:
-            stats = [session.stats for session in record.sessions]
-            fields |= {
-                "prompt": stats[0].prompt_tokens,
-                "cached": stats[0].cached_tokens,
-                "generated": sum(choice.generated for choice in stats),
-                "tokens_per_second": round(stats[0].tokens_per_second, 1),
-                "acceptance_length": round(stats[0].acceptance_length, 2),
-            }
-        if notes:
-            fields["notes"] = notes
-        if record.reason:
-            fields["error"] = record.reason
-        if self.prompts and record.answer_request is not None:
-            fields["prompt_text"] = record.answer_request.prompt
-        if self.as_json:
-            self.write(json.dumps({"time": round(time.time(), 3), **fields}, ensure_ascii=False))
-            return
-        line = f"{record.status} {record.method} {record.path} {seconds:.2f} s"
-        if record.sessions:
-            line += (
-                f", {fields['prompt']} + {fields['generated']} tokens, "
-                f"{fields['tokens_per_second']} tok/s, τ {fields['acceptance_length']}"
-            )
-            if fields["cached"]:
-                line += f", {fields['cached']} cached"
-        for sentence in (*notes, record.reason):
-            line += f": {sentence}" if sentence else ""
-        if "prompt_text" in fields:
-            line += f"  {json.dumps(fields['prompt_text'], ensure_ascii=False)}"
-        self.write(line)
-
-
 PING = b": waiting\n\n"  # a comment, which clients ignore
-COUNT_TOKENS = f"{ANTHROPIC}/count_tokens"
+COUNT_TOKENS = f"{MESSAGES}/count_tokens"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -263,7 +52,8 @@ class Api:
     """One API: its path, its body, and the functions that translate it.
 
     writer: has `complete` and `stream`. ping: keeps its streams alive. without_v1: whether it also
-    answers at a path without /v1, which some clients use.
+    answers at a path without /v1, which some clients use. write_problem: the end of a stream after
+    an error.
     """
 
     path: str
@@ -272,6 +62,7 @@ class Api:
     writer: Callable[[Any, AnswerRequest, Runner], Any]
     ping: bytes = PING
     without_v1: bool = False
+    write_problem: Callable[[Problem], bytes] = openai_chat.write_problem
 
     @property
     def paths(self) -> list[str]:
@@ -282,33 +73,39 @@ class Api:
 
 APIS = (
     Api(
-        "/v1/chat/completions",
+        CHAT,
         openai_chat.ChatBody,
         openai_chat.to_request,
         openai_chat.ChatWriter,
         without_v1=True,
     ),
     Api(
-        "/v1/completions",
+        COMPLETIONS,
         openai_completions.CompletionBody,
         openai_completions.to_request,
         openai_completions.CompletionWriter,
     ),
     Api(
-        "/v1/responses",
+        RESPONSES,
         openai_responses.ResponsesBody,
         openai_responses.to_request,
         openai_responses.ResponsesWriter,
         without_v1=True,
+        write_problem=openai_responses.write_problem,
     ),
     Api(
-        ANTHROPIC,
+        MESSAGES,
         anthropic_messages.MessagesBody,
         anthropic_messages.to_request,
         anthropic_messages.MessagesWriter,
         anthropic_messages.PING,
+        write_problem=anthropic_messages.write_problem,
     ),
 )
+
+
+FIELDS = FieldRegister({api.path: api.body_model for api in APIS})
+MAX_UNKNOWN = 100  # unknown fields that are logged
 
 
 class Server:
@@ -321,6 +118,8 @@ class Server:
         self.metrics = Metrics()
         self.runner = Runner(pair, settings, self.metrics)
         self.began = int(time.time())
+        self.stopping = asyncio.Event()  # set when running answers must end
+        self._unknown_fields: set[str] = set()
         routes = [
             Route(path, self._endpoint(api), methods=["POST"]) for api in APIS for path in api.paths
         ]
@@ -352,9 +151,13 @@ class Server:
     def _endpoint(self, api: Api) -> Endpoint:
         async def answer(request: Request) -> Response:
             body = read_body(api.body_model, read_json(await request.body()))
+            fields = self._check_fields(api.path, body)
             check_model(body.model, self.settings)
             answer_request = api.to_request(body, self.pair, self.settings)
+            answer_request = answer_request.with_ignored(fields)
             choices = await self.runner.prepare(answer_request)
+            token_limit = choices[0].prompted.request.token_limit
+            answer_request = replace(answer_request, token_limit=token_limit)
             record: AccessRecord = request.scope["state"]["access_record"]
             record.answer_request = answer_request
             record.sessions = [choice.session for choice in choices]
@@ -362,25 +165,37 @@ class Server:
             if body.stream:
                 return EventStream(
                     writer.stream(choices),
+                    stopping=self.stopping,
                     ping=api.ping,
                     ping_seconds=self.settings.keepalive,
-                    write_problem=lambda problem: sse_event(
-                        problem_body(for_log(problem, request.scope), api.path)
+                    write_problem=lambda problem: api.write_problem(
+                        for_log(problem, request.scope)
                     ),
                     write_seconds=self.settings.limits.write_seconds,
                     on_end=lambda: self.runner.release(choices),
                 )
             try:
-                reply = await unless_disconnected(request.receive, writer.complete(choices))
+                answer = writer.complete(choices)
+                reply = await unless_disconnected(request.receive, answer, self.stopping)
             finally:
                 self.runner.release(choices)
             return Response(status_code=499) if reply is None else JSONResponse(reply)
 
         return with_problems(answer, api.path)
 
+    def _check_fields(self, path: str, body: Fields) -> tuple[str, ...]:
+        """The fields of a body that have no effect. Unknown ones are logged once."""
+        found = FIELDS.check(path, body)
+        for name in found.unknown:
+            if name not in self._unknown_fields and len(self._unknown_fields) < MAX_UNKNOWN:
+                self._unknown_fields.add(name)
+                self.log.write_unknown(name, path)
+        return found.ignored
+
     async def _count_tokens(self, request: Request) -> Response:
         """Anthropic's count of a prompt's tokens."""
         body = read_body(anthropic_messages.CountBody, read_json(await request.body()))
+        self._check_fields(MESSAGES, body)
         check_model(body.model, self.settings)
         answer_request = anthropic_messages.to_count_request(body, self.pair, self.settings)
         return JSONResponse({"input_tokens": await self.runner.count_tokens(answer_request)})
@@ -444,12 +259,13 @@ class AccessMiddleware:
         try:
             await self._app(scope, receive, sending)
         except asyncio.CancelledError:
-            record.problem = Problem(503, "the server was stopped.")
+            record.problem = STOPPED
             if record.status == NOT_SENT:
                 await send_problem(record.problem, scope, receive, send)
-            record.status = record.problem.status
             raise
         finally:
+            if record.problem is STOPPED:
+                record.status = STOPPED.status
             known = any(route.path == record.path for route in self._server.app.routes)  # type: ignore[attr-defined]
             self._server.metrics.count_request(record.path if known else "other", record.status)
             self._server.log.write_record(record)
@@ -484,6 +300,7 @@ async def problem_handler(request: Request, error: Exception) -> Response:
 
 HEAD_SECONDS = 15.0  # to receive a request's headers
 STOP_SECONDS = 10  # for running answers when the server is stopped
+ERROR_SHARE = 0.8  # of that time; then the answers that still run get an error
 CONNECTIONS = 512
 
 
@@ -532,28 +349,33 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class StoppableServer(uvicorn.Server):
-    """Calls `on_stop` before it waits for running answers.
+    """Calls `on_stop` before it waits for running answers, and sets `stopping` before it cuts them.
 
     uvicorn's messages about answers that it cuts are left out: the access log has these answers.
     """
 
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]):
+    def __init__(
+        self, config: uvicorn.Config, on_stop: Callable[[], None], stopping: asyncio.Event
+    ):
         super().__init__(config)
         self._on_stop = on_stop
+        self._stopping = stopping
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._on_stop()
+        asyncio.get_running_loop().call_later(ERROR_SHARE * STOP_SECONDS, self._stopping.set)
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         await super().shutdown(sockets)
 
 
-def run(app: Any, listening: socket.socket, on_stop: Callable[[], None]) -> None:
+def run(server: Server, listening: socket.socket, on_stop: Callable[[], None]) -> None:
     """Serve until Ctrl-C or SIGTERM; running answers then have STOP_SECONDS to end.
 
-    `on_stop` is called before that time begins. A second Ctrl-C ends the answers at once.
+    Those that do not end by themselves end with an error. `on_stop` is called before that time
+    begins. A second Ctrl-C ends the answers at once.
     """
     config = uvicorn.Config(
-        app,
+        server.app,
         http=Connection,
         ws="none",
         lifespan="off",
@@ -566,4 +388,4 @@ def run(app: Any, listening: socket.socket, on_stop: Callable[[], None]) -> None
         timeout_keep_alive=30,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    StoppableServer(config, on_stop).run(sockets=[listening])
+    StoppableServer(config, on_stop, server.stopping).run(sockets=[listening])

@@ -10,36 +10,25 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any
 
-from dflash_mlx.engine.stats import Stats
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import TokenLogprob
 
 from .answer_request import (
     AnswerRequest,
+    Delta,
     Progress,
-    dflash_fields,
     prompt_progress,
     timings,
     usage,
 )
-from .openai_chat import FINGERPRINT, USE_LOGIT_BIAS, StreamOptions, stop_strings, text_logprobs
-from .protocol import (
-    Integer,
-    Problem,
-    SamplingFields,
-    Settings,
-    answer_range,
-    reject_unsupported,
-    sse_event,
-)
+from .body import Integer, SamplingFields, answer_range
+from .logprobs import text_logprobs
+from .openai_chat import FINGERPRINT, StreamOptions, stop_strings
+from .output_format import grammar_of
+from .protocol import Problem, Settings, sse_event
 from .runner import PreparedChoice, Runner
 
 FINISH = {"stop": "stop", "length": "length"}
-UNSUPPORTED = {
-    "suffix": "text is only added at the end",
-    "echo": "the prompt is not sent back",
-    "ignore_eos": USE_LOGIT_BIAS,
-}
 
 
 class CompletionBody(SamplingFields):
@@ -55,14 +44,11 @@ class CompletionBody(SamplingFields):
     stream_options: StreamOptions | None = None
     logprobs: Annotated[Integer, answer_range("logprobs")] | None = None
     return_progress: bool | None = None
-    suffix: Any = None
-    echo: Any = None
-    ignore_eos: Any = None
+    response_format: dict[str, Any] | None = None
 
 
 def to_request(body: CompletionBody, pair: Pair, settings: Settings) -> AnswerRequest:
     """Raises Problem 400 for fields that are wrong or not supported."""
-    reject_unsupported(body, UNSUPPORTED)
     choices = 1 if body.n is None else body.n
     if body.best_of is not None and body.best_of != choices:
         raise Problem(400, "best_of is not supported: all answers are sent.", "best_of")
@@ -71,6 +57,7 @@ def to_request(body: CompletionBody, pair: Pair, settings: Settings) -> AnswerRe
         max_tokens=body.max_tokens,
         stop=stop_strings(body.stop) or settings.options.stop,
         logprobs=body.logprobs,
+        grammar=grammar_of(body, body.response_format),
         raw=True,
         think=None,  # without a chat template there is nothing to switch
         reasoning_effort=None,
@@ -124,12 +111,12 @@ class CompletionWriter:
             ],
             "usage": usage(stats),
             "timings": timings(stats[0]),
-            "dflash": self._dflash_fields(stats),
+            "dflash": self._runner.dflash_fields(self._request, completions),
         }
 
     async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
         """The answer as server-sent events."""
-        stats: dict[int, Stats] = {}
+        last: dict[int, Delta] = {}
         lengths = [0] * len(choices)
         include_usage = (self._body.stream_options or StreamOptions()).include_usage
         ended = 0
@@ -140,7 +127,7 @@ class CompletionWriter:
                     yield sse_event({**self._head, "choices": [], "prompt_progress": progress})
                     continue
                 index = event.index
-                stats[index] = event.stats
+                last[index] = event
                 choice = self._choice(
                     index, event.text, event.logprobs, event.finish_reason, lengths[index]
                 )
@@ -148,21 +135,19 @@ class CompletionWriter:
                 ended += event.finish_reason is not None
                 is_last = ended == len(choices) and not include_usage
                 if event.text or event.logprobs or event.finish_reason:
-                    extras = self._extras(stats) if is_last else {}
+                    extras = self._extras(last) if is_last else {}
                     yield sse_event({**self._head, "choices": [choice], **extras})
         if include_usage:
-            counts = usage([stats[index] for index in sorted(stats)])
+            counts = usage([last[index].stats for index in sorted(last)])
             head = {**self._head, "choices": []}
-            yield sse_event({**head, "usage": counts, **self._extras(stats)})
+            yield sse_event({**head, "usage": counts, **self._extras(last)})
         yield sse_event("[DONE]")
 
-    def _extras(self, stats: dict[int, Stats]) -> dict[str, Any]:
-        """Fields beyond OpenAI's API."""
-        ordered = [stats[index] for index in sorted(stats)]
-        return {"timings": timings(ordered[0]), "dflash": self._dflash_fields(ordered)}
-
-    def _dflash_fields(self, stats: list[Stats]) -> dict[str, Any]:
-        return dflash_fields(stats, self._runner.pair, self._runner.settings.options.mode)
+    def _extras(self, last: dict[int, Delta]) -> dict[str, Any]:
+        """Fields beyond OpenAI's API, by the last delta of each choice."""
+        ordered = [last[index] for index in sorted(last)]
+        dflash = self._runner.dflash_fields(self._request, ordered)
+        return {"timings": timings(ordered[0].stats), "dflash": dflash}
 
     def _choice(
         self,

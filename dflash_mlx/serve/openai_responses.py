@@ -11,7 +11,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from dflash_mlx.engine.stats import Stats
 from dflash_mlx.pair import Pair
 
 from .answer_request import (
@@ -21,263 +20,16 @@ from .answer_request import (
     OutputItem,
     OutputItems,
     Progress,
-    dflash_fields,
     prompt_progress,
     timings,
 )
-from .openai_chat import sampling_values, text_of, to_chat_request
-from .protocol import (
-    Fields,
-    Integer,
-    Problem,
-    SamplingFields,
-    Settings,
-    answer_range,
-    as_problem,
-    reject_unsupported,
-    sse_event,
-)
+from .body import Fields, Integer, SamplingFields, answer_range
+from .openai_chat import sampling_values, to_chat_request
+from .protocol import Problem, Settings, as_problem, sse_event
+from .response_input import chat_messages
+from .response_tools import ClientTool, choice_of, read_tools
 from .runner import PreparedChoice, Runner
 
-# Tools
-
-# Tools that OpenAI's servers run. Codex lists them in every request without needing them, so they
-# are left out of the prompt, and the response says so. Other unsupported tools are refused.
-HOSTED_TOOLS = ("web_search", "image_generation", "tool_search")
-TEXT_INPUT = {
-    "type": "object",
-    "properties": {"input": {"type": "string", "description": "the text of the call"}},
-    "required": ["input"],
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ClientTool:
-    """A tool that the client runs.
-
-    model_name: its name in the prompt. name, namespace: for the client. fields: of the request.
-    is_text: a custom tool, which is called with a text; the model gives it as argument `input`.
-    """
-
-    model_name: str
-    name: str
-    fields: dict[str, Any]
-    namespace: str | None = None
-    is_text: bool = False
-
-    @property
-    def grammar(self) -> str | None:
-        """The grammar of a custom tool's text, if it has one."""
-        form = self.fields.get("format")
-        if not isinstance(form, dict) or form.get("type") != "grammar":
-            return None
-        return str(form.get("definition"))
-
-    @property
-    def function(self) -> dict[str, Any]:
-        """The tool in the form of chat templates."""
-        description = self.fields.get("description") or ""
-        parameters = self.fields.get("parameters")
-        if self.is_text:
-            if self.grammar is not None:
-                description += f"\nThe input follows this grammar:\n{self.grammar}"
-            parameters = TEXT_INPUT
-        function = {
-            "name": self.model_name,
-            "description": description,
-            "parameters": parameters or {},
-        }
-        return {"type": "function", "function": function}
-
-
-@dataclass(frozen=True, slots=True)
-class ClientTools:
-    """The tools of a request. `ignored`: fields of the request without an effect."""
-
-    all: tuple[ClientTool, ...] = ()
-    ignored: tuple[str, ...] = ()
-
-    def by_model_name(self, name: str) -> ClientTool | None:
-        return next((tool for tool in self.all if tool.model_name == name), None)
-
-
-def read_tools(body_tools: list[Any]) -> ClientTools:
-    """Raises Problem 400 for a tool that is wrong or not supported."""
-    tools: list[ClientTool] = []
-    ignored: list[str] = []
-    for number, body_tool in enumerate(body_tools):
-        place = f"tools.{number}"
-        if not isinstance(body_tool, dict):
-            raise Problem(400, f"{place} is not an object.", place)
-        kind = body_tool.get("type")
-        if isinstance(kind, str) and kind.startswith(HOSTED_TOOLS):
-            ignored.append(f"{place} ({kind:.40})")
-        elif kind == "namespace":
-            inner_tools = body_tool.get("tools")
-            if not isinstance(inner_tools, list):
-                raise Problem(400, f"{place}.tools must be a list.", f"{place}.tools")
-            name = text(body_tool, "name", place)
-            for inner_number, inner in enumerate(inner_tools):
-                tools.append(read_tool(inner, f"{place}.tools.{inner_number}", name))
-        else:
-            tools.append(read_tool(body_tool, place))
-        if kind == "custom" and tools[-1].grammar is not None:
-            ignored.append(f"{place}.format (the model is told of it, and not forced)")
-    return ClientTools(tuple(tools), tuple(ignored))
-
-
-def read_tool(tool: Any, place: str, namespace: str | None = None) -> ClientTool:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    if kind not in ("function", "custom"):
-        raise Problem(
-            400,
-            f"{place} is of the type '{kind!s:.40}': this server offers only tools that the "
-            "client runs, of the types function and custom.",
-            f"{place}.type",
-        )
-    name = text(tool, "name", place)
-    if tool.get("description") is not None:
-        text(tool, "description", place)
-    model_name = name if namespace is None else f"{namespace.removesuffix('__')}__{name}"
-    return ClientTool(model_name, name, tool, namespace, is_text=kind == "custom")
-
-
-def choice_of(choice: Any, tools: ClientTools) -> Any:
-    """A tool_choice in the form of OpenAI's chat API."""
-    if not isinstance(choice, dict):
-        return choice
-    if choice.get("type") in ("function", "custom"):
-        name = text(choice, "name", "tool_choice")
-        matches = [tool.model_name for tool in tools.all if name in (tool.model_name, tool.name)]
-        return {"type": "function", "function": {"name": matches[0] if matches else name}}
-    raise Problem(
-        400,
-        f"tool_choice cannot be of the type '{choice.get('type')!s:.40}': give auto, none, "
-        "required, or a function.",
-        "tool_choice",
-    )
-
-
-def text(fields: dict[str, Any], name: str, place: str) -> str:
-    """Raises Problem 400 if the field is missing or no text."""
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise Problem(400, f"{place}.{name} must be a text.", f"{place}.{name}")
-    return value
-
-
-# Input items as messages of the chat API
-
-ROLES = ("user", "assistant", "system", "developer")
-# The order of the fields in an assistant's turn
-TURN_FIELDS = ("reasoning_content", "content", "tool_calls")
-
-
-def chat_messages(
-    instructions: str | None, body_input: Any, tools: ClientTools
-) -> list[dict[str, Any]]:
-    """Raises Problem 400 that names the item that is wrong or not supported."""
-    history = History(tools)
-    if instructions:
-        history.messages.append({"role": "system", "content": instructions})
-    if isinstance(body_input, str):
-        body_input = [{"role": "user", "content": body_input}]
-    if not body_input:
-        raise Problem(400, "input is empty.", "input")
-    for number, item in enumerate(body_input):
-        if not isinstance(item, dict):
-            raise Problem(400, f"input.{number} is not an object.", f"input.{number}")
-        history.add(item, f"input.{number}")
-    return history.messages
-
-
-class History:
-    """The messages of the input items so far."""
-
-    def __init__(self, tools: ClientTools):
-        self.messages: list[dict[str, Any]] = []
-        self._tools = tools
-        self._names: dict[str, str] = {}  # of tools, by call id
-
-    def add(self, item: dict[str, Any], place: str) -> None:
-        kind = item.get("type") or "message"
-        if kind == "message":
-            self._message(item, place)
-        elif kind == "reasoning":
-            parts = item.get("content") or item.get("summary") or []
-            if reasoning := "\n".join(reasoning_texts(parts, place)):
-                self._assistant("reasoning_content", reasoning)
-        elif kind in ("function_call", "custom_tool_call"):
-            self._call(item, place, is_text=kind == "custom_tool_call")
-        elif kind in ("function_call_output", "custom_tool_call_output"):
-            call_id = text(item, "call_id", place)
-            name = {"name": self._names[call_id]} if call_id in self._names else {}
-            output = text_of(item.get("output"), f"{place}.output") or ""
-            message = {"role": "tool", "tool_call_id": call_id, **name, "content": output}
-            self.messages.append(message)
-        else:
-            why = "nothing is kept here" if kind == "item_reference" else "it cannot be read"
-            raise Problem(400, f"{place} is of the type '{kind!s:.40}': {why}.", place)
-
-    def _message(self, item: dict[str, Any], place: str) -> None:
-        role = item.get("role")
-        if role not in ROLES:
-            raise Problem(400, f"{place}.role must be one of {', '.join(ROLES)}.", f"{place}.role")
-        content = text_of(item.get("content"), f"{place}.content")
-        if content is None:
-            raise Problem(400, f"{place}.content is missing.", f"{place}.content")
-        if role == "assistant":
-            self._assistant("content", content)
-        else:
-            self.messages.append({"role": role, "content": content})
-
-    def _call(self, item: dict[str, Any], place: str, *, is_text: bool) -> None:
-        call_id = text(item, "call_id", place)
-        name = text(item, "name", place)
-        if is_text:
-            arguments: Any = {"input": text(item, "input", place)}
-        else:
-            try:
-                arguments = json.loads(text(item, "arguments", place) or "{}")
-            except (ValueError, RecursionError):
-                place = f"{place}.arguments"
-                raise Problem(400, f"{place} is not JSON.", place) from None
-        key = (item.get("namespace"), name)
-        model_names = [
-            tool.model_name for tool in self._tools.all if (tool.namespace, tool.name) == key
-        ]
-        self._names[call_id] = model_names[0] if model_names else name
-        function = {"name": self._names[call_id], "arguments": arguments}
-        call = {"id": call_id, "type": "function", "function": function}
-        self._assistant("tool_calls", [call])
-
-    def _assistant(self, field: str, value: Any) -> None:
-        """Add to the assistant's turn, or begin a new one if a later field is already there."""
-        last = self.messages[-1] if self.messages else {"role": ""}
-        later = TURN_FIELDS[TURN_FIELDS.index(field) + 1 :]
-        if last["role"] != "assistant" or any(last.get(name) for name in later):
-            self.messages.append({"role": "assistant", field: value})
-        elif isinstance(value, str) and last.get(field):
-            last[field] += "\n" + value
-        else:
-            last[field] = last.get(field, type(value)()) + value
-
-
-def reasoning_texts(parts: Any, place: str) -> list[str]:
-    """The texts in the content or the summary of a reasoning item."""
-    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise Problem(400, f"{place} must have lists of parts.", place)
-    return [part["text"] for part in parts if isinstance(part.get("text"), str)]
-
-
-KEPT = "nothing is kept here: send the whole conversation as input"
-UNSUPPORTED = {
-    "previous_response_id": KEPT,
-    "conversation": KEPT,
-    "prompt": "no prompts are kept here",
-    "background": "an answer is found while its client waits",
-    "top_logprobs": "chat completions have it",
-}
 NAMES = {"reasoning_effort": "reasoning.effort", "response_format": "text.format"}
 
 
@@ -312,11 +64,6 @@ class ResponsesBody(SamplingFields):
     stream: bool | None = None
     metadata: dict[str, Any] | None = None
     return_progress: bool | None = None
-    previous_response_id: Any = None
-    conversation: Any = None
-    prompt: Any = None
-    background: Any = None
-    top_logprobs: Any = None
 
     @property
     def summarises(self) -> bool:
@@ -327,7 +74,6 @@ class ResponsesBody(SamplingFields):
 
 def to_request(body: ResponsesBody, pair: Pair, settings: Settings) -> AnswerRequest:
     """Raises Problem 400 for fields that are wrong or not supported."""
-    reject_unsupported(body, UNSUPPORTED)
     tools = read_tools(body.tools or [])
     reasoning = body.reasoning or Reasoning()
     form = (body.text or TextConfig()).format
@@ -343,7 +89,8 @@ def to_request(body: ResponsesBody, pair: Pair, settings: Settings) -> AnswerReq
         "response_format": format_of(form),
         "return_progress": body.return_progress,
     }
-    return to_chat_request(values, NAMES, pair, settings)
+    request = to_chat_request(values, NAMES, pair, settings)
+    return request.with_ignored(tools.ignored)
 
 
 def format_of(form: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -393,9 +140,6 @@ class ResponseObject:
         self._began = int(time.time())
         self._ids: dict[int, tuple[str, str]] = {}  # item id and call id, by item number
 
-    def _dflash_fields(self, stats: Stats) -> dict[str, Any]:
-        return dflash_fields([stats], self._runner.pair, self._runner.settings.options.mode)
-
     def begun(self) -> dict[str, Any]:
         """The response before its answer."""
         return self._object("in_progress")
@@ -424,7 +168,7 @@ class ResponseObject:
                 "total_tokens": stats.prompt_tokens + stats.generated,
             },
             "timings": timings(stats),
-            "dflash": {**self._dflash_fields(stats), "ignored": list(self._tools.ignored)},
+            "dflash": self._runner.dflash_fields(self._request, [last]),
         }
 
     def failed(self, items: list[OutputItem], problem: Problem) -> dict[str, Any]:
@@ -532,6 +276,12 @@ class ResponseObject:
 
 
 # Answers in the form of the responses API
+
+
+def write_problem(problem: Problem) -> bytes:
+    """The end of a stream after an error."""
+    error = {"code": problem.code or problem.kind, "message": problem.message}
+    return sse_event({"type": "error", **error, "param": problem.param}, "error")
 
 
 class ResponsesWriter:

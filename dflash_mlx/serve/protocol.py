@@ -1,24 +1,19 @@
-"""What all APIs share: errors, settings, common fields, and server-sent events.
-
-Unsupported fields that would change the answer are rejected by name; others are ignored.
-"""
+"""What all APIs share: errors, settings, and server-sent events."""
 
 import asyncio
 import json
 import logging
-import math
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, NoReturn, Optional, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from dflash_mlx.chat.tool_parser import without_tools
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 
 # Errors
@@ -83,6 +78,9 @@ class Problem(Exception):
     def anthropic(self) -> dict[str, object]:
         """The error object of Anthropic's API."""
         return {"type": "error", "error": {"type": self.kind, "message": self.message}}
+
+
+STOPPED = Problem(503, "the server was stopped.")
 
 
 def problem_of(error: DFlashError, *, bad_request: bool) -> Problem:
@@ -150,120 +148,20 @@ class Settings:
         return self.options.max_tokens or MAX_TOKENS
 
 
-def check_number(value: Any) -> Any:
-    """Raise ValueError for anything but a number or None; bool is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | None):
-        raise ValueError("must be a number")
-    return value
+def find_model(name: str, names: Sequence[str]) -> str | None:
+    """The one of some model names that this is, or an end of: "b/c" and "c" are ends of "a/b/c".
 
-
-Number = Annotated[float, BeforeValidator(check_number)]
-Integer = Annotated[int, BeforeValidator(check_number)]
-
-
-class Fields(BaseModel):
-    """An object in a body; unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-
-# OpenAI's ranges where they differ from the engine's; vLLM's -1 is a top_k of 0.
-API_RANGES = {
-    "temperature": {"ge": 0, "le": 2},
-    "top_k": {"ge": -1},
-    "presence_penalty": {"ge": -2, "le": 2},
-    "frequency_penalty": {"ge": -2, "le": 2},
-    "seed": {},
-}
-
-
-def declared_range(option: Option) -> dict[str, Any]:
-    """The declared range of an option, as arguments of pydantic's `Field`."""
-    limits = {"gt" if option.above else "ge": option.low, "le": option.high}
-    return {name: limit for name, limit in limits.items() if not math.isinf(limit)}
-
-
-def answer_range(name: str) -> Any:
-    """The declared range of an option of an answer, to annotate a field of a body."""
-    (option,) = (option for option in declared(GenerationOptions) if option.name == name)
-    return Field(**declared_range(option))
-
-
-def sampling_field(option: Option) -> Any:
-    """The type and default of a declared option as a field of a body."""
-    kind = Integer if option.type is int else Number
-    limits = API_RANGES.get(option.name, declared_range(option))
-    if limits:
-        kind = Annotated[kind, Field(**limits)]
-    return (Optional[kind], None)  # noqa: UP045, an annotated type takes no `|` for a type checker
-
-
-SAMPLING = {option.name: sampling_field(option) for option in declared(SamplingParams)}
-
-
-class SamplingFields(create_model("SamplingFields", __base__=Fields, **SAMPLING)):
-    """The fields of `SamplingParams`; the server's settings replace None."""
-
-    logit_bias: dict[str, Number] | None = None
-
-    def options(self, defaults: GenerationOptions) -> GenerationOptions:
-        """The server's options with the body's sampling.
-
-        Raises Problem 400 for values that the engine refuses.
-        """
-        values = {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
-        if values.get("top_k") == -1:
-            values["top_k"] = 0
-        if "seed" in values:
-            values["seed"] %= 2**64
-        biases = (self.logit_bias or {}).items()
-        values["logit_bias"] = tuple((token_id(key), bias) for key, bias in biases)
-        try:
-            return replace(defaults, sampling=replace(defaults.sampling, **values))
-        except DFlashError as error:
-            raise Problem(400, error.message) from error
-
-
-def token_id(text: str) -> int:
-    """The token of a key of logit_bias."""
-    if not text.isdecimal() or len(text) > 9:
-        raise Problem(400, f"logit_bias has the key '{text:.20}': give token ids.", "logit_bias")
-    return int(text)
-
-
-def read_body(model: type[Any], body: Any) -> Any:
-    """Validate a body. Raises Problem 400 that names the first wrong field."""
-    if not isinstance(body, dict):
-        raise Problem(400, "the body is not a JSON object.")
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise Problem(400, f"{place}: {message}.", param=place or None) from None
-    except RecursionError:
-        raise Problem(400, "the body is nested too deeply.") from None
-
-
-def read_json(raw: bytes) -> Any:
-    """Parse a body. Raises Problem 400 if it is not JSON."""
-    try:
-        body = json.loads(raw, parse_constant=reject_constant)
-        json.dumps(body, ensure_ascii=False).encode()  # raises for half a surrogate pair
-    except (ValueError, RecursionError):
-        raise Problem(400, "the body is not JSON in UTF-8.") from None
-    return body
-
-
-def reject_constant(name: str) -> NoReturn:
-    """NaN and Infinity are not JSON."""
-    raise ValueError(name)
+    None if there is none, or several.
+    """
+    if name in names:
+        return name
+    found = {one for one in names if name and one.endswith("/" + name)}
+    return found.pop() if len(found) == 1 else None
 
 
 def check_model(name: str | None, settings: Settings) -> None:
     """Raise Problem 404 for a model that is not served."""
-    if name is not None and name not in settings.names:
+    if name is not None and find_model(name, settings.names) is None:
         raise Problem(
             404,
             f"the model '{name:.100}' is not served here: this is '{settings.names[0]}'. "
@@ -278,13 +176,6 @@ def check_tools(pair: Pair) -> None:
     if why := without_tools(pair.template, pair.tokenizer):
         message = f"this model {why}. (Leave tools out, or serve a model that calls tools.)"
         raise Problem(400, message, param="tools")
-
-
-def reject_unsupported(fields: Fields, names: dict[str, str]) -> None:
-    """Raise Problem 400 for the first of these fields that is set. `names`: fields and reasons."""
-    for name, why in names.items():
-        if getattr(fields, name):
-            raise Problem(400, f"{name} is not supported: {why}.", param=name)
 
 
 # Errors in the form of each API
@@ -326,7 +217,8 @@ def sse_event(data: Any, name: str | None = None) -> bytes:
 class EventStream(Response):
     """A response of server-sent events. Its source is closed as soon as the client disconnects.
 
-    ping: sent after `ping_seconds` without an event. write_problem: makes an event of an error.
+    stopping: ends the stream with the error STOPPED. ping: sent after `ping_seconds` without an
+    event. write_problem: makes an event of an error.
     on_end: called at the end, also after errors.
     """
 
@@ -334,6 +226,7 @@ class EventStream(Response):
         self,
         source: AsyncGenerator[bytes],
         *,
+        stopping: asyncio.Event,
         ping: bytes,
         ping_seconds: float,
         write_problem: Callable[[Problem], bytes],
@@ -341,6 +234,7 @@ class EventStream(Response):
         on_end: Callable[[], None],
     ):
         self._source = source
+        self._stopping = stopping
         self._ping = ping
         self._ping_seconds = ping_seconds
         self._write_problem = write_problem
@@ -367,11 +261,20 @@ class EventStream(Response):
                 await send(message)
 
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        stopping = asyncio.ensure_future(self._stopping.wait())
         async with aclosing(self._source) as source:
             next_event = asyncio.ensure_future(anext(source, None))
             try:
                 while True:
-                    done, _ = await asyncio.wait({next_event}, timeout=self._ping_seconds)
+                    done, _ = await asyncio.wait(
+                        {next_event, stopping},
+                        timeout=self._ping_seconds,
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                    if stopping in done and next_event not in done:
+                        # Before the round ends, which closing the source waits for.
+                        await write(self._write_problem(STOPPED), more=False)
+                        return
                     if not done:
                         await write(self._ping)
                         continue
@@ -385,8 +288,9 @@ class EventStream(Response):
                     await write(event)
                     next_event = asyncio.ensure_future(anext(source, None))
             finally:
-                next_event.cancel()
-                await asyncio.gather(next_event, return_exceptions=True)
+                for task in (next_event, stopping):
+                    task.cancel()
+                await asyncio.gather(next_event, stopping, return_exceptions=True)
         await write(b"", more=False)
 
 
@@ -395,14 +299,25 @@ async def wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of some work. If the client disconnects, cancel the work and return None."""
+async def unless_disconnected(
+    receive: Receive, work: Coroutine[Any, Any, T], stopping: asyncio.Event
+) -> T | None:
+    """The result of some work. If the client disconnects, cancel the work and return None.
+
+    Raises STOPPED if the server is stopped first.
+    """
     working = asyncio.ensure_future(work)
     disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
+    stop = asyncio.ensure_future(stopping.wait())
+    tasks = (working, disconnect, stop)
     try:
-        await asyncio.wait({working, disconnect}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        if stop.done():
+            raise STOPPED
+        return None
     finally:
-        for task in (working, disconnect):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(working, disconnect, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

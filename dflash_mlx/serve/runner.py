@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -196,6 +196,7 @@ class Metrics:
 
 
 Event = Delta | Progress
+CUT_FORM = "max_tokens cut the answer before its form (response_format, grammar) was complete"
 T = TypeVar("T")
 
 
@@ -241,15 +242,6 @@ class Runner:
         max_tokens = prompted.request.token_limit
         if prompt_tokens >= self.context:
             raise self._too_long(str(prompt_tokens))
-        is_too_long = prompt_tokens + max_tokens > self.context
-        if is_too_long and request.options.max_tokens is not None and not request.clamp_max_tokens:
-            raise Problem(
-                400,
-                f"prompt and max_tokens are too long: {prompt_tokens:,} + {max_tokens:,} tokens > "
-                f"{self.context:,} of the context.",
-                param="max_tokens",
-                code="context_length_exceeded",
-            )
         max_tokens = min(max_tokens, self.context - prompt_tokens)
         nbytes = self.pair.engine.sequence_bytes(prompt_tokens + max_tokens)
         tickets = self.admission.enqueue(nbytes, request.choices)
@@ -280,6 +272,34 @@ class Runner:
             param="messages",
             code="context_length_exceeded",
         )
+
+    def dflash_fields(
+        self, request: AnswerRequest, answers: Sequence[Delta | Completion]
+    ) -> dict[str, Any]:
+        """The field `dflash` of every answer, by each choice or its last delta: how it was made.
+
+        max_tokens: the limit that held. clipped_from: that of the request, if the context held
+        fewer. incomplete: only if an answer was cut before it had its form.
+        """
+        stats = [answer.stats for answer in answers]
+        more = {}
+        asked = request.options.max_tokens
+        if asked is not None and asked > request.token_limit:
+            more["clipped_from"] = asked
+        cut = any(answer.finish_reason == "length" for answer in answers)
+        if cut and request.options.grammar is not None:
+            more["incomplete"] = CUT_FORM
+        return {
+            "mode": self.settings.options.mode,
+            "draft": self.pair.draft_name,
+            "exact": self.pair.target.kernels.exact,
+            "acceptance_length": round(stats[0].acceptance_length, 3),
+            "verifies": stats[0].verifies,
+            "seed": stats[0].seed,
+            "max_tokens": request.token_limit,
+            "ignored": list(request.ignored),
+            **more,
+        }
 
     def release(self, choices: list[PreparedChoice]) -> None:
         """Give back the places of choices that will not be answered."""

@@ -10,7 +10,7 @@ import typer
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import AcceptanceRule, GenerationOptions, SamplingParams, declared
 from dflash_mlx.remote.session import KINDS, sampling_fields
-from dflash_mlx.serve.protocol import SamplingFields
+from dflash_mlx.serve.body import SamplingFields
 from dflash_mlx.speculation.acceptance import RULES
 
 settings = import_module("dflash_mlx.cli.chat.settings")

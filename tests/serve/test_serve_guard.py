@@ -11,12 +11,12 @@ import pytest
 from serving import Served, serving
 
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve import app
+from dflash_mlx.serve import access_log, app, guard
 from dflash_mlx.serve.protocol import Limits, Problem
 
 BODY = {"messages": [{"role": "user", "content": "What is 12 plus 7?"}], "max_tokens": 9}
 PATH = "/v1/chat/completions"
-LOCAL = (*app.LOCAL_HOSTS, "mac.local")
+LOCAL = (*guard.LOCAL_HOSTS, "mac.local")
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def test_the_log_has_the_reason(pair: Pair) -> None:
     assert [line.get("error") for line in lines] == [*reasons, None]
     text: list[str] = []
     problem = Problem(400, "one\ntwo" + "x" * 500)
-    record = app.AccessRecord("POST", PATH, 400, problem=problem)
+    record = access_log.AccessRecord("POST", PATH, 400, problem=problem)
     app.AccessLog(text.append).write_record(record)
     assert " s: one twox" in text[0]
     assert text[0].endswith("x…")
@@ -225,9 +225,9 @@ def test_the_log_has_the_reason(pair: Pair) -> None:
 
 
 def test_hosts_and_addresses() -> None:
-    assert app.host_name("LOCALHOST.:80") == "localhost"
-    assert app.host_name("[::1]:80") == "[::1]"
+    assert guard.host_name("LOCALHOST.:80") == "localhost"
+    assert guard.host_name("[::1]:80") == "[::1]"
     for host in ("127.0.0.1", "localhost", "::1", "[::1]", "127.8.8.8"):
-        assert app.is_loopback(host)
+        assert guard.is_loopback(host)
     for host in ("0.0.0.0", "::", "192.168.1.2", "mac.local", ""):
-        assert not app.is_loopback(host)
+        assert not guard.is_loopback(host)

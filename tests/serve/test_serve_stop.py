@@ -1,4 +1,4 @@
-"""Ctrl-C of a server, in this process."""
+"""Ctrl-C and SIGTERM of a server, in this process."""
 
 import os
 import signal
@@ -18,14 +18,25 @@ from dflash_mlx.serve import app
 run_until_stopped = import_module("dflash_mlx.cli.serve").run_until_stopped
 Output = import_module("dflash_mlx.cli.terminal.output").Output
 STOPPED = "the server was stopped."
+USER = {"messages": [{"role": "user", "content": "What is 12 plus 7?"}]}
 
 
 class Stopping:
-    """Sends a request to a server, and Ctrl-C as soon as it runs; `twice`: two of them."""
+    """Sends a request to a server, and a signal as soon as it runs; `twice`: two of them."""
 
-    def __init__(self, server: app.Server, port: int, body: dict[str, Any], *, twice: bool):
+    def __init__(
+        self,
+        server: app.Server,
+        port: int,
+        body: dict[str, Any],
+        *,
+        number: int = signal.SIGINT,
+        path: str = "/v1/chat/completions",
+        twice: bool = False,
+    ):
+        self._number = number
         self._server = server
-        self._url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        self._url = f"http://127.0.0.1:{port}{path}"
         self._body = body
         self._twice = twice
         self.reply = ""
@@ -43,10 +54,10 @@ class Stopping:
         while not self._server.runner.admission.running:
             time.sleep(0.01)
         time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), self._number)
         if self._twice:
             time.sleep(0.5)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), self._number)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -87,7 +98,39 @@ def test_ctrl_c_while_an_answer_runs(
     (line,) = lines
     assert line.startswith("503 POST /v1/chat/completions")
     assert line.endswith(STOPPED)
-    assert stream or STOPPED in stopping.reply
+    assert STOPPED in stopping.reply or (stream and twice)
+
+
+ENDS = {
+    "/v1/chat/completions": (USER, '"error": {', "data: [DONE]\n\n"),
+    "/v1/completions": ({"prompt": "one two"}, '"error": {', "data: [DONE]\n\n"),
+    "/v1/responses": ({"input": "one two"}, '"type": "error"', "\n\n"),
+    "/v1/messages": (USER, '"type": "error"', "\n\n"),
+}
+
+
+@pytest.mark.parametrize("path", ENDS)
+def test_sigterm_ends_streams_with_an_error(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(app, "STOP_SECONDS", 2)
+    server = app.Server(pair, settings_of("m", {}))
+    listening = app.listen("127.0.0.1", 0)
+    prompt, error, end = ENDS[path]
+    limit = {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 1900}
+    body = {**prompt, **limit, "ignore_eos": True, "stream": True}
+    stopping = Stopping(server, listening.getsockname()[1], body, number=signal.SIGTERM, path=path)
+    for thread in stopping.threads:
+        thread.start()
+    with pytest.raises(typer.Exit) as caught:
+        run_until_stopped(server, listening, Output())
+    for thread in stopping.threads:
+        thread.join()
+    assert caught.value.exit_code == 143
+    last = stopping.reply.removesuffix("data: [DONE]\n\n").rstrip().rpartition("\n\n")[2]
+    assert STOPPED in last
+    assert error in last
+    assert stopping.reply.endswith(end)
 
 
 def test_ctrl_c_of_an_idle_server(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,103 @@
+"""The access log: a line for each request."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from starlette.types import Scope
+
+from dflash_mlx.session import Session
+
+from .answer_request import AnswerRequest
+from .protocol import Problem
+
+MAX_REASON = 200  # characters of an error
+NOT_SENT = 499  # the client disconnected before the response
+
+
+@dataclass(slots=True)
+class AccessRecord:
+    """A request for the access log. Status 503: also an answer that Ctrl-C cut.
+
+    problem: the error sent to the client.
+    """
+
+    method: str
+    path: str
+    status: int = NOT_SENT
+    began: float = field(default_factory=time.perf_counter)
+    answer_request: AnswerRequest | None = None
+    sessions: list[Session] = field(default_factory=list)
+    problem: Problem | None = None
+
+    @property
+    def reason(self) -> str:
+        """The error on one line, shortened; empty without an error."""
+        line = " ".join(self.problem.message.split()) if self.problem else ""
+        return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
+
+
+def for_log(problem: Problem, scope: Scope) -> Problem:
+    """Record a problem for the access log, and return it."""
+    scope["state"]["access_record"].problem = problem
+    return problem
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLog:
+    """Passes a line per request to `write`: as text, or as JSON. `prompts`: with prompts."""
+
+    write: Callable[[str], None] = lambda line: None
+    as_json: bool = False
+    prompts: bool = False
+
+    def write_unknown(self, field: str, path: str) -> None:
+        """Write that requests have a field which no API knows."""
+        note = f"requests to {path} have the field '{field}', which no API has: it is ignored"
+        if self.as_json:
+            record = {"time": round(time.time(), 3), "path": path, "unknown_field": field}
+            note = json.dumps(record, ensure_ascii=False)
+        self.write(note)
+
+    def write_record(self, record: AccessRecord) -> None:
+        """Write the line of a request that has ended."""
+        seconds = time.perf_counter() - record.began
+        notes = [note for session in record.sessions for note in session.stats.notes]
+        fields: dict[str, object] = {
+            "method": record.method,
+            "path": record.path,
+            "status": record.status,
+            "seconds": round(seconds, 3),
+        }
+        if record.sessions:
+            stats = [session.stats for session in record.sessions]
+            fields |= {
+                "prompt": stats[0].prompt_tokens,
+                "cached": stats[0].cached_tokens,
+                "generated": sum(choice.generated for choice in stats),
+                "tokens_per_second": round(stats[0].tokens_per_second, 1),
+                "acceptance_length": round(stats[0].acceptance_length, 2),
+            }
+        if notes:
+            fields["notes"] = notes
+        if record.reason:
+            fields["error"] = record.reason
+        if self.prompts and record.answer_request is not None:
+            fields["prompt_text"] = record.answer_request.prompt
+        if self.as_json:
+            self.write(json.dumps({"time": round(time.time(), 3), **fields}, ensure_ascii=False))
+            return
+        line = f"{record.status} {record.method} {record.path} {seconds:.2f} s"
+        if record.sessions:
+            line += (
+                f", {fields['prompt']} + {fields['generated']} tokens, "
+                f"{fields['tokens_per_second']} tok/s, τ {fields['acceptance_length']}"
+            )
+            if fields["cached"]:
+                line += f", {fields['cached']} cached"
+        for sentence in (*notes, record.reason):
+            line += f": {sentence}" if sentence else ""
+        if "prompt_text" in fields:
+            line += f"  {json.dumps(fields['prompt_text'], ensure_ascii=False)}"
+        self.write(line)

@@ -1,0 +1,49 @@
+"""Log-probabilities in the forms of OpenAI's two completion APIs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from dflash_mlx.types import TokenLogprob
+
+MIN_LOGPROB = -9999.0  # as in OpenAI's API, because JSON has no infinity
+
+
+def chat_logprobs(
+    tokenizer: TokenizerWrapper, logprobs: Sequence[TokenLogprob]
+) -> list[dict[str, Any]]:
+    """`choices[].logprobs.content` of a chat completion."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        text = tokenizer.decode([token])
+        return {"token": text, "logprob": max(logprob, MIN_LOGPROB), "bytes": list(text.encode())}
+
+    return [
+        entry(position.token, position.logprob)
+        | {"top_logprobs": [entry(token, logprob) for token, logprob in position.top]}
+        for position in logprobs
+    ]
+
+
+def text_logprobs(
+    tokenizer: TokenizerWrapper, logprobs: Sequence[TokenLogprob], offset: int
+) -> dict[str, Any]:
+    """`choices[].logprobs` of a text completion; `offset`: characters before these tokens."""
+    texts = [tokenizer.decode([position.token]) for position in logprobs]
+    offsets = []
+    for text in texts:
+        offsets.append(offset)
+        offset += len(text)
+    return {
+        "tokens": texts,
+        "token_logprobs": [max(position.logprob, MIN_LOGPROB) for position in logprobs],
+        "top_logprobs": [
+            {
+                tokenizer.decode([token]): max(logprob, MIN_LOGPROB)
+                for token, logprob in position.top
+            }
+            for position in logprobs
+        ],
+        "text_offset": offsets,
+    }

@@ -1,0 +1,251 @@
+"""Every field of the known APIs is supported, rejected or ignored by name, and none is silent."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anthropic.types.beta.message_create_params as anthropic_beta
+import httpx
+import openai.types.chat.completion_create_params as openai_chat
+import openai.types.completion_create_params as openai_completions
+import openai.types.responses.response_create_params as openai_responses
+import pytest
+from anthropic.types import message_count_tokens_params, message_create_params
+from serving import Served
+
+from dflash_mlx.serve.anthropic_messages import MessagesBody
+from dflash_mlx.serve.app import FIELDS
+from dflash_mlx.serve.fields import (
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    OTHERS,
+    RESPONSES,
+    UNKNOWN,
+    FieldRegister,
+)
+from dflash_mlx.serve.openai_chat import ChatBody
+from dflash_mlx.serve.openai_completions import CompletionBody
+from dflash_mlx.serve.openai_responses import ResponsesBody
+
+PAGE = Path(__file__).parents[2] / "examples/guide/serve_fields.md"
+BODIES = {
+    CHAT: ChatBody,
+    COMPLETIONS: CompletionBody,
+    RESPONSES: ResponsesBody,
+    MESSAGES: MessagesBody,
+}
+USER = {"role": "user", "content": "What is 12 plus 7?"}
+LEAST: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [USER], "max_tokens": 1},
+    COMPLETIONS: {"prompt": "The sky is", "max_tokens": 1},
+    RESPONSES: {"input": "What is 12 plus 7?", "max_output_tokens": 1},
+    MESSAGES: {"messages": [USER], "max_tokens": 1},
+}
+# The fields of vLLM's requests (vllm/entrypoints, September 2026) that the packages of OpenAI and
+# Anthropic do not have.
+VLLM_SAMPLING = """
+    use_beam_search top_k min_p repetition_penalty watermarking length_penalty stop_token_ids
+    include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
+    spaces_between_special_tokens truncate_prompt_tokens truncation_side prompt_logprobs
+    logprob_token_ids allowed_token_ids bad_words structured_outputs priority request_id session_id
+    return_tokens_as_token_ids return_token_ids routed_experts_prompt_start return_token_offsets
+    return_mm_kwargs cache_salt kv_transfer_params ec_transfer_params vllm_xargs
+    repetition_detection thinking_token_budget stream_interval add_special_tokens
+    guided_json guided_regex guided_choice guided_grammar guided_decoding_backend
+    guided_whitespace_pattern response_format
+"""
+VLLM: dict[str, str] = {
+    CHAT: VLLM_SAMPLING
+    + """ include_reasoning echo add_generation_prompt continue_final_message documents
+    chat_template chat_template_kwargs media_io_kwargs mm_processor_kwargs return_prompt_text""",
+    COMPLETIONS: VLLM_SAMPLING + " prompt_embeds",
+    RESPONSES: """ logit_bias top_k skip_special_tokens include_stop_str_in_output request_id
+    mm_processor_kwargs priority cache_salt enable_response_messages previous_input_messages
+    previous_response structured_outputs repetition_penalty seed stop ignore_eos vllm_xargs""",
+    MESSAGES: " kv_transfer_params chat_template_kwargs",
+}
+
+
+def names_of(*classes: Any) -> set[str]:
+    """The fields that the classes of a client's package have."""
+    return {name for one in classes for name in one.__annotations__}
+
+
+CLIENTS: dict[str, set[str]] = {
+    CHAT: names_of(openai_chat.CompletionCreateParamsStreaming),
+    COMPLETIONS: names_of(openai_completions.CompletionCreateParamsStreaming),
+    RESPONSES: names_of(openai_responses.ResponseCreateParamsStreaming),
+    MESSAGES: names_of(
+        message_create_params.MessageCreateParamsStreaming,
+        anthropic_beta.MessageCreateParamsStreaming,
+        message_count_tokens_params.MessageCountTokensParams,
+    ),
+}
+
+
+def post(served: Served, path: str, **more: Any) -> httpx.Response:
+    """Send a small request with more fields."""
+    return httpx.post(served.url + path, json={**LEAST[path], **more}, timeout=60)
+
+
+def missing(register: FieldRegister, path: str) -> set[str]:
+    """The fields that an API has, and the register does not."""
+    known = {name for name, _, _ in register.rows()}
+    return (CLIENTS[path] | set(VLLM[path].split())) - known
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_each_field_of_a_known_api_is_declared(path: str) -> None:
+    assert len(CLIENTS[path]) > 15
+    assert missing(FIELDS, path) == set()
+
+
+def test_a_field_that_is_not_declared_is_noticed() -> None:
+    """The planted fault."""
+    fewer = FieldRegister(BODIES, tuple(one for one in OTHERS if one.name != "prediction"))
+    assert missing(fewer, CHAT) == {"prediction"}
+
+
+def test_the_table_of_the_guide() -> None:
+    """If this fails, write `FIELDS.table()` to the end of the page."""
+    assert PAGE.read_text(encoding="utf-8").endswith("\n\n" + FIELDS.table())
+
+
+def body_with(name: str, value: Any) -> dict[str, Any]:
+    """A field of the body, or of an object in it."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return value
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_rejected_fields_are_named(served: Served, path: str) -> None:
+    """Each is sent with a value that would change the answer, and with its neutral values."""
+    number = list(BODIES).index(path)
+    count = 0
+    for name, statuses, _ in FIELDS.rows():
+        if statuses[number] != "rejected" or "." in name:
+            continue
+        reply = post(served, path, **body_with(name, "x"))
+        assert reply.status_code == 400, name
+        assert f"{name} is not supported" in reply.text
+        assert path == MESSAGES or reply.json()["error"]["param"] == name
+        count += 1
+    assert count > 50
+    assert served.busy == 0
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_neutral_values_pass(served: Served, path: str) -> None:
+    """Many programs send all they know, with the values that switch it off."""
+    off = {
+        "mirostat": 0, "mirostat_tau": 5.0, "typical_p": 1.0, "dry_multiplier": 0.0,
+        "length_penalty": 1, "repeat_last_n": 20, "skip_special_tokens": True, "audio": None,
+        "best_of": 1, "n": 1, "functions": [],
+    }  # fmt: skip
+    reply = post(served, path, **off)
+    assert reply.status_code == 200, reply.text
+    assert told(reply) == ["mirostat_tau (it has no effect without mirostat)"]
+
+
+def told(reply: httpx.Response) -> list[str]:
+    """The fields that an answer calls ignored."""
+    return reply.json()["dflash"]["ignored"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_ignored_fields_are_listed(served: Served, path: str) -> None:
+    number = list(BODIES).index(path)
+    names = [name for name, status, _ in FIELDS.rows() if status[number] == "ignored"]
+    top = [name for name in names if "." not in name]
+    reply = post(served, path, **dict.fromkeys(top, "x"))
+    assert reply.status_code == 200, reply.text
+    assert {line.partition(" (")[0] for line in told(reply)} == set(top)
+    assert len(top) > 30
+    assert not [line for line in told(reply) if UNKNOWN in line]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unknown_field_is_listed_and_logged_once(served: Served, stream: bool) -> None:
+    name = f"top_pp_{stream}"
+    before = len(served.lines)
+    for _ in range(2):
+        reply = post(served, CHAT, stream=stream, **{name: 0.9, "another\n": None})
+        assert reply.status_code == 200
+        assert f"{name} ({UNKNOWN})" in reply.text
+    notes = [json.loads(line) for line in served.lines[before:] if "unknown_field" in line]
+    assert [note["unknown_field"] for note in notes] == [name]
+
+
+@dataclass
+class Objects:
+    """Fields inside the objects of a body, and what is said of them."""
+
+    path: str
+    body: dict[str, Any]
+    ignored: list[str] = field(default_factory=list)
+
+
+OBJECTS = (
+    Objects(MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 9}},
+            ["thinking.budget_tokens (thinking cannot be cut)"]),
+    Objects(RESPONSES, {"text": {"verbosity": "low"}},
+            ["text.verbosity (the model has no such switch)"]),
+    Objects(CHAT, {"chat_template_kwargs": {"enable_thinking": False, "style": "x"}},
+            ["chat_template_kwargs.style (only enable_thinking and thinking are read)"]),
+    Objects(CHAT, {"stream_options": {"include_usage": True, "include_obfuscation": True}},
+            ["stream_options.include_obfuscation (every event is sent as it is)"]),
+    Objects(CHAT, {"tools": [{"type": "function", "function": {"name": n, "strict": True}}
+                             for n in ("f", "g")]},
+            ["tools.function.strict (calls follow their schema where tool_choice forces them)"]),
+    Objects(MESSAGES, {"output_config": {"effort": "low", "speed": 3}},
+            [f"output_config.speed ({UNKNOWN})"]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OBJECTS)
+def test_fields_inside_objects(case: Objects) -> None:
+    body = BODIES[case.path].model_validate({**LEAST[case.path], **case.body})
+    assert list(FIELDS.check(case.path, body).ignored) == case.ignored
+
+
+SUPPORTED: dict[str, Any] = {
+    "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 3, "logit_bias": {"5": 1},
+    "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1, "stop": ["x"],
+    "stream": False, "n": 1, "logprobs": True, "top_logprobs": 1, "return_progress": True,
+    "max_completion_tokens": 1, "tools": [], "tool_choice": "none", "parallel_tool_calls": True,
+    "response_format": {"type": "text"}, "reasoning_effort": "low", "modalities": ["text"],
+    "chat_template_kwargs": {"enable_thinking": False}, "stream_options": {"include_usage": True},
+    "best_of": 1, "instructions": "Be brief.", "reasoning": {"effort": "low"}, "metadata": {"a": 1},
+    "text": {"format": {"type": "text"}}, "system": "Be brief.", "stop_sequences": ["x"],
+    "thinking": {"type": "disabled"}, "output_config": {"effort": "low"}, "model": "m",
+    "context_management": {"edits": []}, "repeat_penalty": 1.1, "xtc_probability": 0.5,
+    "xtc_threshold": 0.2, "min_tokens": 1, "ignore_eos": True, "stop_token_ids": [7],
+    "allowed_token_ids": list(range(90)), "bad_words": ["blue"],
+}  # fmt: skip
+FORMS: dict[str, Any] = {
+    "structured_outputs": {"choice": ["a", "b"]}, "guided_json": {"type": "integer"},
+    "guided_regex": "[0-9]{2}", "guided_choice": ["a", "b"], "guided_grammar": 'root ::= "a"',
+    "json_schema": '{"type": "integer"}', "grammar": 'start: "a"',
+}  # fmt: skip
+OF_ONE: dict[str, dict[str, Any]] = {
+    COMPLETIONS: {"logprobs": 1},
+    MESSAGES: {"tool_choice": {"type": "auto"}},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_supported_fields_pass(served: Served, path: str) -> None:
+    """All in one request, but for the forms of an answer, which contradict each other."""
+    number = list(BODIES).index(path)
+    names = {name for name, status, _ in FIELDS.rows() if status[number] == "supported"}
+    values = {**SUPPORTED, **OF_ONE.get(path, {}), **LEAST[path]}
+    assert names - set(values) == set(FORMS)
+    bodies = [{name: values[name] for name in names - set(FORMS)}]
+    bodies += [{name: form} for name, form in FORMS.items()]
+    for body in bodies:
+        reply = post(served, path, **body)
+        assert reply.status_code == 200, reply.text
+        assert told(reply) == []
