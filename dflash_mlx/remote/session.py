@@ -12,13 +12,8 @@ from dflash_mlx.chat.messages import Messages
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.grammar import Grammar
-from dflash_mlx.options import (
-    GenerationOptions,
-    SamplingParams,
-    declared,
-    options_of,
-    takes_options,
-)
+from dflash_mlx.option_keywords import options_of, takes_options
+from dflash_mlx.options import GenerationOptions, SamplingParams, declared
 from dflash_mlx.tools.call import Call
 from dflash_mlx.types import Block, Progress, silent
 
