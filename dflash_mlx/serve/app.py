@@ -175,8 +175,8 @@ class Server:
                     on_end=lambda: self.runner.release(choices),
                 )
             try:
-                answer = writer.complete(choices)
-                reply = await unless_disconnected(request.receive, answer, self.stopping)
+                work = writer.complete(choices)
+                reply = await unless_disconnected(request.receive, work, self.stopping)
             finally:
                 self.runner.release(choices)
             return Response(status_code=499) if reply is None else JSONResponse(reply)

@@ -19,6 +19,7 @@ from .protocol import ANTHROPIC, Problem
 Status = Literal["supported", "rejected", "ignored"]
 FALSY = (False, 0, "", [], {})
 UNKNOWN = "no API has this field"
+MAX_IGNORED = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class OtherField:
 
     name: with the names of the objects around it, as in "thinking.budget_tokens"; "*" as its last
     part means all others. why: the end of a sentence. neutral: the values that have no effect; None
-    always is one. apis: the paths whose bodies this is about; empty for all.
+    always is one. apis: the paths whose bodies this is about; empty for all whose class does not
+    declare the field.
     """
 
     name: str
@@ -239,17 +241,23 @@ class FieldRegister:
     """All fields of the APIs of a server.
 
     bodies: the class of each API's body, by the API's path. others: the fields that are not
-    supported; one that a class declares is none of the supported ones.
+    supported.
     """
 
     def __init__(self, bodies: Mapping[str, type[Fields]], others: tuple[OtherField, ...] = OTHERS):
         self._bodies = dict(bodies)
-        self._others = {
-            (api, other.name): other for other in others for api in other.apis or self._bodies
-        }
+        self._others: dict[tuple[str, str], OtherField] = {}
+        for other in others:
+            open_to = [api for api in bodies if other.name not in bodies[api].model_fields]
+            for api in other.apis or open_to:
+                self._others[api, other.name] = other
+        self._names = {name for _, name in self._others}
 
     def check(self, api: str, body: Fields) -> FieldCheck:
-        """Raises Problem 400 for the first field that is set and would change the answer."""
+        """Raises Problem 400 for the first field that is set and would change the answer.
+
+        So it does for more than MAX_IGNORED fields without an effect.
+        """
         listed: dict[str, None] = {}
         unknown: dict[str, None] = {}
         for name, value, declared in given_fields(body):
@@ -258,10 +266,12 @@ class FieldRegister:
                 continue
             if status == "rejected":
                 raise Problem(400, f"{name} is not supported: {other.why}.", param=name)
-            shown = " ".join(name.split())[:100]
+            shown = "".join(c if c.isprintable() else " " for c in name[:100])
             listed[f"{shown} ({other.why})"] = None
             if other.why == UNKNOWN:
                 unknown[shown] = None
+            if len(listed) > MAX_IGNORED:
+                raise Problem(400, f"more than {MAX_IGNORED} fields of the body have no effect.")
         return FieldCheck(tuple(listed), tuple(unknown))
 
     def rows(self) -> Iterator[tuple[str, tuple[Status | None, ...], str]]:
@@ -269,9 +279,8 @@ class FieldRegister:
 
         None for a field of an object that the API does not have.
         """
-        names = {name for _, name in self._others}
-        names.update(name for body in self._bodies.values() for name in body.model_fields)
-        for name in sorted(names):
+        declared = {name for body in self._bodies.values() for name in body.model_fields}
+        for name in sorted(self._names | declared):
             statuses: list[Status | None] = []
             reasons: dict[str, None] = {}
             for api, body in self._bodies.items():
@@ -303,7 +312,7 @@ class FieldRegister:
         having = [path for path, body in self._bodies.items() if name in body.model_fields]
         if having:
             return "rejected", OtherField(name, "rejected", f"{having[0]} has it")
-        if any(known == name for _, known in self._others):
+        if name in self._names:
             return "ignored", OtherField(name, "ignored", "this API has no such field")
         return "ignored", OtherField(name, "ignored", UNKNOWN, neutral=())
 

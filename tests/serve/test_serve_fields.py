@@ -16,6 +16,7 @@ from serving import Served
 
 from dflash_mlx.serve.anthropic_messages import MessagesBody
 from dflash_mlx.serve.app import FIELDS
+from dflash_mlx.serve.body import Fields
 from dflash_mlx.serve.fields import (
     CHAT,
     COMPLETIONS,
@@ -28,6 +29,7 @@ from dflash_mlx.serve.fields import (
 from dflash_mlx.serve.openai_chat import ChatBody
 from dflash_mlx.serve.openai_completions import CompletionBody
 from dflash_mlx.serve.openai_responses import ResponsesBody
+from dflash_mlx.serve.protocol import Problem
 
 PAGE = Path(__file__).parents[2] / "examples/guide/serve_fields.md"
 BODIES = {
@@ -177,6 +179,25 @@ def test_an_unknown_field_is_listed_and_logged_once(served: Served, stream: bool
         assert f"{name} ({UNKNOWN})" in reply.text
     notes = [json.loads(line) for line in served.lines[before:] if "unknown_field" in line]
     assert [note["unknown_field"] for note in notes] == [name]
+
+
+def test_too_many_fields_without_an_effect() -> None:
+    body = ChatBody.model_validate({**LEAST[CHAT], **{f"x{n}": 1 for n in range(300)}})
+    with pytest.raises(Problem, match="more than 200 fields"):
+        FIELDS.check(CHAT, body)
+
+
+def test_a_field_that_another_api_declares() -> None:
+    """An API that supports a field needs no entry, though the others ignore or reject it."""
+
+    class OwnBody(Fields):
+        keep_alive: str | None = None
+        think: bool | None = None
+
+    register = FieldRegister({CHAT: ChatBody, "/api/own": OwnBody})
+    rows = {name: statuses for name, statuses, _ in register.rows()}
+    assert rows["keep_alive"] == ("ignored", "supported")
+    assert rows["think"] == ("rejected", "supported")
 
 
 @dataclass
