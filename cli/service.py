@@ -118,7 +118,7 @@ def uninstall(ctx: typer.Context, out: Output) -> None:
     manager.remove()
     out.info("the service of dflash serve is removed", "bold")
     if again:
-        out.info(f"  again: {again}", wraps=False)
+        out.console.file.write(f"  again: {again}\n")  # `info` would change tabs and symbols
 
 
 # Flags and variables

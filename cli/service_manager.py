@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from configparser import ConfigParser
+from configparser import Error as ConfigError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -243,7 +244,7 @@ class Systemd:
             unit.read_string(self.file.read_text(encoding="utf-8"))
             own = unit["X-Dflash"]
             return ServiceProgram(tuple(json.loads(own["Words"])), json.loads(own["Environment"]))
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, ConfigError) as error:
             raise not_ours(self.file) from error
 
     def state(self) -> ServiceState:

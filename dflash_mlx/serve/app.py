@@ -5,6 +5,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import resource
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -253,6 +254,7 @@ class AccessLog:
         self.write(line)
 
 
+LARGE_BODY = 1 << 20  # bytes; larger ones are read beside the event loop
 PING = b": waiting\n\n"  # a comment, which clients ignore
 COUNT_TOKENS = f"{ANTHROPIC}/count_tokens"
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -351,9 +353,7 @@ class Server:
 
     def _endpoint(self, api: Api) -> Endpoint:
         async def answer(request: Request) -> Response:
-            body = read_body(api.body_model, read_json(await request.body()))
-            check_model(body.model, self.settings)
-            answer_request = api.to_request(body, self.pair, self.settings)
+            body, answer_request = await self._read(request, api.body_model, api.to_request)
             choices = await self.runner.prepare(answer_request)
             record: AccessRecord = request.scope["state"]["access_record"]
             record.answer_request = answer_request
@@ -378,11 +378,32 @@ class Server:
 
         return with_problems(answer, api.path)
 
+    async def _read(
+        self,
+        request: Request,
+        body_model: type[Any],
+        to_request: Callable[[Any, Pair, Settings], AnswerRequest],
+    ) -> tuple[Any, AnswerRequest]:
+        """The body of a request, checked, and the request in one form.
+
+        Raises Problem 400 for a wrong body, 404 for another model.
+        """
+        raw = await request.body()
+
+        def read() -> tuple[Any, AnswerRequest]:
+            body = read_body(body_model, read_json(raw))
+            check_model(body.model, self.settings)
+            return body, to_request(body, self.pair, self.settings)
+
+        if len(raw) <= LARGE_BODY:
+            return read()
+        return await self.runner.in_prompt_thread(read)
+
     async def _count_tokens(self, request: Request) -> Response:
         """Anthropic's count of a prompt's tokens."""
-        body = read_body(anthropic_messages.CountBody, read_json(await request.body()))
-        check_model(body.model, self.settings)
-        answer_request = anthropic_messages.to_count_request(body, self.pair, self.settings)
+        _, answer_request = await self._read(
+            request, anthropic_messages.CountBody, anthropic_messages.to_count_request
+        )
         return JSONResponse({"input_tokens": await self.runner.count_tokens(answer_request)})
 
     async def _health(self, request: Request) -> Response:
@@ -485,24 +506,48 @@ async def problem_handler(request: Request, error: Exception) -> Response:
 HEAD_SECONDS = 15.0  # to receive a request's headers
 STOP_SECONDS = 10  # for running answers when the server is stopped
 CONNECTIONS = 512
+OTHER_FILES = 512  # that the process may have open beside its connections
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if a request's headers do not come in time."""
+    """A connection that is closed if a request's headers do not come in time.
+
+    At the limit of connections, a new one takes the place of the one that is idle for longest.
+    """
 
     _deadline: Any = None
+    idle_since = 0.0
 
     def connection_made(self, transport: Any) -> None:
+        others: Any = self.connections
+        if self.limit_concurrency is not None and len(others) >= self.limit_concurrency - 1:
+            idle = [other for other in others if other.is_idle]
+            if idle:
+                min(idle, key=lambda other: other.idle_since).make_room()
+        self.idle_since = self.loop.time()
         super().connection_made(transport)
         self._expect_head()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def make_room(self) -> None:
+        """Close this connection, and count it no more."""
+        self.transport.close()
+        self.connections.discard(self)
+
+    def on_response_complete(self) -> None:
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        responding = self.cycle is not None and not self.cycle.response_complete
-        if responding and self._deadline is not None:
+        if not self.is_idle and self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        elif not responding:
+        elif self.is_idle:
             self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -531,6 +576,14 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def allow_files(count: int) -> None:
+    """Let this process have more open files and sockets; macOS allows 256 without being asked."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
 class StoppableServer(uvicorn.Server):
     """Calls `on_stop` before it waits for running answers.
 
@@ -552,6 +605,7 @@ def run(app: Any, listening: socket.socket, on_stop: Callable[[], None]) -> None
 
     `on_stop` is called before that time begins. A second Ctrl-C ends the answers at once.
     """
+    allow_files(CONNECTIONS + OTHER_FILES)
     config = uvicorn.Config(
         app,
         http=Connection,
