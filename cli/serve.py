@@ -17,7 +17,13 @@ from dflash_mlx.options import GenerationOptions
 from .awake import awake
 from .backend.local import LocalBackend
 from .keys import server_key
-from .loading import bundled_note, choose_pair, load_pair, prepare_libraries
+from .loading import (
+    bundled_note,
+    choose_pair,
+    download_progress,
+    load_pair,
+    prepare_libraries,
+)
 from .log_file import LogFile
 from .options import (
     SAMPLING_BY,
@@ -36,6 +42,7 @@ from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
+    from dflash_mlx.embedder import Embedder
     from dflash_mlx.serve.app import Server
     from dflash_mlx.serve.protocol import Settings
 
@@ -105,6 +112,15 @@ class ServeOptions:
             metavar="NAME",
             help="Another name for the model; repeatable.",
             panel="Server",
+        ),
+    ] = None
+    embedding_model: Annotated[
+        str | None,
+        option(
+            "--embedding-model",
+            metavar="ID",
+            help="Also serve this model's embeddings: Qwen3-Embedding.",
+            panel="Model",
         ),
     ] = None
     max_sequences: Annotated[
@@ -216,6 +232,9 @@ def serve(
     resolved = resolve(values, out, choose=lambda values: choose_target(values, out))
     if note := bundled_note(resolved.model):
         out.note(note)
+    embedder = None
+    if own.embedding_model is not None:  # first: the pair's caches take a share of what is left
+        embedder = load_embedder(own.embedding_model, out)
     pair, seconds = load_pair(resolved.model, out, resolved.cache)
     backend = LocalBackend(pair)
     options = resolved.fitted(backend, out, recommended=True).generation
@@ -232,7 +251,7 @@ def serve(
             log_file.rotate()
 
     log = AccessLog(on_answered, own.log_json, own.log_prompts)
-    server = Server(pair, settings_of(pair, options, own, api_key), log)
+    server = Server(pair, settings_of(pair, options, own, api_key), log, embedder)
     if own.context is not None and own.context > server.runner.context:
         out.warn(f"--context {own.context:,}: this model holds {server.runner.context:,} tokens")
     warm_up(server, out)
@@ -242,6 +261,15 @@ def serve(
     finally:
         backend.finish(out)
         out.note("stopped")
+
+
+def load_embedder(name: str, out: Output) -> "Embedder":
+    """The embedding model, downloaded if need be. Raises as `Embedder.load`."""
+    from dflash_mlx.embedder import Embedder
+
+    label = f"loading {name}"
+    with Spinner(out, label) as spinner:
+        return Embedder.load(name, download_progress(spinner, label, out))
 
 
 def choose_target(values: OptionValues, out: Output) -> OptionValues:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PROGRAM = (sys.executable, "-P", "-m", "dflash_mlx", "serve")  # -P: not from the folder it runs in
 KEY_FILE, LOG_FILE, LET_SLEEP = "--api-key-file", "--log-file", "--let-sleep"
 OWN_FLAGS = ("install", "host", "port", "api_key", "api_key_file")  # not taken as they were typed
+MODELS = ("model", "draft", "embedding_model")  # options with a folder or a Hub id
 VARIABLES = (  # beside those of options
     *("DFLASH_BLAS", "DFLASH_DEVICE", "DFLASH_KERNELS"),
     *("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"),
@@ -160,7 +161,8 @@ def service_environment(ctx: typer.Context) -> dict[str, str]:
     options = [option for option in ctx.command.params if option.name not in OWN_FLAGS]
     names = [str(option.envvar) for option in options if option.envvar]
     values = {name: os.environ[name] for name in (*VARIABLES, *names) if os.environ.get(name)}
-    for name, option in (("DFLASH_MODEL", "model"), ("DFLASH_DRAFT", "draft")):
+    for option in MODELS:
+        name = f"DFLASH_{option.upper()}"
         if name in values:
             values[name] = absolute(option, values[name])
     return values
@@ -169,7 +171,7 @@ def service_environment(ctx: typer.Context) -> dict[str, str]:
 def absolute(option: str, value: str) -> str:
     """A value as it is right in any folder: files and folders have an absolute path."""
     path = Path(value).expanduser()
-    is_path = option == "log_file" or (option in ("model", "draft") and path.is_dir())
+    is_path = option == "log_file" or (option in MODELS and path.is_dir())
     return str(path.absolute()) if is_path else value
 
 

@@ -25,11 +25,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dflash_mlx import __version__
+from dflash_mlx.embedder import Embedder
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 
-from . import anthropic_messages, openai_chat, openai_completions, openai_responses
+from . import anthropic_messages, embeddings, openai_chat, openai_completions, openai_responses
 from .answer_request import AnswerRequest
 from .protocol import (
     ANTHROPIC,
@@ -314,10 +315,17 @@ APIS = (
 
 
 class Server:
-    """The endpoints of one pair. `app` is the ASGI application."""
+    """The endpoints of one pair, and of an embedding model. `app` is the ASGI application."""
 
-    def __init__(self, pair: Pair, settings: Settings, log: AccessLog | None = None):
+    def __init__(
+        self,
+        pair: Pair,
+        settings: Settings,
+        log: AccessLog | None = None,
+        embedder: Embedder | None = None,
+    ):
         self.pair = pair
+        self.embedder = embedder
         self.settings = settings
         self.log = log or AccessLog()
         self.metrics = Metrics()
@@ -330,6 +338,11 @@ class Server:
             Route("/health", self._health),
             Route("/metrics", self._metrics),
             Route(COUNT_TOKENS, with_problems(self._count_tokens, COUNT_TOKENS), methods=["POST"]),
+            Route(
+                embeddings.PATH,
+                with_problems(self._embeddings, embeddings.PATH),
+                methods=["POST"],
+            ),
         ]
         for start in ("/v1", ""):
             routes.append(Route(f"{start}/models", self._models))
@@ -406,6 +419,18 @@ class Server:
         )
         return JSONResponse({"input_tokens": await self.runner.count_tokens(answer_request)})
 
+    async def _embeddings(self, request: Request) -> Response:
+        raw = await request.body()
+
+        def answer() -> dict[str, Any]:
+            body = read_body(embeddings.EmbeddingBody, read_json(raw))
+            embedder = embeddings.check_embedding_request(body, self.embedder, self.settings)
+            return embeddings.embeddings_reply(body, embedder)
+
+        work = self.runner.in_prompt_thread(answer)
+        reply = await unless_disconnected(request.receive, work)
+        return Response(status_code=499) if reply is None else JSONResponse(reply)
+
     async def _health(self, request: Request) -> Response:
         admission = self.runner.admission
         return JSONResponse(
@@ -434,13 +459,28 @@ class Server:
             "draft": self.pair.draft_name,
         }
 
+    def _embedder_fields(self, embedder: Embedder) -> dict[str, Any]:
+        return {
+            "id": embedder.name,
+            "object": "model",
+            "created": self.began,
+            "owned_by": "dflash",
+            "max_model_len": embedder.context,
+            "dimensions": embedder.dimensions,
+        }
+
     async def _models(self, request: Request) -> Response:
         data = [self._model_fields(name) for name in self.settings.names]
+        if self.embedder is not None:
+            data.append(self._embedder_fields(self.embedder))
         return JSONResponse({"object": "list", "data": data})
 
     async def _model(self, request: Request) -> Response:
-        check_model(request.path_params["name"], self.settings)
-        return JSONResponse(self._model_fields(request.path_params["name"]))
+        name = request.path_params["name"]
+        if self.embedder is not None and name == self.embedder.name:
+            return JSONResponse(self._embedder_fields(self.embedder))
+        check_model(name, self.settings)
+        return JSONResponse(self._model_fields(name))
 
 
 class AccessMiddleware:

@@ -70,7 +70,8 @@ def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
     limit = settings.pop("connections", None)
     lines: list[str] = []
     log = AccessLog(lines.append, as_json=True, prompts=settings.pop("log_prompts", False))
-    server = Server(pair, settings_of("m", settings), log)
+    embedder = settings.pop("embedder", None)
+    server = Server(pair, settings_of("m", settings), log, embedder)
     listening = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         server.app, http=Connection, ws="none", lifespan="off", log_config=None,
