@@ -10,6 +10,8 @@ from dflash_mlx.errors import UsageError
 from .options import DisplayOptions, option_groups
 from .terminal.output import Output
 
+TYPED = "dflash.typed"  # key of a context's `meta`: the words of the command line
+
 # The headings of `--help`, in their order. Options without one come last.
 ARGUMENTS = "Arguments"
 PANELS = (
@@ -21,6 +23,11 @@ PANELS = (
 
 class PanelCommand(TyperCommand):
     """A command whose `--help` lists options under the headings of their declarations."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line, and keep its words."""
+        ctx.meta[TYPED] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and options."""

@@ -2,7 +2,9 @@
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +16,15 @@ from dflash_mlx.options import GenerationOptions
 
 from .awake import awake
 from .backend.local import LocalBackend
-from .loading import bundled_note, choose_pair, load_pair, prepare_libraries
+from .keys import server_key
+from .loading import (
+    bundled_note,
+    choose_pair,
+    download_progress,
+    load_pair,
+    prepare_libraries,
+)
+from .log_file import LogFile
 from .options import (
     SAMPLING_BY,
     CacheOptions,
@@ -26,11 +36,13 @@ from .options import (
     option_groups,
 )
 from .resolve import resolve, sampling_note
+from .service import ServiceOptions, address, install, uninstall
 from .terminal.output import Output, format_bytes
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
+    from dflash_mlx.embedder import Embedder
     from dflash_mlx.serve.app import Server
     from dflash_mlx.serve.protocol import Settings
 
@@ -66,6 +78,15 @@ class ServeOptions:
         str | None,
         option("--api-key", metavar="KEY", help="Key that clients must send.", panel="Server"),
     ] = None
+    api_key_file: Annotated[
+        Path | None,
+        option(
+            "--api-key-file",
+            metavar="FILE",
+            help="Read that key from this file.",
+            panel="Server",
+        ),
+    ] = None
     allow_host: Annotated[
         list[str] | None,
         option(
@@ -91,6 +112,15 @@ class ServeOptions:
             metavar="NAME",
             help="Another name for the model; repeatable.",
             panel="Server",
+        ),
+    ] = None
+    embedding_model: Annotated[
+        str | None,
+        option(
+            "--embedding-model",
+            metavar="ID",
+            help="Also serve this model's embeddings: Qwen3-Embedding.",
+            panel="Model",
         ),
     ] = None
     max_sequences: Annotated[
@@ -125,6 +155,23 @@ class ServeOptions:
             panel="Context and cache",
         ),
     ] = None
+    let_sleep: Annotated[
+        bool,
+        option(
+            "--let-sleep",
+            help="Let a Mac go to sleep by itself, as a service does.",
+            panel="Advanced",
+        ),
+    ] = False
+    log_file: Annotated[
+        Path | None,
+        option(
+            "--log-file",
+            metavar="FILE",
+            help="Write all output to this file; it and 4 older ones have 10 MB each.",
+            panel="Output",
+        ),
+    ] = None
     log_json: Annotated[
         bool,
         option("--log-json", help="Log one JSON object per request, on stdout.", panel="Output"),
@@ -150,28 +197,44 @@ def serve(
     *,
     values: Annotated[OptionValues, GROUPS],
     own: ServeOptions,
+    service: ServiceOptions,
     display: DisplayOptions,
 ) -> None:
     """Serve a model to other programs.
 
     \b
       dflash serve                                   at http://127.0.0.1:8080
-      dflash serve -m qwen3:4b --context 16384
+      dflash serve -m qwen3:4b --install             from now on, at each login
       dflash serve --host 0.0.0.0 --api-key SECRET   for other machines
 
     The server speaks the APIs of OpenAI (/v1) and Anthropic (/v1/messages). Sampling options are
     for requests that do not say how to sample. Ctrl-C gives running answers ten seconds to end.
     """
+    log_file = None
+    if own.log_file is not None and not service.install and not service.uninstall:
+        log_file = LogFile(own.log_file)  # before it is asked what the output is
     out = Output(quiet=display.quiet, plain=display.plain)
+    if service.uninstall:
+        uninstall(ctx, out)
+        return
     prepare_libraries(offline=values["offline"])  # before the server imports them
-    check_address(own.host, own.api_key)
+    api_key = server_key(ctx)
+    check_address(own.host, api_key)
+    if service.install:
+        values.generation()  # raises for what the service would refuse
+        install(ctx, own.host, own.port, out)
+        return
     from dflash_mlx.serve.app import AccessLog, Server, listen
 
     listening = listen(own.host, own.port)
-    ctx.with_resource(awake())
+    if not own.let_sleep:
+        ctx.with_resource(awake())
     resolved = resolve(values, out, choose=lambda values: choose_target(values, out))
     if note := bundled_note(resolved.model):
         out.note(note)
+    embedder = None
+    if own.embedding_model is not None:  # first: the pair's caches take a share of what is left
+        embedder = load_embedder(own.embedding_model, out)
     pair, seconds = load_pair(resolved.model, out, resolved.cache)
     backend = LocalBackend(pair)
     options = resolved.fitted(backend, out, recommended=True).generation
@@ -182,11 +245,13 @@ def serve(
         out.note(note)
 
     def on_answered(line: str) -> None:
-        write_line(line, out, data=own.log_json)
+        write_line(line, out, data=own.log_json, timed=log_file is not None)
         out.warn(*backend.drafter_warning())
+        if log_file is not None:
+            log_file.rotate()
 
     log = AccessLog(on_answered, own.log_json, own.log_prompts)
-    server = Server(pair, settings_of(pair, options, own), log)
+    server = Server(pair, settings_of(pair, options, own, api_key), log, embedder)
     if own.context is not None and own.context > server.runner.context:
         out.warn(f"--context {own.context:,}: this model holds {server.runner.context:,} tokens")
     warm_up(server, out)
@@ -198,6 +263,15 @@ def serve(
         out.note("stopped")
 
 
+def load_embedder(name: str, out: Output) -> "Embedder":
+    """The embedding model, downloaded if need be. Raises as `Embedder.load`."""
+    from dflash_mlx.embedder import Embedder
+
+    label = f"loading {name}"
+    with Spinner(out, label) as spinner:
+        return Embedder.load(name, download_progress(spinner, label, out))
+
+
 def choose_target(values: OptionValues, out: Output) -> OptionValues:
     """The values with a pair that suits this machine, unless they name one."""
     if values["model"] is not None or values["draft"] is not None:
@@ -206,7 +280,9 @@ def choose_target(values: OptionValues, out: Output) -> OptionValues:
     return values.changed(model=chosen.model)
 
 
-def settings_of(pair: "Pair", options: GenerationOptions, own: ServeOptions) -> "Settings":
+def settings_of(
+    pair: "Pair", options: GenerationOptions, own: ServeOptions, api_key: str | None
+) -> "Settings":
     from dflash_mlx.serve.guard import LOCAL_HOSTS, is_loopback
     from dflash_mlx.serve.protocol import Limits, Settings
 
@@ -219,7 +295,7 @@ def settings_of(pair: "Pair", options: GenerationOptions, own: ServeOptions) -> 
         max_sequences=own.max_sequences,
         context=own.context,
         limits=Limits(queue=own.queue),
-        api_key=own.api_key,
+        api_key=api_key,
         hosts=hosts,
         origins=tuple(own.cors or ()),
     )
@@ -261,12 +337,16 @@ def run_until_stopped(server: "Server", listening: socket, out: Output) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def write_line(line: str, out: Output, *, data: bool) -> None:
-    """Write a line of the log: JSON to stdout, text to stderr unless --quiet."""
-    if data:
-        out.write(line + "\n")
-    elif not out.quiet:
-        out.info(line)
+def write_line(line: str, out: Output, *, data: bool, timed: bool) -> None:
+    """Write a line of the log: JSON to stdout, text to stderr unless --quiet.
+
+    timed: with the time, which is in the JSON anyway. A full disk does not end an answer.
+    """
+    with suppress(OSError):
+        if data:
+            out.write(line + "\n")
+        elif not out.quiet:
+            out.info(f"{datetime.now():%Y-%m-%d %H:%M:%S} {line}" if timed else line)
 
 
 def check_address(host: str, api_key: str | None) -> None:
@@ -278,7 +358,7 @@ def check_address(host: str, api_key: str | None) -> None:
     if not is_loopback(host) and api_key is None:
         raise UsageError(
             f"at {host} every machine of the network could use this server.",
-            hint="give --api-key KEY, or leave --host at 127.0.0.1",
+            hint="give --api-key KEY, or --api-key-file, or leave --host at 127.0.0.1",
         )
 
 
@@ -310,14 +390,14 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
     """Print the server's addresses, its pair, and how many requests fit the memory."""
     pair = server.pair
     runner = server.runner
-    name = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    url = address(host, port)
     draft = f"drafter {pair.draft_label}" if pair.draft_label else "no drafter"
     sequence_bytes = server.pair.engine.sequence_bytes(runner.context)
     fitting = min(server.settings.max_sequences, runner.admission.max_bytes // sequence_bytes)
     mode = server.settings.options.mode
     out.info(f"dflash serve · model {pair.target_name} · {draft} · mode {mode}", "bold")
-    out.info(f"  OpenAI     http://{name}:{port}/v1")
-    out.info(f"  Anthropic  http://{name}:{port}")
+    out.info(f"  OpenAI     {url}/v1")
+    out.info(f"  Anthropic  {url}")
     out.info(
         f"  {runner.context:,} tokens of context, {format_bytes(sequence_bytes)} each; "
         f"{fitting} of {server.settings.max_sequences} fit at once; loaded in {seconds:.1f} s",

@@ -5,10 +5,9 @@ import time
 from typing import TYPE_CHECKING
 
 from dflash_mlx.address import is_address, parse_address
-from dflash_mlx.errors import DFlashError, UsageError
 
-from ..config_file import file_error_reason
 from ..environment import KEY_VARIABLE
+from ..keys import read_key_file
 from ..loading import load_pair
 from ..options import (
     CacheOptions,
@@ -63,19 +62,10 @@ def read_key(values: OptionValues, options: RemoteOptions) -> str | None:
     """The server's key.
 
     The file of the flag --remote-key-file comes first, then the variable DFLASH_REMOTE_KEY, then a
-    file that the config file or a variable names. UsageError for an empty file.
+    file that the config file or a variable names. Raises as `read_key_file`.
     """
     path = options.remote_key_file
     key = os.environ.get(KEY_VARIABLE)
     if path is None or (key and values.origin("remote_key_file") is not Origin.FLAG):
         return key.strip() if key and key.strip() else None
-    try:
-        key = path.expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DFlashError(
-            f"the key's file '{path}' cannot be read ({file_error_reason(error)}).",
-            hint="--remote-key-file takes a text file with the key and nothing else",
-        ) from None
-    if not key:
-        raise UsageError(f"the key's file '{path}' is empty.", hint="write the key into it")
-    return key
+    return read_key_file(path, "--remote-key-file")

@@ -1,11 +1,11 @@
 """Bodies of requests: reading them, and the fields that all APIs share."""
 
-import json
 import math
 from dataclasses import replace
-from typing import Annotated, Any, NoReturn, Optional
+from typing import Annotated, Any, Optional
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import from_json
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
@@ -151,15 +151,9 @@ def read_body(model: type[Any], body: Any) -> Any:
 
 
 def read_json(raw: bytes) -> Any:
-    """Parse a body. Raises Problem 400 if it is not JSON."""
+    """Parse a body. Raises Problem 400 if it is not JSON, or has more than 200 levels."""
     try:
-        body = json.loads(raw, parse_constant=reject_constant)
-        json.dumps(body, ensure_ascii=False).encode()  # raises for half a surrogate pair
-    except (ValueError, RecursionError):
-        raise Problem(400, "the body is not JSON in UTF-8.") from None
-    return body
-
-
-def reject_constant(name: str) -> NoReturn:
-    """NaN and Infinity are not JSON."""
-    raise ValueError(name)
+        return from_json(raw, allow_inf_nan=False)
+    except ValueError:
+        message = "the body is not JSON in UTF-8, or nested too deeply."
+        raise Problem(400, message) from None

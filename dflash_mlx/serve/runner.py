@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -195,6 +196,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+PROMPT_THREADS = 16  # short prompts must not wait for a few long ones
 Event = Delta | Progress
 CUT_FORM = "max_tokens cut the answer before its form (response_format, grammar) was complete"
 T = TypeVar("T")
@@ -222,6 +224,13 @@ class Runner:
         max_bytes = max(0, memory_for_caches() - pair.engine.prefix_cache.limit)
         self.admission = Admission(settings.max_sequences, max_bytes, settings.limits.queue)
         metrics.watch(pair, self.admission)
+        # Of their own: a long prompt must not hold up those that wait for the MLX thread.
+        self._prompt_threads = ThreadPoolExecutor(PROMPT_THREADS, "dflash-prompt")
+
+    async def in_prompt_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a function that computes for long, such as the encoding of a long prompt."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._prompt_threads, function, *arguments)
 
     async def prepare(self, request: AnswerRequest) -> list[PreparedChoice]:
         """Check a request and put its choices into the queue.
@@ -258,7 +267,7 @@ class Runner:
 
     async def _tokenize(self, session: Session, request: AnswerRequest) -> Prompted:
         try:
-            return await asyncio.to_thread(self._prompted, session, request)
+            return await self.in_prompt_thread(self._prompted, session, request)
         except PromptTooLong as error:
             raise self._too_long(f"about {error.tokens}") from error
         except DFlashError as error:
@@ -392,7 +401,7 @@ class Runner:
                 self.metrics.count_answer(reply.stats, time.perf_counter() - began)
 
     def _prompted(self, session: Session, request: AnswerRequest) -> Prompted:
-        """A request's prompt as tokens; runs in a thread of its own."""
+        """A request's prompt as tokens; runs in a thread for prompts."""
         options = request.options
         if options.max_tokens is None:
             options = replace(options, max_tokens=self.settings.max_tokens)

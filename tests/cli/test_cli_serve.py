@@ -2,10 +2,13 @@
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import Result
 
 
@@ -74,3 +77,69 @@ def test_a_drafter_of_no_use_is_told_once(
     told = [number for number, line in enumerate(lines) if "almost no draft" in line]
     assert len(told) == 1
     assert lines[told[0] - 1] == "answer 12"
+
+
+@pytest.fixture
+def served_key(
+    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str | None]:
+    """The key that a server is given, or the error, of flags."""
+    found: list[str | None] = []
+
+    def end(host: str, api_key: str | None) -> None:
+        found.append(api_key)
+        raise typer.Exit(0)
+
+    monkeypatch.setattr("dflash_mlx.cli.serve.check_address", end)
+
+    def key(*flags: str) -> str | None:
+        told = run("serve", *flags)
+        return found.pop() if told.exit_code == 0 else told.stderr
+
+    return key
+
+
+def test_where_the_key_comes_from(
+    served_key: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: Callable[[str], int],
+) -> None:
+    """A flag comes before a variable, and that before the config file."""
+    file, other = tmp_path / "key", tmp_path / "other"
+    file.write_text("of the file\n")
+    other.write_text("of another")
+    assert served_key() is None
+    config('api-key = "of the config"\n')
+    assert served_key() == "of the config"
+    monkeypatch.setenv("DFLASH_API_KEY_FILE", str(other))
+    assert served_key() == "of another"
+    assert served_key("--api-key", "of a flag") == "of a flag"
+    assert served_key("--api-key-file", str(file)) == "of the file"
+    monkeypatch.setenv("DFLASH_API_KEY", "of the environment")
+    assert "the API key is given twice." in served_key()
+    assert served_key("--api-key-file", str(file)) == "of the file"
+    monkeypatch.delenv("DFLASH_API_KEY_FILE")
+    assert served_key() == "of the environment"
+    assert "given twice" in served_key("--api-key", "x", "--api-key-file", str(file))
+    assert "cannot be read" in served_key("--api-key-file", str(tmp_path))
+    file.write_text(" \n")
+    assert "is empty" in served_key("--api-key-file", str(file))
+
+
+def test_a_service_lets_a_mac_sleep(
+    serve: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs all the time, and a Mac would never sleep."""
+    kept: list[str] = []
+
+    @contextmanager
+    def awake() -> Iterator[None]:
+        kept.append("awake")
+        yield
+
+    monkeypatch.setattr("dflash_mlx.cli.serve.awake", awake)
+    assert serve("--let-sleep").exit_code == 0
+    assert kept == []
+    assert serve().exit_code == 0
+    assert kept == ["awake"]

@@ -25,7 +25,7 @@ from dflash_mlx.installation import install_command
 ROOT = Path(__file__).parents[2]
 NAMES = frozenset(  # scripts read them from --json
     "machine chip memory power system python versions mlx metal blas products float32 kernels "
-    "cache config variables data history terminal packages command module self-test".split()
+    "cache config variables data history service terminal packages command module self-test".split()
 )
 OTHER_VERSIONS = {
     "python": "3", "memory": 1, "facts": {"dflash": "0", "mlx": "0", "mlx-lm": "0"}

@@ -66,14 +66,16 @@ def settings_of(name: str, settings: dict[str, Any]) -> Settings:
 
 @contextmanager
 def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
-    """Serve a pair as the model "m" inside the context."""
+    """Serve a pair as the model "m" inside the context, on at most so many `connections`."""
+    limit = settings.pop("connections", None)
     lines: list[str] = []
     log = AccessLog(lines.append, as_json=True, prompts=settings.pop("log_prompts", False))
-    server = Server(pair, settings_of("m", settings), log)
+    embedder = settings.pop("embedder", None)
+    server = Server(pair, settings_of("m", settings), log, embedder)
     listening = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         server.app, http=Connection, ws="none", lifespan="off", log_config=None,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=2, limit_concurrency=limit,
     )  # fmt: skip
     running = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(running.serve([listening])))

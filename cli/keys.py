@@ -1,0 +1,49 @@
+"""Keys of servers: where they are given, and files that hold one."""
+
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from dflash_mlx.errors import DFlashError, UsageError
+
+from .config_file import file_error_reason
+from .options import Origin, origin_of
+
+KeyOption = Literal["api_key", "api_key_file"]
+
+
+def key_option(ctx: typer.Context) -> KeyOption | None:
+    """Which of the two options of `dflash serve` has the key: that of the higher origin.
+
+    None without a key. UsageError if both have one of the same origin.
+    """
+    names: tuple[KeyOption, ...] = ("api_key", "api_key_file")
+    given: dict[KeyOption, Origin] = {
+        name: origin_of(ctx, name) for name in names if ctx.params[name] is not None
+    }
+    if len(set(given.values())) < len(given):
+        raise UsageError("the API key is given twice.", hint="leave out --api-key, or its file")
+    return max(given, key=lambda name: given[name], default=None)
+
+
+def server_key(ctx: typer.Context) -> str | None:
+    """The key that clients of `dflash serve` must send. Raises as `key_option`, `read_key_file`."""
+    name = key_option(ctx)
+    if name == "api_key_file":
+        return read_key_file(ctx.params[name], "--api-key-file")
+    return ctx.params["api_key"] if name else None
+
+
+def read_key_file(path: Path, flag: str) -> str:
+    """The key in a file that `flag` names. DFlashError if it is no text, UsageError if empty."""
+    try:
+        key = path.expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DFlashError(
+            f"the key's file '{path}' cannot be read ({file_error_reason(error)}).",
+            hint=f"{flag} takes a text file with the key and nothing else",
+        ) from None
+    if not key:
+        raise UsageError(f"the key's file '{path}' is empty.", hint="write the key into it")
+    return key

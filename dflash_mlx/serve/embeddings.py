@@ -1,0 +1,103 @@
+"""OpenAI's embeddings API: texts or tokens become vectors of an embedding model."""
+
+import base64
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import ConfigDict
+
+from dflash_mlx.embedder import Embedder, batches
+from dflash_mlx.errors import UsageError
+
+from .protocol import Fields, Integer, Problem, Settings
+
+PATH = "/v1/embeddings"
+MAX_INPUTS = 2048  # as OpenAI's
+
+
+class EmbeddingBody(Fields):
+    """A request. Other fields would change the vectors, and are refused by their names."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    input: str | list[str] | list[int] | list[list[int]]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Integer | None = None
+    user: str | None = None
+
+    def inputs(self) -> list[str] | list[list[int]]:
+        """The inputs as a list."""
+        given: Any = self.input
+        if isinstance(given, str) or (given and isinstance(given[0], int)):
+            return [given]
+        return given
+
+
+def check_embedding_request(
+    body: EmbeddingBody, embedder: Embedder | None, settings: Settings
+) -> Embedder:
+    """The model of a request.
+
+    Raises Problem 400 for a model that answers chats, or without an embedding model, 404 for one
+    that is not served.
+    """
+    if embedder is not None and body.model in (None, embedder.name):
+        return embedder
+    if body.model is None or body.model in settings.names:
+        name = settings.names[0] if body.model is None else body.model
+        start = "" if embedder else " (Start the server with --embedding-model.)"
+        message = f"the model '{name:.100}' answers chats: it makes no embeddings.{start}"
+        raise Problem(400, message, "model", "model_not_supported")
+    served = f"this is '{embedder.name}'" if embedder else "no embedding model is"
+    message = f"the model '{body.model:.100}' is not served here: {served}."
+    raise Problem(404, message, "model", "model_not_found")
+
+
+def tokens_of(body: EmbeddingBody, embedder: Embedder) -> list[list[int]]:
+    """The token ids of each input.
+
+    Raises Problem 400 for no or too many inputs, and for one that is empty, too long, or has a
+    token that the model does not know.
+    """
+    inputs = body.inputs()
+    if not 1 <= len(inputs) <= MAX_INPUTS:
+        raise Problem(400, f"input has {len(inputs)} parts: give 1 to {MAX_INPUTS:,}.", "input")
+    rows = [embedder.encode(part) if isinstance(part, str) else part for part in inputs]
+    for number, row in enumerate(rows):
+        if not row:
+            raise Problem(400, f"input {number} is empty.", "input")
+        if len(row) > embedder.context:
+            message = f"input {number} is too long: {len(row):,} tokens > {embedder.context:,}."
+            raise Problem(400, message, "input", "context_length_exceeded")
+        if not all(0 <= token < embedder.target.vocab_size for token in row):
+            raise Problem(400, f"input {number} has a token that the model has not.", "input")
+    return rows
+
+
+def embeddings_reply(body: EmbeddingBody, embedder: Embedder) -> dict[str, Any]:
+    """The answer to a request. Raises Problem 400 as `tokens_of`, and for wrong dimensions."""
+    rows = tokens_of(body, embedder)
+    data: list[dict[str, Any]] = []
+    for batch in batches(rows):
+        try:
+            found = embedder.embed_batch(batch, body.dimensions)
+        except UsageError as error:
+            raise Problem(400, f"{error.message} ({error.hint})", "dimensions") from error
+        for vector in found:
+            embedding = written(np.array(vector), body.encoding_format)
+            data.append({"object": "embedding", "index": len(data), "embedding": embedding})
+    count = sum(map(len, rows))
+    return {
+        "object": "list",
+        "data": data,
+        "model": embedder.name,
+        "usage": {"prompt_tokens": count, "total_tokens": count},
+    }
+
+
+def written(vector: np.ndarray, encoding: str) -> list[float] | str:
+    """A vector of float32 as numbers, or as the base64 of its little-endian bytes."""
+    if encoding == "float":
+        return vector.tolist()
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
