@@ -46,11 +46,12 @@ from .protocol import (
     unless_disconnected,
 )
 from .runner import Metrics, Runner
+from .web_page import PATHS, page_routes
 
 # Checks before an endpoint sees a request
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-OPEN_PATHS = ("/health",)
+OPEN_PATHS = ("/health", *PATHS)
 
 
 class Guard:
@@ -329,6 +330,7 @@ class Server:
             Route("/metrics", self._metrics),
             Route(COUNT_TOKENS, with_problems(self._count_tokens, COUNT_TOKENS), methods=["POST"]),
         ]
+        routes += page_routes()
         for start in ("/v1", ""):
             routes.append(Route(f"{start}/models", self._models))
             routes.append(Route(f"{start}/models/{{name:path}}", self._model))

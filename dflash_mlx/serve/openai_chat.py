@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -341,6 +341,7 @@ class ChatBody(SamplingFields):
     chat_template_kwargs: TemplateFields | None = None
     modalities: list[str] | None = None
     return_progress: bool | None = None
+    return_passes: bool | None = None
     grammar: Any = None
     json_schema: Any = None
     guided_json: Any = None
@@ -539,9 +540,12 @@ class ChatWriter:
             change["content"] = delta.text
         if delta.parts:
             change["tool_calls"] = [self._call_delta(delta.index, part) for part in delta.parts]
-        if not change and not delta.logprobs:
+        extras: dict[str, Any] = {}
+        if self._body.return_passes and delta.target_pass:
+            extras["dflash"] = {"pass": asdict(delta.target_pass)}
+        if not change and not delta.logprobs and not extras:
             return None
-        return self._chunk(delta.index, change, logprobs=self._logprobs(delta.logprobs))
+        return self._chunk(delta.index, change, logprobs=self._logprobs(delta.logprobs), **extras)
 
     def _call_delta(self, index: int, part: ToolCallDelta) -> dict[str, Any]:
         """A part of a call; only the first one has its id and name."""
