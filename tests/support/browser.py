@@ -91,9 +91,7 @@ class Browser:
         """A tab with storage of its own; AssertionError at the end if its page had errors."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)
-        attached = self.call(
-            "Target.attachToTarget", targetId=target["targetId"], flatten=True
-        )
+        attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         tab = Tab(self, attached["sessionId"])
         for domain in ("Page", "Runtime", "Log", "Network"):
             tab.call(f"{domain}.enable")
@@ -102,7 +100,7 @@ class Browser:
         tab.resize(width, height)
         yield tab
         self.call("Target.disposeBrowserContext", browserContextId=context)
-        assert not tab.problems()
+        assert tab.problems() == []
 
 
 class Tab:
@@ -130,9 +128,9 @@ class Tab:
 
         Those that contain one of `expected` are left out.
         """
-        thrown = [str(event["exceptionDetails"]) for event in self.events("Runtime.exceptionThrown")]
-        entries = [event["entry"] for event in self.events("Log.entryAdded")]
-        told = thrown + [f"{entry['text']} {entry.get('url', '')}" for entry in entries]
+        told = [str(event["exceptionDetails"]) for event in self.events("Runtime.exceptionThrown")]
+        for event in self.events("Log.entryAdded"):
+            told.append(f"{event['entry']['text']} {event['entry'].get('url', '')}")
         return [text for text in told if not any(part in text for part in self.expected)]
 
     def requests(self) -> list[str]:
@@ -160,7 +158,7 @@ class Tab:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait(self, expression: str, seconds: float = 20) -> Any:
+    def wait(self, expression: str, seconds: float = 60) -> Any:
         """Wait until an expression is true; AssertionError after `seconds`."""
         until = time.monotonic() + seconds
         while not (value := self.js(expression)):
@@ -174,11 +172,11 @@ class Tab:
 
     def click(self, selector: str) -> None:
         """Click in the middle of an element with the mouse."""
-        self.js(f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center'}})")
-        box = self.js(
-            f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])"
-            f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
-        )
+        box = self.js(f"""((element) => {{
+            element.scrollIntoView({{ block: 'center' }});
+            const {{ x, y, width, height }} = element.getBoundingClientRect();
+            return [x + width / 2, y + height / 2];
+        }})(document.querySelector({json.dumps(selector)}))""")
         for kind in ("mousePressed", "mouseReleased"):
             self.call(
                 "Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left",

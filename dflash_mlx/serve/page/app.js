@@ -43,7 +43,8 @@ class MessageView {
     this.strip = make("ol", "strip");
     this.strip.ariaLabel = "Tokens of each pass";
     this.numbers = make("span", "numbers");
-    this.actions.append(doButton("Retry", "retry"), copyButton("message"), this.numbers);
+    this.copy = copyButton("message");
+    this.actions.append(doButton("Retry", "retry"), this.copy, this.numbers);
     this.node.append(this.thinking, this.text, this.note, this.strip, this.actions);
     this.markdown = { thinking: new MarkdownView(thought), content: new MarkdownView(this.text) };
     this.update();
@@ -58,11 +59,12 @@ class MessageView {
       this.markdown[kind].show(message[kind], colours);
     }
     this.thinking.hidden = !message.thinking;
+    this.copy.hidden = !message.content;
     const isThinking = message.running && !message.content;
     this.summary.textContent = isThinking
       ? "Thinking…" : `Thought for ${(message.thinkingSeconds ?? 0).toFixed(1)} s`;
     this.note.textContent = message.error ?? message.note ?? (message.finish === "length"
-      ? "The answer reached the most tokens that it may have." : "");
+      ? "The answer ended at max tokens." : "");
     this.note.classList.toggle("error", Boolean(message.error));
     this.node.ariaBusy = String(message.running);
     this.numbers.textContent = message.running ? "" : numbersLine(message);
@@ -94,7 +96,7 @@ function showChat() {
   $("messages").replaceChildren(...views.map((view) => view.node));
   if (!views.length) {
     const hint = make("p", "hint");
-    hint.textContent = "Chats stay in this browser. The model answers on your own machine.";
+    hint.textContent = "Chats stay in this browser.";
     $("messages").append(hint);
   }
   showList();
@@ -136,11 +138,9 @@ function showStatus() {
     ? `${drafter} · mode ${model.mode} · context ${context} tokens` : "";
 }
 
-const atEnd = () => {
-  const { scrollHeight, scrollTop, clientHeight } = document.scrollingElement;
-  return scrollHeight - scrollTop - clientHeight < 60;
-};
-const toEnd = () => window.scrollTo(0, document.scrollingElement.scrollHeight);
+const scroller = document.querySelector("main");
+const atEnd = () => scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < 60;
+const toEnd = () => scroller.scrollTo(0, scroller.scrollHeight);
 
 function complain(text) {
   $("problem").textContent = text;
@@ -175,6 +175,7 @@ async function answerChat() {
   keep(chat);
   showChat();
   showStatus();
+  if (document.activeElement === document.body) $("stop").focus(); // its button is gone
   $("spoken").textContent = "Answering";
   const reader = new AnswerReader(answer);
   let frame = 0;
@@ -201,6 +202,7 @@ async function answerChat() {
     if (error.name !== "AbortError") answer.error = error.message;
   }
   clearTimeout(frame);
+  if (document.activeElement === $("stop")) scroller.focus();
   answer.running = false;
   delete answer.progress;
   running = null;
@@ -218,6 +220,7 @@ function showAnswer(answer) {
 }
 
 function keep(one) {
+  if (!chats.includes(one)) return; // it was deleted while it was answered
   if (!saveChat(one)) complain("The browser has no room left for chats: delete some.");
 }
 
@@ -246,6 +249,11 @@ function edit(view) {
   field.focus();
 }
 
+function leaveEdit() {
+  showChat();
+  $("prompt").focus();
+}
+
 function resend(view) {
   const text = view.field.value.trim();
   if (!text) return;
@@ -258,7 +266,7 @@ const ACTIONS = {
   edit,
   resend,
   retry: (view) => retry(views.indexOf(view)),
-  cancel: () => showChat(),
+  cancel: leaveEdit,
 };
 
 $("messages").addEventListener("click", ({ target }) => {
@@ -270,10 +278,11 @@ $("messages").addEventListener("click", ({ target }) => {
 $("messages").addEventListener("keydown", (event) => {
   const view = views.find(({ field }) => field && field === event.target);
   if (!view || event.isComposing) return;
-  if (event.key === "Escape") showChat();
-  if (event.key !== "Enter" || event.shiftKey || running) return;
+  const isEnter = event.key === "Enter" && !event.shiftKey;
+  if (!isEnter && event.key !== "Escape") return;
   event.preventDefault();
-  resend(view);
+  if (!isEnter) leaveEdit();
+  else if (!running) resend(view);
 });
 
 async function copy(button, view) {
@@ -305,6 +314,7 @@ function openChat(one) {
 }
 
 function remove(one) {
+  if (!confirm(`Delete the chat "${title(one)}"?`)) return;
   if (running?.chat === one) running.controller.abort();
   deleteChat(one);
   chats = chats.filter((other) => other !== one);
@@ -333,6 +343,7 @@ $("clear").addEventListener("click", () => {
   chats = [];
   openChat(newChat(chat.system));
 });
+addEventListener("pagehide", () => { if (running) keep(running.chat); });
 addEventListener("storage", () => { // another tab has changed the chats
   if (running) return;
   chats = allChats();
@@ -423,10 +434,7 @@ $("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   send();
 });
-$("stop").addEventListener("click", () => {
-  running?.controller.abort();
-  $("prompt").focus();
-});
+$("stop").addEventListener("click", () => running?.controller.abort());
 $("colours").addEventListener("click", () => {
   settings.colours = !settings.colours;
   saveSettings(settings);
