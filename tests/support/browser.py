@@ -100,7 +100,8 @@ class Browser:
         tab.resize(width, height)
         yield tab
         self.call("Target.disposeBrowserContext", browserContextId=context)
-        assert tab.problems() == []
+        problems = tab.problems()
+        assert not problems, problems
 
 
 class Tab:

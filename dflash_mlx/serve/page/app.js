@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { AnswerReader, newAnswer, numbers, numbersLine, passLine } from "./answer.js";
 import {
-  allChats, deleteAllChats, deleteChat, loadSettings, newChat, saveChat, saveSettings, title,
+  allChats, CUT, deleteAllChats, deleteChat, loadSettings, newChat, saveChat, saveSettings, title,
 } from "./chats.js";
 import { Colours, copyButton, make, MarkdownView } from "./markdown.js";
 
@@ -17,6 +17,7 @@ let chats = allChats();
 let chat = chats[0] ?? newChat();
 let models = [];
 let running = null; // {chat, answer, controller}
+let isLeaving = false;
 let views = [];
 
 // Messages
@@ -198,8 +199,9 @@ async function answerChat() {
     }
   } catch (error) {
     if (error.name === "AbortError") answer.note = "Stopped.";
-    else if (error.status === 401) askForKey();
-    if (error.name !== "AbortError") answer.error = error.message;
+    else if (isLeaving) answer.note = CUT;
+    else answer.error = error.message;
+    if (error.status === 401) askForKey();
   }
   clearTimeout(frame);
   if (document.activeElement === $("stop")) scroller.focus();
@@ -343,7 +345,11 @@ $("clear").addEventListener("click", () => {
   chats = [];
   openChat(newChat(chat.system));
 });
-addEventListener("pagehide", () => { if (running) keep(running.chat); });
+addEventListener("beforeunload", () => { // of a reload, too, which cuts the connection before it
+  isLeaving = true;
+  if (running) keep(running.chat);
+  setTimeout(() => { isLeaving = false; }, 1000);
+});
 addEventListener("storage", () => { // another tab has changed the chats
   if (running) return;
   chats = allChats();

@@ -2,6 +2,7 @@
 
 const CHAT = "dflash.chat.";
 const SETTINGS = "dflash.settings";
+export const CUT = "Cut by a reload.";
 
 export function newChat(system = "") {
   const id = Date.now().toString(36) + Math.random().toString(36).slice(2, 8);
@@ -20,7 +21,7 @@ export function allChats() {
     const chat = read(name);
     if (!Array.isArray(chat?.messages)) continue;
     for (const message of chat.messages) {
-      if (message.running) Object.assign(message, { running: false, note: "cut by a reload" });
+      if (message.running) Object.assign(message, { running: false, note: CUT });
     }
     chats.push(chat);
   }

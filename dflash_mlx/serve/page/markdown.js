@@ -193,7 +193,7 @@ function listNode(lines, colours, depth) {
   const first = ITEM.exec(lines[0].text);
   const isOrdered = /\d/.test(first[2]);
   const node = make(isOrdered ? "ol" : "ul");
-  if (isOrdered) node.start = parseInt(first[2]);
+  if (isOrdered && parseInt(first[2]) !== 1) node.start = parseInt(first[2]);
   const items = [];
   let inside = 0; // where the text of the item begins
   for (const line of lines) {
