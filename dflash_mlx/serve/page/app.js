@@ -332,6 +332,7 @@ function showPanel(isOpen) {
 $("show-chats").addEventListener("click", () => {
   showPanel(!document.body.classList.contains("panel"));
 });
+scroller.addEventListener("click", () => showPanel(false));
 $("new-chat").addEventListener("click", () => openChat(newChat(chat.system)));
 $("chat-list").addEventListener("click", ({ target }) => {
   const find = (id) => chats.find((one) => one.id === id);
