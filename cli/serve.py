@@ -398,6 +398,7 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
     out.info(f"dflash serve · model {pair.target_name} · {draft} · mode {mode}", "bold")
     out.info(f"  OpenAI     {url}/v1")
     out.info(f"  Anthropic  {url}")
+    out.info(f"  browser    {url}")
     out.info(
         f"  {runner.context:,} tokens of context, {format_bytes(sequence_bytes)} each; "
         f"{fitting} of {server.settings.max_sequences} fit at once; loaded in {seconds:.1f} s",

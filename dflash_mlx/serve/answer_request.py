@@ -49,11 +49,24 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass of the target for an answer: verify pass, decode step, or end of the prefill (0).
+
+    tokens: committed ones; `accepted` of them are drafts, of `drafted` that were verified.
+    """
+
+    number: int
+    tokens: int
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """What a round added to the choice `index`.
 
     finish_reason: stop, length or calls, in the last delta only. stop: the stop string that ended
-    the answer. stats: of the choice so far.
+    the answer. stats: of the choice so far. target_pass: the one that completed this text.
     """
 
     index: int
@@ -64,6 +77,7 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
     stop: str | None = None
+    target_pass: Pass | None = None
 
 
 @dataclass(slots=True)

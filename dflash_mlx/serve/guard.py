@@ -11,7 +11,7 @@ from .access_log import for_log
 from .protocol import Problem, Settings, send_problem
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-OPEN_PATHS = ("/health",)
+OPEN_PATHS = ("/health", *PATHS)
 
 
 class Guard:

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from dflash_mlx import __version__
@@ -72,6 +72,7 @@ class ChatBody(SamplingFields):
     chat_template_kwargs: TemplateFields | None = None
     modalities: list[str] | None = None
     return_progress: bool | None = None
+    return_passes: bool | None = None
 
 
 def to_request(body: ChatBody, pair: Pair, settings: Settings) -> AnswerRequest:
@@ -238,9 +239,12 @@ class ChatWriter:
             change["content"] = delta.text
         if delta.parts:
             change["tool_calls"] = [self._call_delta(delta.index, part) for part in delta.parts]
-        if not change and not delta.logprobs:
+        extras: dict[str, Any] = {}
+        if self._body.return_passes and delta.target_pass:
+            extras["dflash"] = {"pass": asdict(delta.target_pass)}
+        if not change and not delta.logprobs and not extras:
             return None
-        return self._chunk(delta.index, change, logprobs=self._logprobs(delta.logprobs))
+        return self._chunk(delta.index, change, logprobs=self._logprobs(delta.logprobs), **extras)
 
     def _call_delta(self, index: int, part: ToolCallDelta) -> dict[str, Any]:
         """A part of a call; only the first one has its id and name."""

@@ -26,7 +26,7 @@ from dflash_mlx.session import Prompted, Reply, Session
 from dflash_mlx.speculation.sampling import new_seed
 from dflash_mlx.types import Block
 
-from .answer_request import AnswerRequest, Completion, Delta, Progress
+from .answer_request import AnswerRequest, Completion, Delta, Pass, Progress
 from .protocol import Problem, Settings, problem_of
 
 # Admission: running and waiting answers
@@ -425,6 +425,7 @@ class Deltas:
         self._reply = reply
         self._parser = parser
         self._single_call = single_call
+        self._passes = 0
         self._has_text = False
         self._has_thinking = False
         self.finish_reason: str | None = None
@@ -453,6 +454,8 @@ class Deltas:
             parts = tuple(replace(part, after=max(0, part.after - cut)) for part in parts)
         self._has_thinking = self._has_thinking or bool(thinking)
         self._has_text = self._has_text or bool(text)
+        target_pass = Pass(self._passes, len(block.tokens), block.drafted, block.accepted)
+        self._passes += 1
         return Delta(
             self._index,
             self._reply.stats,
@@ -462,6 +465,7 @@ class Deltas:
             block.logprobs,
             self.finish_reason,
             self._reply.stop,
+            target_pass,
         )
 
 

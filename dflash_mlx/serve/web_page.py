@@ -1,0 +1,53 @@
+"""The chat page at `/`: static files, which need no key, because they hold no secret.
+
+The page asks the server's own API like any client, with the key that its reader has entered.
+"""
+
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+FOLDER = Path(__file__).parent / "page"
+SCRIPT = "text/javascript; charset=utf-8"
+TYPES = {
+    "index.html": "text/html; charset=utf-8",
+    "style.css": "text/css; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+    "app.js": SCRIPT,
+    "api.js": SCRIPT,
+    "answer.js": SCRIPT,
+    "chats.js": SCRIPT,
+    "highlight.js": SCRIPT,
+    "markdown.js": SCRIPT,
+}
+PATHS = {"/" if name == "index.html" else f"/page/{name}": name for name in TYPES}
+
+# Scripts, styles and requests from this server only; no inline ones, no frames, no forms that
+# leave the page. Trusted types forbid all ways to turn a text into HTML (`innerHTML`).
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cache-Control": "no-cache",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+def page_routes() -> list[Route]:
+    """A route for each file of the page; no other file can be had."""
+
+    async def send(request: Request) -> Response:
+        name = PATHS[request.url.path]
+        content = (FOLDER / name).read_bytes()
+        return Response(content, headers=HEADERS, media_type=TYPES[name])
+
+    return [Route(path, send) for path in PATHS]
