@@ -3,6 +3,7 @@
 import os
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,10 +11,12 @@ import typer
 
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions
+from dflash_mlx.serve.keep_alive import parse_keep_alive
 
 from .awake import awake
 from .backend.local import LocalBackend
 from .loading import bundled_note, choose_pair, load_pair, prepare_libraries
+from .offers import Offers
 from .options import (
     SAMPLING_BY,
     CacheOptions,
@@ -92,6 +95,33 @@ class ServeOptions:
             panel="Server",
         ),
     ] = None
+    models: Annotated[
+        list[Path] | None,
+        option(
+            "--models",
+            metavar="FOLDER",
+            help="Also offer the models in this folder; repeatable.",
+            panel="Server",
+        ),
+    ] = None
+    keep_alive: Annotated[
+        float,
+        option(
+            "--keep-alive",
+            metavar="TIME",
+            parser=parse_keep_alive,
+            help="Unload a model after this time without a request, such as 10m; -1 never.",
+            panel="Server",
+        ),
+    ] = 600.0
+    allow_pull: Annotated[
+        bool,
+        option(
+            "--allow-pull",
+            help="Let requests download known models.",
+            panel="Server",
+        ),
+    ] = False
     max_sequences: Annotated[
         int,
         option(
@@ -151,11 +181,11 @@ def serve(
     own: ServeOptions,
     display: DisplayOptions,
 ) -> None:
-    """Serve a model to other programs.
+    """Serve the models on this machine to other programs, or one of them.
 
     \b
-      dflash serve                                   at http://127.0.0.1:8080
-      dflash serve -m qwen3:4b --context 16384
+      dflash serve                                   all, at http://127.0.0.1:8080
+      dflash serve -m qwen3:4b --context 16384       one, which stays loaded
       dflash serve --host 0.0.0.0 --api-key SECRET   for other machines
 
     The server speaks the APIs of OpenAI (/v1) and Anthropic (/v1/messages). Sampling options are
@@ -164,10 +194,31 @@ def serve(
     out = Output(quiet=display.quiet, plain=display.plain)
     prepare_libraries(offline=values["offline"])  # before the server imports them
     check_address(own.host, own.api_key)
-    from dflash_mlx.serve.app import AccessLog, Server, listen
+    from dflash_mlx.serve.app import listen
 
     listening = listen(own.host, own.port)
     ctx.with_resource(awake())
+    server, seconds = start(values, own, out)
+    context = server.first.runner.context
+    if own.context is not None and own.context > context:
+        out.warn(f"--context {own.context:,}: this model holds {context:,} tokens")
+    warm_up(server, out)
+    show_address(server, listening.getsockname()[1], own.host, seconds, out)
+    try:
+        run_until_stopped(server, listening, out)
+    finally:
+        for served in server.models.loaded:
+            LocalBackend(served.pair).finish(out)
+        out.note("stopped")
+
+
+def start(values: OptionValues, own: ServeOptions, out: Output) -> tuple["Server", float]:
+    """The server, with its first model loaded, and the seconds that took.
+
+    A model that the options name stays loaded, and is the only one.
+    """
+    from dflash_mlx.serve.app import AccessLog, Server
+
     resolved = resolve(values, out, choose=lambda values: choose_target(values, out))
     if note := bundled_note(resolved.model):
         out.note(note)
@@ -179,22 +230,34 @@ def serve(
     out.warn(*backend.warnings())
     if note := backend.kv_note():
         out.note(note)
+    warned = set[str]()
 
     def on_answered(line: str) -> None:
         write_line(line, out, data=own.log_json)
-        out.warn(*backend.drafter_warning())
+        for served in server.models.loaded:
+            if served.name not in warned and (
+                warning := LocalBackend(served.pair).drafter_warning()
+            ):
+                warned.add(served.name)
+                out.warn(*warning)
 
-    log = AccessLog(on_answered, own.log_json, own.log_prompts)
-    server = Server(pair, settings_of(pair, options, own), log)
-    if own.context is not None and own.context > server.runner.context:
-        out.warn(f"--context {own.context:,}: this model holds {server.runner.context:,} tokens")
-    warm_up(server, out)
-    show_address(server, listening.getsockname()[1], own.host, seconds, out)
-    try:
-        run_until_stopped(server, listening, out)
-    finally:
-        backend.finish(out)
-        out.note("stopped")
+    offers = Offers(values, own.models or (), out, allow_pull=own.allow_pull)
+    server = Server(
+        pair,
+        settings_of(pair, options, own),
+        AccessLog(on_answered, own.log_json, own.log_prompts),
+        offers=offers if offers_all(values) else None,
+        keep_alive=own.keep_alive,
+        cache_ram=resolved.cache.cache_ram,
+    )
+    return server, seconds
+
+
+def offers_all(values: OptionValues) -> bool:
+    """Whether the server offers all models on this machine."""
+    from dflash_mlx.distributed.group import world
+
+    return values["model"] is None and values["draft"] is None and world() is None
 
 
 def choose_target(values: OptionValues, out: Output) -> OptionValues:
@@ -230,7 +293,7 @@ def run_until_stopped(server: "Server", listening: socket, out: Output) -> None:
     from dflash_mlx.serve.app import STOP_SECONDS, run
 
     def on_stop() -> None:
-        admission = server.runner.admission
+        admission = server.models.admission
         if admission.running or admission.waiting:
             out.warn(
                 f"stopping: running answers have {STOP_SECONDS} seconds to finish; Ctrl-C again "
@@ -277,7 +340,7 @@ def warm_up(server: "Server", out: Output) -> None:
     from dflash_mlx import api
     from dflash_mlx.engine.worker_thread import mlx_thread
 
-    pair = server.pair
+    pair = server.first.pair
     settings = server.settings
     label = "measuring this machine: can take a minute at a model's first start"
     with Spinner(out, label, has_line=True):
@@ -290,16 +353,16 @@ def warm_up(server: "Server", out: Output) -> None:
             block_size=settings.options.block_size,
             tree_budget=settings.options.tree_budget,
         )
-        mlx_thread().call(pair.engine.scheduler.measure, server.runner.context)
+        mlx_thread().call(pair.engine.scheduler.measure, server.first.runner.context)
 
 
 def show_address(server: "Server", port: int, host: str, seconds: float, out: Output) -> None:
     """Print the server's addresses, its pair, and how many requests fit the memory."""
-    pair = server.pair
-    runner = server.runner
+    pair = server.first.pair
+    runner = server.first.runner
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
     draft = f"drafter {pair.draft_label}" if pair.draft_label else "no drafter"
-    sequence_bytes = server.pair.engine.sequence_bytes(runner.context)
+    sequence_bytes = server.first.pair.engine.sequence_bytes(runner.context)
     fitting = min(server.settings.max_sequences, runner.admission.max_bytes // sequence_bytes)
     mode = server.settings.options.mode
     out.info(f"dflash serve · model {pair.target_name} · {draft} · mode {mode}", "bold")

@@ -7,7 +7,8 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,19 +25,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dflash_mlx import __version__
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 
 from . import anthropic_messages, openai_chat, openai_completions, openai_responses
 from .answer_request import AnswerRequest
+from .models import KEEP_ALIVE, Models, Offer, Served
 from .protocol import (
     ANTHROPIC,
     EventStream,
     Problem,
     Settings,
     as_problem,
-    check_model,
     problem_body,
     problem_reply,
     read_body,
@@ -45,7 +47,7 @@ from .protocol import (
     sse_event,
     unless_disconnected,
 )
-from .runner import Metrics, Runner
+from .runner import Metrics, PreparedChoice, Runner
 
 # Checks before an endpoint sees a request
 
@@ -255,6 +257,7 @@ class AccessLog:
 
 PING = b": waiting\n\n"  # a comment, which clients ignore
 COUNT_TOKENS = f"{ANTHROPIC}/count_tokens"
+UNLOAD = "/v1/models/unload"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -312,14 +315,27 @@ APIS = (
 
 
 class Server:
-    """The endpoints of one pair. `app` is the ASGI application."""
+    """The endpoints of the models that are served. `app` is the ASGI application.
 
-    def __init__(self, pair: Pair, settings: Settings, log: AccessLog | None = None):
-        self.pair = pair
+    pair: the first model, which stays loaded if there are no `offers` of others, as in `Models`.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        settings: Settings,
+        log: AccessLog | None = None,
+        *,
+        offers: Callable[[], Sequence[Offer]] | None = None,
+        keep_alive: float = KEEP_ALIVE,
+        cache_ram: int | None = None,
+    ):
         self.settings = settings
         self.log = log or AccessLog()
         self.metrics = Metrics()
-        self.runner = Runner(pair, settings, self.metrics)
+        self.models = Models(settings, self.metrics, offers or tuple, keep_alive, cache_ram)
+        self.models.add(settings.names[0], pair, settings.options, stays=offers is None)
+        mlx_thread().call(self.models.share_memory)
         self.began = int(time.time())
         routes = [
             Route(path, self._endpoint(api), methods=["POST"]) for api in APIS for path in api.paths
@@ -328,6 +344,7 @@ class Server:
             Route("/health", self._health),
             Route("/metrics", self._metrics),
             Route(COUNT_TOKENS, with_problems(self._count_tokens, COUNT_TOKENS), methods=["POST"]),
+            Route(UNLOAD, with_problems(self._unload, UNLOAD), methods=["POST"]),
         ]
         for start in ("/v1", ""):
             routes.append(Route(f"{start}/models", self._models))
@@ -352,41 +369,75 @@ class Server:
     def _endpoint(self, api: Api) -> Endpoint:
         async def answer(request: Request) -> Response:
             body = read_body(api.body_model, read_json(await request.body()))
-            check_model(body.model, self.settings)
-            answer_request = api.to_request(body, self.pair, self.settings)
-            choices = await self.runner.prepare(answer_request)
-            record: AccessRecord = request.scope["state"]["access_record"]
-            record.answer_request = answer_request
-            record.sessions = [choice.session for choice in choices]
-            writer = api.writer(body, answer_request, self.runner)
-            if body.stream:
-                return EventStream(
-                    writer.stream(choices),
-                    ping=api.ping,
-                    ping_seconds=self.settings.keepalive,
-                    write_problem=lambda problem: sse_event(
-                        problem_body(for_log(problem, request.scope), api.path)
-                    ),
-                    write_seconds=self.settings.limits.write_seconds,
-                    on_end=lambda: self.runner.release(choices),
-                )
-            try:
+            if body.stream and not self.models.is_loaded(body.model):
+                held = ExitStack()
+                events = self._load_and_stream(api, body, request, held)
+                return self._event_stream(api, request, events, held)
+            with ExitStack() as held:
+                writer, choices = await self._prepare(api, body, request, held)
+                if body.stream:
+                    events = writer.stream(choices)
+                    return self._event_stream(api, request, events, held.pop_all())
                 reply = await unless_disconnected(request.receive, writer.complete(choices))
-            finally:
-                self.runner.release(choices)
             return Response(status_code=499) if reply is None else JSONResponse(reply)
 
         return with_problems(answer, api.path)
 
+    async def _prepare(
+        self, api: Api, body: Any, request: Request, held: ExitStack
+    ) -> tuple[Any, list[PreparedChoice]]:
+        """What writes the answer, and its choices. `held` gives model and places back."""
+        served = await self.models.acquire(body.model)
+        held.callback(self.models.release, served)
+        answer_request = api.to_request(body, served.pair, served.runner.settings)
+        choices = await served.runner.prepare(answer_request)
+        held.callback(served.runner.release, choices)
+        record: AccessRecord = request.scope["state"]["access_record"]
+        record.answer_request = answer_request
+        record.sessions = [choice.session for choice in choices]
+        return api.writer(body, answer_request, served.runner), choices
+
+    async def _load_and_stream(
+        self, api: Api, body: Any, request: Request, held: ExitStack
+    ) -> AsyncGenerator[bytes]:
+        """The events of an answer whose model is not loaded yet; a comment says so."""
+        yield f": loading {self.models.find(body.model)}\n\n".encode()
+        writer, choices = await self._prepare(api, body, request, held)
+        async with aclosing(writer.stream(choices)) as events:
+            async for event in events:
+                yield event
+
+    def _event_stream(
+        self, api: Api, request: Request, events: AsyncGenerator[bytes], held: ExitStack
+    ) -> EventStream:
+        return EventStream(
+            events,
+            ping=api.ping,
+            ping_seconds=self.settings.keepalive,
+            write_problem=lambda problem: sse_event(
+                problem_body(for_log(problem, request.scope), api.path)
+            ),
+            write_seconds=self.settings.limits.write_seconds,
+            on_end=held.close,
+        )
+
+    @property
+    def first(self) -> Served:
+        """The model of requests that name none; it must be loaded."""
+        return self.models.named(self.settings.names[0])
+
     async def _count_tokens(self, request: Request) -> Response:
         """Anthropic's count of a prompt's tokens."""
         body = read_body(anthropic_messages.CountBody, read_json(await request.body()))
-        check_model(body.model, self.settings)
-        answer_request = anthropic_messages.to_count_request(body, self.pair, self.settings)
-        return JSONResponse({"input_tokens": await self.runner.count_tokens(answer_request)})
+        with ExitStack() as held:
+            served = await self.models.acquire(body.model)
+            held.callback(self.models.release, served)
+            settings = served.runner.settings
+            asked = anthropic_messages.to_count_request(body, served.pair, settings)
+            return JSONResponse({"input_tokens": await served.runner.count_tokens(asked)})
 
     async def _health(self, request: Request) -> Response:
-        admission = self.runner.admission
+        admission = self.models.admission
         return JSONResponse(
             {
                 "status": "ok",
@@ -403,23 +454,51 @@ class Server:
         )
 
     def _model_fields(self, name: str) -> dict[str, Any]:
-        return {
+        """An entry of /v1/models. Raises Problem 404 for a name that no model has."""
+        whole = self.models.find(name)
+        served = next((each for each in self.models.loaded if each.name == whole), None)
+        offer = next((each for each in self.models.offers() if each.name == whole), None)
+        fields: dict[str, Any] = {
             "id": name,
             "object": "model",
             "created": self.began,
             "owned_by": "dflash",
-            "max_model_len": self.runner.context,
             "mode": self.settings.options.mode,
-            "draft": self.pair.draft_name,
+        }
+        if served is not None:
+            return fields | {
+                "max_model_len": served.runner.context,
+                "draft": served.pair.draft_name,
+                "state": "loaded",
+                "size": served.nbytes,
+            }
+        assert offer is not None  # `find` knows no others
+        state = "not-loaded" if offer.downloaded else "not-downloaded"
+        if whole in self.models.loading:
+            state = "loading"
+        return fields | {
+            "max_model_len": offer.context,
+            "draft": offer.draft,
+            "state": state,
+            "size": offer.nbytes,
         }
 
     async def _models(self, request: Request) -> Response:
-        data = [self._model_fields(name) for name in self.settings.names]
+        names = [*self.settings.names, *(offer.name for offer in self.models.offers())]
+        data = [self._model_fields(name) for name in dict.fromkeys(names)]
         return JSONResponse({"object": "list", "data": data})
 
     async def _model(self, request: Request) -> Response:
-        check_model(request.path_params["name"], self.settings)
         return JSONResponse(self._model_fields(request.path_params["name"]))
+
+    async def _unload(self, request: Request) -> Response:
+        """Unload a model after its running answers: `{"model": NAME}`."""
+        body = read_json(await request.body())
+        name = body.get("model") if isinstance(body, dict) else None
+        if not isinstance(name, str):
+            raise Problem(400, "model must be a name.", param="model")
+        whole = self.models.find(name)
+        return JSONResponse({"model": whole, "unloaded": await self.models.stop(whole)})
 
 
 class AccessMiddleware:

@@ -63,7 +63,7 @@ def test_a_drafter_of_no_use_is_told_once(
     """After the line of an answer, on stderr."""
 
     def answer(server: Any, *_: object) -> None:
-        record = server.pair.engine.scheduler.draft_record
+        record = server.first.pair.engine.scheduler.draft_record
         for number in range(30):
             server.log.write(f"answer {number}")
             record.count(own=15, kept=0)

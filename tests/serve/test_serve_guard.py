@@ -164,14 +164,14 @@ def test_a_crowd_is_told_to_come_back(pair: Pair) -> None:
             found = httpx.post(served.url + PATH, json=BODY)
             assert found.status_code == 429
             assert int(found.headers["Retry-After"]) >= 1
-            assert served.server.runner.admission.waiting == 1
+            assert served.server.models.admission.waiting == 1
         served.wait_until_idle()
         assert httpx.post(served.url + PATH, json=BODY).status_code == 200
 
 
 def test_what_can_never_fit_is_told_in_numbers(pair: Pair) -> None:
     with serving(pair) as served:
-        served.server.runner.admission.max_bytes = 1000
+        served.server.models.admission.max_bytes = 1000
         found = httpx.post(served.url + PATH, json=BODY)
         assert found.status_code == 400
         assert "GB of memory" in found.json()["error"]["message"]

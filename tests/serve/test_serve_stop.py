@@ -40,7 +40,7 @@ class Stopping:
             self.reply = str(error)
 
     def _interrupt(self) -> None:
-        while not self._server.runner.admission.running:
+        while not self._server.models.admission.running:
             time.sleep(0.01)
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGINT)

@@ -33,7 +33,7 @@ class Served:
     @property
     def busy(self) -> int:
         """The number of requests that run or wait."""
-        line = self.server.runner.admission
+        line = self.server.models.admission
         return line.running + line.waiting
 
     def wait_until_idle(self, seconds: float = 20.0) -> None:
@@ -66,10 +66,11 @@ def settings_of(name: str, settings: dict[str, Any]) -> Settings:
 
 @contextmanager
 def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
-    """Serve a pair as the model "m" inside the context."""
+    """Serve a pair as the model "m" inside the context; `offers` and `keep_alive` as `Server`."""
     lines: list[str] = []
     log = AccessLog(lines.append, as_json=True, prompts=settings.pop("log_prompts", False))
-    server = Server(pair, settings_of("m", settings), log)
+    more = {key: settings.pop(key) for key in ("offers", "keep_alive") if key in settings}
+    server = Server(pair, settings_of("m", settings), log, **more)
     listening = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         server.app, http=Connection, ws="none", lifespan="off", log_config=None,
@@ -105,4 +106,4 @@ def fail_to_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         raise DFlashError("the cable is out", hint="plug it in")
         yield
 
-    monkeypatch.setattr(server.runner, "answer", failing)
+    monkeypatch.setattr(server.first.runner, "answer", failing)
