@@ -28,7 +28,7 @@ from .options import (
     option_groups,
 )
 from .resolve import resolve, sampling_note
-from .terminal.output import Output, format_bytes
+from .terminal.output import Output, format_bytes, format_count
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
@@ -219,6 +219,7 @@ def start(values: OptionValues, own: ServeOptions, out: Output) -> tuple["Server
     """
     from dflash_mlx.serve.app import AccessLog, Server
 
+    check_folders(values, own)
     resolved = resolve(values, out, choose=lambda values: choose_target(values, out))
     if note := bundled_note(resolved.model):
         out.note(note)
@@ -241,7 +242,8 @@ def start(values: OptionValues, own: ServeOptions, out: Output) -> tuple["Server
                 warned.add(served.name)
                 out.warn(*warning)
 
-    offers = Offers(values, own.models or (), out, allow_pull=own.allow_pull)
+    folders = [folder.expanduser() for folder in own.models or ()]
+    offers = Offers(values, folders, out, allow_pull=own.allow_pull)
     server = Server(
         pair,
         settings_of(pair, options, own),
@@ -251,6 +253,23 @@ def start(values: OptionValues, own: ServeOptions, out: Output) -> tuple["Server
         cache_ram=resolved.cache.cache_ram,
     )
     return server, seconds
+
+
+def check_folders(values: OptionValues, own: ServeOptions) -> None:
+    """Raise UsageError for a folder of models that does not exist or that nothing would read."""
+    given = [flag for flag, value in (("--models", own.models), ("--allow-pull", own.allow_pull))
+             if value]  # fmt: skip
+    if given and not offers_all(values):
+        raise UsageError(
+            f"{given[0]} is for a server of many models, and this one has a single one.",
+            hint=f"leave {given[0]} out, or --model and --draft",
+        )
+    for folder in own.models or ():
+        if not folder.expanduser().is_dir():
+            raise UsageError(
+                f"the folder '{folder}' of --models does not exist.",
+                hint="give a folder that holds models, or folders of them",
+            )
 
 
 def offers_all(values: OptionValues) -> bool:
@@ -373,5 +392,11 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
         f"{fitting} of {server.settings.max_sequences} fit at once; loaded in {seconds:.1f} s",
         "dim",
     )
+    if others := len(server.models.offers()) - 1:
+        out.info(
+            f"  {format_count(others, 'other model', 'other models')} can be asked for: "
+            "`dflash ps --all`",
+            "dim",
+        )
     key = "an API key is needed" if server.settings.api_key else "no API key"
     out.info(f"  {key} · /health · /metrics · Ctrl-C stops", "dim")

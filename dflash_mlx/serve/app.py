@@ -471,6 +471,8 @@ class Server:
                 "draft": served.pair.draft_name,
                 "state": "loaded",
                 "size": served.nbytes,
+                "running": served.users,
+                "unloads_in": served.unloads_in,
             }
         assert offer is not None  # `find` knows no others
         state = "not-loaded" if offer.downloaded else "not-downloaded"

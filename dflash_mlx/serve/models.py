@@ -70,6 +70,13 @@ class Served:
         self.nbytes = weight_bytes(self.pair)
 
     @property
+    def unloads_in(self) -> float | None:
+        """Seconds until it is unloaded, if no request comes; None without such a time."""
+        if self.unload is None:
+            return None
+        return max(0.0, self.keep_alive - (time.monotonic() - self.used_at))
+
+    @property
     def can_go(self) -> bool:
         """Whether it may be unloaded now."""
         return not self.users and not self.stays

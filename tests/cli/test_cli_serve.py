@@ -3,9 +3,11 @@
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 from typer.testing import Result
 
 
@@ -74,3 +76,13 @@ def test_a_drafter_of_no_use_is_told_once(
     told = [number for number, line in enumerate(lines) if "almost no draft" in line]
     assert len(told) == 1
     assert lines[told[0] - 1] == "answer 12"
+
+
+def test_folders_of_models(serve: Callable[..., Result], tmp_path: Path) -> None:
+    """Those in them are offered; a wrong folder, and one beside a single model, are refused."""
+    tiny.save_pair(tmp_path / "mine", tiny.draft_settings)
+    assert "1 other model can be asked for" in serve("--models", str(tmp_path)).stderr
+    missing = serve("--models", str(tmp_path / "no"))
+    assert (missing.exit_code, "does not exist" in missing.stderr) == (2, True)
+    single = serve("--models", str(tmp_path), "-m", str(tmp_path / "mine/target"), "--no-draft")
+    assert (single.exit_code, "--models is for a server of many" in single.stderr) == (2, True)
