@@ -34,6 +34,7 @@ from .launch import launch
 from .loading import prepare_libraries
 from .models import models
 from .options import Origin, origin_of, wanted_number
+from .running import ps, stop
 from .serve import serve
 from .terminal.output import Output, open_closed_streams
 from .train import train
@@ -215,6 +216,8 @@ for name, command in (("chat", chat), ("generate", generate), ("serve", serve), 
     app.command(name, cls=PanelCommand, epilog=f"{SETTINGS} Guide: `dflash help {name}`.")(command)
 app.command("train", cls=PanelCommand, epilog="Guide: `dflash help train`.")(train)
 app.command("launch")(launch)
+app.command("ps")(ps)
+app.command("stop")(stop)
 app.add_typer(models, name="models")
 app.add_typer(chats, name="chats")
 app.add_typer(cache, name="cache")

@@ -13,6 +13,7 @@ import typer
 
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions
+from dflash_mlx.serve.keep_alive import parse_keep_alive
 
 from .awake import awake
 from .backend.local import LocalBackend
@@ -25,6 +26,7 @@ from .loading import (
     prepare_libraries,
 )
 from .log_file import LogFile
+from .offers import Offers
 from .options import (
     SAMPLING_BY,
     CacheOptions,
@@ -37,7 +39,7 @@ from .options import (
 )
 from .resolve import resolve, sampling_note
 from .service import ServiceOptions, address, install, uninstall
-from .terminal.output import Output, format_bytes
+from .terminal.output import Output, format_bytes, format_count
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
@@ -123,6 +125,33 @@ class ServeOptions:
             panel="Model",
         ),
     ] = None
+    models: Annotated[
+        list[Path] | None,
+        option(
+            "--models",
+            metavar="FOLDER",
+            help="Also offer the models in this folder; repeatable.",
+            panel="Server",
+        ),
+    ] = None
+    keep_alive: Annotated[
+        float,
+        option(
+            "--keep-alive",
+            metavar="TIME",
+            parser=parse_keep_alive,
+            help="Unload a model after this time without a request, such as 10m; -1 never.",
+            panel="Server",
+        ),
+    ] = 600.0
+    allow_pull: Annotated[
+        bool,
+        option(
+            "--allow-pull",
+            help="Let requests download known models.",
+            panel="Server",
+        ),
+    ] = False
     max_sequences: Annotated[
         int,
         option(
@@ -200,11 +229,11 @@ def serve(
     service: ServiceOptions,
     display: DisplayOptions,
 ) -> None:
-    """Serve a model to other programs.
+    """Serve the models on this machine to other programs, or one of them.
 
     \b
-      dflash serve                                   at http://127.0.0.1:8080
-      dflash serve -m qwen3:4b --install             from now on, at each login
+      dflash serve                                   all, at http://127.0.0.1:8080
+      dflash serve -m qwen3:4b --install             one, from now on, at each login
       dflash serve --host 0.0.0.0 --api-key SECRET   for other machines
 
     The server speaks the APIs of OpenAI (/v1) and Anthropic (/v1/messages). Sampling options are
@@ -224,11 +253,40 @@ def serve(
         values.generation()  # raises for what the service would refuse
         install(ctx, own.host, own.port, out)
         return
-    from dflash_mlx.serve.app import AccessLog, Server, listen
+    from dflash_mlx.serve.listening import listen
 
+    check_folders(values, own)
     listening = listen(own.host, own.port)
     if not own.let_sleep:
         ctx.with_resource(awake())
+    server, seconds = start(values, own, api_key, log_file, out)
+    context = server.first.runner.context
+    if own.context is not None and own.context > context:
+        out.warn(f"--context {own.context:,}: this model holds {context:,} tokens")
+    warm_up(server, out)
+    show_address(server, listening.getsockname()[1], own.host, seconds, out)
+    try:
+        run_until_stopped(server, listening, out)
+    finally:
+        for served in server.models.loaded:
+            LocalBackend(served.pair).finish(out)
+        out.note("stopped")
+
+
+def start(
+    values: OptionValues,
+    own: ServeOptions,
+    api_key: str | None,
+    log_file: LogFile | None,
+    out: Output,
+) -> tuple["Server", float]:
+    """The server, with its first model loaded, and the seconds that took.
+
+    A model that the options name stays loaded, and is the only one.
+    """
+    from dflash_mlx.serve.access_log import AccessLog
+    from dflash_mlx.serve.app import Server
+
     resolved = resolve(values, out, choose=lambda values: choose_target(values, out))
     if note := bundled_note(resolved.model):
         out.note(note)
@@ -243,24 +301,54 @@ def serve(
     out.warn(*backend.warnings())
     if note := backend.kv_note():
         out.note(note)
+    warned = set[str]()
 
     def on_answered(line: str) -> None:
         write_line(line, out, data=own.log_json, timed=log_file is not None)
-        out.warn(*backend.drafter_warning())
+        for served in server.models.loaded:
+            warnings = LocalBackend(served.pair).drafter_warning()
+            if warnings and served.name not in warned:
+                warned.add(served.name)
+                out.warn(*warnings)
         if log_file is not None:
             log_file.rotate()
 
-    log = AccessLog(on_answered, own.log_json, own.log_prompts)
-    server = Server(pair, settings_of(pair, options, own, api_key), log, embedder)
-    if own.context is not None and own.context > server.runner.context:
-        out.warn(f"--context {own.context:,}: this model holds {server.runner.context:,} tokens")
-    warm_up(server, out)
-    show_address(server, listening.getsockname()[1], own.host, seconds, out)
-    try:
-        run_until_stopped(server, listening, out)
-    finally:
-        backend.finish(out)
-        out.note("stopped")
+    folders = [folder.expanduser() for folder in own.models or ()]
+    offers = Offers(values, folders, out, allow_pull=own.allow_pull)
+    server = Server(
+        pair,
+        settings_of(pair, options, own, api_key),
+        AccessLog(on_answered, own.log_json, own.log_prompts),
+        embedder,
+        offers=offers if offers_all(values) else None,
+        keep_alive=own.keep_alive,
+        cache_ram=resolved.cache.cache_ram,
+    )
+    return server, seconds
+
+
+def check_folders(values: OptionValues, own: ServeOptions) -> None:
+    """Raise UsageError for a folder of models that does not exist or that nothing would read."""
+    given = [flag for flag, value in (("--models", own.models), ("--allow-pull", own.allow_pull))
+             if value]  # fmt: skip
+    if given and not offers_all(values):
+        raise UsageError(
+            f"{given[0]} is for a server of many models, and this one has a single one.",
+            hint=f"leave {given[0]} out, or --model and --draft",
+        )
+    for folder in own.models or ():
+        if not folder.expanduser().is_dir():
+            raise UsageError(
+                f"the folder '{folder}' of --models does not exist.",
+                hint="give a folder that holds models, or folders of them",
+            )
+
+
+def offers_all(values: OptionValues) -> bool:
+    """Whether the server offers all models on this machine."""
+    from dflash_mlx.distributed.group import world
+
+    return values["model"] is None and values["draft"] is None and world() is None
 
 
 def load_embedder(name: str, out: Output) -> "Embedder":
@@ -310,10 +398,10 @@ def served_name(target: str) -> str:
 def run_until_stopped(server: "Server", listening: socket, out: Output) -> None:
     """Serve until Ctrl-C, which exits with 130, SIGTERM (143), or the loss of a machine."""
     from dflash_mlx.distributed.group import world
-    from dflash_mlx.serve.app import STOP_SECONDS, run
+    from dflash_mlx.serve.listening import STOP_SECONDS, run
 
     def on_stop() -> None:
-        admission = server.runner.admission
+        admission = server.models.admission
         if admission.running or admission.waiting:
             out.warn(
                 f"stopping: running answers have {STOP_SECONDS} seconds to finish; Ctrl-C again "
@@ -370,7 +458,7 @@ def warm_up(server: "Server", out: Output) -> None:
     from dflash_mlx import api
     from dflash_mlx.engine.worker_thread import mlx_thread
 
-    pair = server.pair
+    pair = server.first.pair
     settings = server.settings
     label = "measuring this machine: can take a minute at a model's first start"
     with Spinner(out, label, has_line=True):
@@ -383,16 +471,16 @@ def warm_up(server: "Server", out: Output) -> None:
             block_size=settings.options.block_size,
             tree_budget=settings.options.tree_budget,
         )
-        mlx_thread().call(pair.engine.scheduler.measure, server.runner.context)
+        mlx_thread().call(pair.engine.scheduler.measure, server.first.runner.context)
 
 
 def show_address(server: "Server", port: int, host: str, seconds: float, out: Output) -> None:
     """Print the server's addresses, its pair, and how many requests fit the memory."""
-    pair = server.pair
-    runner = server.runner
+    pair = server.first.pair
+    runner = server.first.runner
     url = address(host, port)
     draft = f"drafter {pair.draft_label}" if pair.draft_label else "no drafter"
-    sequence_bytes = server.pair.engine.sequence_bytes(runner.context)
+    sequence_bytes = server.first.pair.engine.sequence_bytes(runner.context)
     fitting = min(server.settings.max_sequences, runner.admission.max_bytes // sequence_bytes)
     mode = server.settings.options.mode
     out.info(f"dflash serve · model {pair.target_name} · {draft} · mode {mode}", "bold")
@@ -404,5 +492,11 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
         f"{fitting} of {server.settings.max_sequences} fit at once; loaded in {seconds:.1f} s",
         "dim",
     )
+    if others := len(server.models.offers()) - 1:
+        out.info(
+            f"  {format_count(others, 'other model', 'other models')} can be asked for: "
+            "`dflash ps --all`",
+            "dim",
+        )
     key = "an API key is needed" if server.settings.api_key else "no API key"
     out.info(f"  {key} · /health · /metrics · Ctrl-C stops", "dim")

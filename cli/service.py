@@ -66,7 +66,7 @@ class ServiceOptions:
 
 def install(ctx: typer.Context, host: str, port: int, out: Output) -> None:
     """Install and start the service of a server at this address, with the flags of the context."""
-    from dflash_mlx.serve.app import listen
+    from dflash_mlx.serve.listening import listen
 
     from .service_manager import ServiceProgram, service_manager
 

@@ -13,6 +13,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import load_model
 
 from .chat.reasoning_parser import eos_ids_of
 from .chat.template import DEFAULTS, Template, TemplateOptions, load_tokenizer
@@ -200,17 +201,18 @@ def load(
     check_bits_of(names, draft_bits)
     if draft_checkpoint is not None:
         check_drafter(draft_checkpoint, checkpoint)
+    tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
 
     def load_models() -> Pair:
         limit_mlx_cache()
+        eos_ids = eos_ids_of(tokenizer)
         if world is None:
-            loaded, tokenizer = load_target(
-                checkpoint, trust_remote_code=trust_remote_code, exact=exact, kv_bits=kv_bits
+            loaded = Target.load(
+                checkpoint, eos_ids, exact=exact, kv_bits=kv_bits, read_model=read_in_pieces
             )
         else:
             name = names.target_label if target is None else elsewhere(names.target)
-            tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
-            loaded = load_leader(world, name, checkpoint, eos_ids_of(tokenizer))
+            loaded = load_leader(world, name, checkpoint, eos_ids)
         drafter = None
         if draft_checkpoint is not None:
             bits = chosen_bits(draft_bits, target_quantised=is_quantised(loaded.model))
@@ -229,7 +231,7 @@ def load(
             names.draft_label,
             lookup=lookup or names.lookup,
         )
-        prepare_kernels(pair, on_kernels, on_check)
+        prepare_kernels(pair, then_pause(on_kernels), then_pause(on_check))
         prefix_cache = pair.engine.prefix_cache
         room = default_limit()
         if isinstance(loaded, LeaderTarget):
@@ -244,17 +246,19 @@ def load(
 
 
 def load_target(
-    checkpoint: Checkpoint,
-    *,
-    trust_remote_code: bool = False,
-    exact: bool = False,
-    kv_bits: int | None = None,
+    checkpoint: Checkpoint, *, trust_remote_code: bool = False
 ) -> tuple[Target, TokenizerWrapper]:
-    """A model and its tokenizer; arguments and errors as `load`. Call it in MLX's thread."""
+    """A model and its tokenizer; errors as `load`. Call it in MLX's thread."""
     target_config(checkpoint)
     tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
-    target = Target.load(checkpoint, eos_ids_of(tokenizer), exact=exact, kv_bits=kv_bits)
-    return target, tokenizer
+    return Target.load(checkpoint, eos_ids_of(tokenizer)), tokenizer
+
+
+def read_in_pieces(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """A model and its config, as mlx-lm reads them; answers of other pairs go on meanwhile."""
+    model, config = load_model(folder, lazy=True)
+    evaluate(model)
+    return model, config
 
 
 def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoint | None:
@@ -333,14 +337,29 @@ def disk_of(pair: Pair, draft: Checkpoint | None, limit: int) -> DiskCache:
 
 
 def evaluate(model: nn.Module) -> None:
-    """Evaluate all arrays of a model's modules, also those that are not parameters."""
-    mx.eval([v for module in model.modules() for v in module.values() if isinstance(v, mx.array)])
+    """Evaluate all arrays of a model's modules, also those that are not parameters.
+
+    The thread pauses after each module, so that answers of other pairs go on.
+    """
+    for module in model.modules():
+        mx.eval([value for value in module.values() if isinstance(value, mx.array)])
+        mlx_thread().pause()
 
 
 def fit_context(pair: Pair) -> None:
     """Limit a pair's context to what memory holds beside the models and the prefix cache."""
     if not isinstance(pair.target, LeaderTarget):  # its caches are spread over all ranks
         pair.engine.fit_context(max(0, memory_for_caches() - pair.engine.prefix_cache.limit))
+
+
+def then_pause(progress: Progress) -> Progress:
+    """The progress, and a pause of the thread after it."""
+
+    def update(done: int, total: int) -> None:
+        progress(done, total)
+        mlx_thread().pause()
+
+    return update
 
 
 def drafter_bytes(pair: Pair) -> int:

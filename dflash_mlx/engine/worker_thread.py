@@ -76,7 +76,7 @@ class MLXThread:
         self._wanted: list[BlockJob] = []  # for the next round
         self._lock = Lock()
         self._gate = Lock()  # held briefly, while a job is taken or all jobs are given up
-        self._running: FunctionJob | None = None
+        self._running: list[FunctionJob] = []  # the last one runs in a pause of the one before
         self._interrupted = False
         self._stepping: list[BlockJob] = []  # in the running round
         self._given_up: BaseException | None = None
@@ -120,7 +120,7 @@ class MLXThread:
         """Fail all jobs with this error, now and later: for a thread that may never end its job."""
         with self._gate:
             self._given_up = error
-            waiting = [job for job in (self._running, *self._stepping, *self._wanted) if job]
+            waiting = [*self._running, *self._stepping, *self._wanted]
             while not self._jobs.empty():
                 if (job := self._jobs.get()) is not None:
                     waiting.append(job)
@@ -133,6 +133,19 @@ class MLXThread:
                 self._jobs.put(job)
                 return
         settle(job.result, self._given_up)
+
+    def pause(self) -> None:
+        """Run what waits by now, within a function that runs in the thread for long.
+
+        Loading a model calls it between layers, so that running answers of others go on.
+        """
+        if current_thread() is not self._thread:
+            return
+        while self._wanted or not self._jobs.empty():
+            goes_on = self._run_round() if self._wanted else self._take(0)
+            if not goes_on:  # the end of the thread, after the function
+                self._jobs.put(None)
+                return
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:
@@ -194,14 +207,14 @@ class MLXThread:
                 return
             if not job.result.set_running_or_notify_cancel():
                 return
-            self._running = job
+            self._running.append(job)
         result = None
         error = None
         try:
             result = job.function()
         except BaseException as raised:
             error = self.explain(gpu_fault(raised) or raised)
-        while self._running is not None:
+        while job in self._running:
             try:  # an interrupt may come until the function is no longer the running one
                 self._end_function()
             except KeyboardInterrupt as raised:
@@ -214,7 +227,7 @@ class MLXThread:
                 self._interrupted = False
                 for _ in range(PENDING_STEPS):  # the interrupt arrives here
                     pass
-            self._running = None
+            self._running.pop()
 
     def _interrupt(self, job: FunctionJob) -> None:
         """Interrupt the function of a caller that has left, or cancel it if it has not started."""
@@ -222,7 +235,7 @@ class MLXThread:
             if self._given_up is not None:  # the lock may never be released
                 return
         try:
-            if self._running is job:
+            if self._running and self._running[-1] is job:
                 self._interrupted = True
                 raise_in(self._thread, KeyboardInterrupt)
             else:
@@ -241,6 +254,8 @@ class MLXThread:
             while not self._jobs.empty():
                 if not self._take(0):
                     return False
+            if not self._wanted:  # a function paused, and they ran then
+                return True
             engine = self._wanted[0].engine
             group = {job.sequence: job for job in reversed(self._wanted) if job.engine is engine}
             left = until - time.perf_counter()

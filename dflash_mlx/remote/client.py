@@ -171,7 +171,9 @@ def send(
 
 def api_of(url: str) -> str:
     """The address of the API without the endpoint."""
-    return url.removesuffix("/models").removesuffix("/chat/completions")
+    for endpoint in ("/models", "/models/unload", "/chat/completions"):
+        url = url.removesuffix(endpoint)
+    return url
 
 
 def use_keepalive(sock: socket.socket) -> None:
@@ -184,9 +186,9 @@ def use_keepalive(sock: socket.socket) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def read_json(url: str, key: str | None) -> Any:
-    """The JSON of a GET. Raises DFlashError if there is none."""
-    response, connection = send(url, key)
+def read_json(url: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
+    """The JSON of a GET, or with a body of a POST. Raises DFlashError if there is none."""
+    response, connection = send(url, key, body)
     try:
         return json.loads(response.read())
     except (ValueError, RecursionError):

@@ -359,7 +359,7 @@ class MessagesWriter:
             "id": f"msg_{uuid.uuid4().hex[:24]}",
             "type": "message",
             "role": "assistant",
-            "model": runner.settings.names[0],
+            "model": runner.name,
         }
         self._items = OutputItems()
         self._ids: dict[int, str] = {}

@@ -1,14 +1,13 @@
 """The server's endpoints: from HTTP to a request for answers, and back."""
 
 import asyncio
-import logging
-import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -17,33 +16,36 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dflash_mlx import __version__
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.embedder import Embedder
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.pair import Pair
 
-from . import anthropic_messages, openai_chat, openai_completions, openai_responses
+from . import anthropic_messages, embeddings, openai_chat, openai_completions, openai_responses
 from .access_log import NOT_SENT, AccessLog, AccessRecord, for_log
 from .answer_request import AnswerRequest
 from .body import Fields, read_body, read_json
 from .fields import CHAT, COMPLETIONS, MESSAGES, RESPONSES, FieldRegister
 from .guard import Guard
+from .models import KEEP_ALIVE, Models, Offer, Served
 from .protocol import (
     STOPPED,
     EventStream,
     Problem,
     Settings,
     as_problem,
-    check_model,
     problem_reply,
     send_problem,
     unless_disconnected,
 )
-from .runner import Metrics, Runner
+from .runner import Metrics, PreparedChoice, Runner
+from .web_page import page_routes
 
+LARGE_BODY = 1 << 20  # bytes; larger ones are read beside the event loop
 PING = b": waiting\n\n"  # a comment, which clients ignore
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
+UNLOAD = "/v1/models/unload"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -109,28 +111,33 @@ MAX_UNKNOWN = 100  # unknown fields that are logged
 
 
 class Server:
-    """The endpoints of one pair. `app` is the ASGI application."""
+    """The endpoints of the models that are served. `app` is the ASGI application.
 
-    def __init__(self, pair: Pair, settings: Settings, log: AccessLog | None = None):
-        self.pair = pair
+    pair: the first model, which stays loaded if there are no `offers` of others, as in `Models`.
+    embedder: an embedding model beside them.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        settings: Settings,
+        log: AccessLog | None = None,
+        embedder: Embedder | None = None,
+        *,
+        offers: Callable[[], Sequence[Offer]] | None = None,
+        keep_alive: float = KEEP_ALIVE,
+        cache_ram: int | None = None,
+    ):
+        self.embedder = embedder
         self.settings = settings
         self.log = log or AccessLog()
         self.metrics = Metrics()
-        self.runner = Runner(pair, settings, self.metrics)
+        self.models = Models(settings, self.metrics, offers or tuple, keep_alive, cache_ram)
+        self.models.add(settings.names[0], pair, settings.options, stays=offers is None)
+        mlx_thread().call(self.models.share_memory)
         self.began = int(time.time())
         self.stopping = asyncio.Event()  # set when running answers must end
         self._unknown_fields: set[str] = set()
-        routes = [
-            Route(path, self._endpoint(api), methods=["POST"]) for api in APIS for path in api.paths
-        ]
-        routes += [
-            Route("/health", self._health),
-            Route("/metrics", self._metrics),
-            Route(COUNT_TOKENS, with_problems(self._count_tokens, COUNT_TOKENS), methods=["POST"]),
-        ]
-        for start in ("/v1", ""):
-            routes.append(Route(f"{start}/models", self._models))
-            routes.append(Route(f"{start}/models/{{name:path}}", self._model))
         layers = [Middleware(AccessMiddleware, server=self)]
         if settings.origins:
             layers.append(
@@ -143,45 +150,66 @@ class Server:
             )
         layers.append(Middleware(Guard, settings=settings))
         self.app = Starlette(
-            routes=routes,
+            routes=self._routes(),
             middleware=layers,
             exception_handlers={Problem: problem_handler, HTTPException: problem_handler},
         )
 
+    def _routes(self) -> list[Route]:
+        routes = [
+            Route(path, self._endpoint(api), methods=["POST"]) for api in APIS for path in api.paths
+        ]
+        for path, answer in (
+            (COUNT_TOKENS, self._count_tokens),
+            (embeddings.PATH, self._embeddings),
+            (UNLOAD, self._unload),
+        ):
+            routes.append(Route(path, with_problems(answer, path), methods=["POST"]))
+        routes += [Route("/health", self._health), Route("/metrics", self._metrics)]
+        for start in ("/v1", ""):
+            routes.append(Route(f"{start}/models", self._models))
+            routes.append(Route(f"{start}/models/{{name:path}}", self._model))
+        return routes + page_routes()
+
+    @property
+    def first(self) -> Served:
+        """The model of requests that name none; it must be loaded."""
+        return self.models.named(self.settings.names[0])
+
     def _endpoint(self, api: Api) -> Endpoint:
         async def answer(request: Request) -> Response:
-            body = read_body(api.body_model, read_json(await request.body()))
-            fields = self._check_fields(api.path, body)
-            check_model(body.model, self.settings)
-            answer_request = api.to_request(body, self.pair, self.settings)
-            answer_request = answer_request.with_ignored(fields)
-            choices = await self.runner.prepare(answer_request)
-            token_limit = choices[0].prompted.request.token_limit
-            answer_request = replace(answer_request, token_limit=token_limit)
-            record: AccessRecord = request.scope["state"]["access_record"]
-            record.answer_request = answer_request
-            record.sessions = [choice.session for choice in choices]
-            writer = api.writer(body, answer_request, self.runner)
-            if body.stream:
-                return EventStream(
-                    writer.stream(choices),
-                    stopping=self.stopping,
-                    ping=api.ping,
-                    ping_seconds=self.settings.keepalive,
-                    write_problem=lambda problem: api.write_problem(
-                        for_log(problem, request.scope)
-                    ),
-                    write_seconds=self.settings.limits.write_seconds,
-                    on_end=lambda: self.runner.release(choices),
-                )
-            try:
+            body, ignored = await self._read(request, api.path, api.body_model)
+            if body.stream and not self.models.is_loaded(body.model):
+                held = ExitStack()
+                events = self._load_and_stream(api, body, ignored, request, held)
+                return self._event_stream(api, request, events, held)
+            with ExitStack() as held:
+                writer, choices = await self._prepare(api, body, ignored, request, held)
+                if body.stream:
+                    events = writer.stream(choices)
+                    return self._event_stream(api, request, events, held.pop_all())
                 work = writer.complete(choices)
                 reply = await unless_disconnected(request.receive, work, self.stopping)
-            finally:
-                self.runner.release(choices)
             return Response(status_code=499) if reply is None else JSONResponse(reply)
 
         return with_problems(answer, api.path)
+
+    async def _read(
+        self, request: Request, path: str, body_model: type[Any]
+    ) -> tuple[Any, tuple[str, ...]]:
+        """The body of a request, checked, and its fields that have no effect.
+
+        Raises Problem 400 for a wrong body.
+        """
+        raw = await request.body()
+
+        def read() -> tuple[Any, tuple[str, ...]]:
+            body = read_body(body_model, read_json(raw))
+            return body, self._check_fields(path, body)
+
+        if len(raw) <= LARGE_BODY:
+            return read()
+        return await self.models.prompt_threads.run(read)
 
     def _check_fields(self, path: str, body: Fields) -> tuple[str, ...]:
         """The fields of a body that have no effect. Unknown ones are logged once."""
@@ -192,16 +220,71 @@ class Server:
                 self.log.write_unknown(name, path)
         return found.ignored
 
+    async def _prepare(
+        self, api: Api, body: Any, ignored: tuple[str, ...], request: Request, held: ExitStack
+    ) -> tuple[Any, list[PreparedChoice]]:
+        """What writes the answer, and its choices. `held` gives model and places back."""
+        served = await self.models.acquire(body.model)
+        held.callback(self.models.release, served)
+        runner = served.runner
+        to_request = partial(api.to_request, body, served.pair, runner.settings)
+        answer_request = (await self.models.prompt_threads.run(to_request)).with_ignored(ignored)
+        choices = await runner.prepare(answer_request)
+        held.callback(runner.release, choices)
+        token_limit = choices[0].prompted.request.token_limit
+        answer_request = replace(answer_request, token_limit=token_limit)
+        record: AccessRecord = request.scope["state"]["access_record"]
+        record.answer_request = answer_request
+        record.sessions = [choice.session for choice in choices]
+        return api.writer(body, answer_request, runner), choices
+
+    async def _load_and_stream(
+        self, api: Api, body: Any, ignored: tuple[str, ...], request: Request, held: ExitStack
+    ) -> AsyncGenerator[bytes]:
+        """The events of an answer whose model is not loaded yet; a comment says so."""
+        yield f": loading {self.models.find(body.model)}\n\n".encode()
+        writer, choices = await self._prepare(api, body, ignored, request, held)
+        async with aclosing(writer.stream(choices)) as events:
+            async for event in events:
+                yield event
+
+    def _event_stream(
+        self, api: Api, request: Request, events: AsyncGenerator[bytes], held: ExitStack
+    ) -> EventStream:
+        return EventStream(
+            events,
+            stopping=self.stopping,
+            ping=api.ping,
+            ping_seconds=self.settings.keepalive,
+            write_problem=lambda problem: api.write_problem(for_log(problem, request.scope)),
+            write_seconds=self.settings.limits.write_seconds,
+            on_end=held.close,
+        )
+
     async def _count_tokens(self, request: Request) -> Response:
         """Anthropic's count of a prompt's tokens."""
-        body = read_body(anthropic_messages.CountBody, read_json(await request.body()))
-        self._check_fields(MESSAGES, body)
-        check_model(body.model, self.settings)
-        answer_request = anthropic_messages.to_count_request(body, self.pair, self.settings)
-        return JSONResponse({"input_tokens": await self.runner.count_tokens(answer_request)})
+        body, _ = await self._read(request, MESSAGES, anthropic_messages.CountBody)
+        with ExitStack() as held:
+            served = await self.models.acquire(body.model)
+            held.callback(self.models.release, served)
+            settings = served.runner.settings
+            asked = anthropic_messages.to_count_request(body, served.pair, settings)
+            return JSONResponse({"input_tokens": await served.runner.count_tokens(asked)})
+
+    async def _embeddings(self, request: Request) -> Response:
+        raw = await request.body()
+
+        def answer() -> dict[str, Any]:
+            body = read_body(embeddings.EmbeddingBody, read_json(raw))
+            embedder = embeddings.check_embedding_request(body, self.embedder, self.settings)
+            return embeddings.embeddings_reply(body, embedder)
+
+        work = self.models.prompt_threads.run(answer)
+        reply = await unless_disconnected(request.receive, work, self.stopping)
+        return Response(status_code=499) if reply is None else JSONResponse(reply)
 
     async def _health(self, request: Request) -> Response:
-        admission = self.runner.admission
+        admission = self.models.admission
         return JSONResponse(
             {
                 "status": "ok",
@@ -218,23 +301,39 @@ class Server:
         )
 
     def _model_fields(self, name: str) -> dict[str, Any]:
-        return {
+        """An entry of /v1/models. Raises Problem 404 for a name that no model has."""
+        fields: dict[str, Any] = {
             "id": name,
             "object": "model",
             "created": self.began,
             "owned_by": "dflash",
-            "max_model_len": self.runner.context,
-            "mode": self.settings.options.mode,
-            "draft": self.pair.draft_name,
         }
+        if self.embedder is not None and name == self.embedder.name:
+            return fields | {
+                "max_model_len": self.embedder.context,
+                "dimensions": self.embedder.dimensions,
+                "state": "loaded",
+            }
+        return fields | {"mode": self.settings.options.mode} | self.models.describe(name)
 
     async def _models(self, request: Request) -> Response:
-        data = [self._model_fields(name) for name in self.settings.names]
+        names = [*self.settings.names, *(offer.name for offer in self.models.offers())]
+        if self.embedder is not None:
+            names.append(self.embedder.name)
+        data = [self._model_fields(name) for name in dict.fromkeys(names)]
         return JSONResponse({"object": "list", "data": data})
 
     async def _model(self, request: Request) -> Response:
-        check_model(request.path_params["name"], self.settings)
         return JSONResponse(self._model_fields(request.path_params["name"]))
+
+    async def _unload(self, request: Request) -> Response:
+        """Unload a model after its running answers: `{"model": NAME}`."""
+        body = read_json(await request.body())
+        name = body.get("model") if isinstance(body, dict) else None
+        if not isinstance(name, str):
+            raise Problem(400, "model must be a name.", param="model")
+        whole = self.models.find(name)
+        return JSONResponse({"model": whole, "unloaded": await self.models.stop(whole)})
 
 
 class AccessMiddleware:
@@ -294,98 +393,3 @@ async def problem_handler(request: Request, error: Exception) -> Response:
     response = problem_reply(problem, request.url.path)
     response.headers.update(error.headers or {})
     return response
-
-
-# Running on a socket with uvicorn
-
-HEAD_SECONDS = 15.0  # to receive a request's headers
-STOP_SECONDS = 10  # for running answers when the server is stopped
-ERROR_SHARE = 0.8  # of that time; then the answers that still run get an error
-CONNECTIONS = 512
-
-
-class Connection(H11Protocol):
-    """A connection that is closed if a request's headers do not come in time."""
-
-    _deadline: Any = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._expect_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        responding = self.cycle is not None and not self.cycle.response_complete
-        if responding and self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        elif not responding:
-            self._expect_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        super().connection_lost(exc)
-
-    def _expect_head(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free port. Raises DFlashError if that fails."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host.strip("[]"), port), family=family, backlog=256)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        reason = reason.partition(" (while attempting")[0]  # the address again
-        raise DFlashError(
-            f"the server cannot listen at {host}:{port} ({reason}).",
-            hint="give another --port (0 takes a free one) or --host",
-        ) from None
-    listening.set_inheritable(True)
-    return listening
-
-
-class StoppableServer(uvicorn.Server):
-    """Calls `on_stop` before it waits for running answers, and sets `stopping` before it cuts them.
-
-    uvicorn's messages about answers that it cuts are left out: the access log has these answers.
-    """
-
-    def __init__(
-        self, config: uvicorn.Config, on_stop: Callable[[], None], stopping: asyncio.Event
-    ):
-        super().__init__(config)
-        self._on_stop = on_stop
-        self._stopping = stopping
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._on_stop()
-        asyncio.get_running_loop().call_later(ERROR_SHARE * STOP_SECONDS, self._stopping.set)
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        await super().shutdown(sockets)
-
-
-def run(server: Server, listening: socket.socket, on_stop: Callable[[], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM; running answers then have STOP_SECONDS to end.
-
-    Those that do not end by themselves end with an error. `on_stop` is called before that time
-    begins. A second Ctrl-C ends the answers at once.
-    """
-    config = uvicorn.Config(
-        server.app,
-        http=Connection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        date_header=True,
-        limit_concurrency=CONNECTIONS,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=STOP_SECONDS,
-    )
-    StoppableServer(config, on_stop, server.stopping).run(sockets=[listening])

@@ -9,7 +9,8 @@ from pydantic import ConfigDict
 from dflash_mlx.embedder import Embedder, batches
 from dflash_mlx.errors import UsageError
 
-from .protocol import Fields, Integer, Problem, Settings
+from .body import Fields, Integer
+from .protocol import Problem, Settings
 
 PATH = "/v1/embeddings"
 MAX_INPUTS = 2048  # as OpenAI's

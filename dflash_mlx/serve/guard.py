@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .access_log import for_log
 from .protocol import Problem, Settings, send_problem
+from .web_page import PATHS
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 OPEN_PATHS = ("/health", *PATHS)

@@ -150,7 +150,7 @@ class ChatWriter:
         self._head = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
-            "model": runner.settings.names[0],
+            "model": runner.name,
             "system_fingerprint": FINGERPRINT,
         }
         self._ids: dict[tuple[int, int], str] = {}

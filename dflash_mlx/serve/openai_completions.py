@@ -93,7 +93,7 @@ class CompletionWriter:
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
             "created": int(time.time()),
-            "model": runner.settings.names[0],
+            "model": runner.name,
             "system_fingerprint": FINGERPRINT,
         }
 

@@ -239,7 +239,7 @@ class ResponseObject:
             "created_at": self._began,
             "completed_at": None,
             "status": status,
-            "model": self._runner.settings.names[0],
+            "model": self._runner.name,
             "output": output or [],
             "error": None,
             "incomplete_details": None,

@@ -159,18 +159,6 @@ def find_model(name: str, names: Sequence[str]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def check_model(name: str | None, settings: Settings) -> None:
-    """Raise Problem 404 for a model that is not served."""
-    if name is not None and find_model(name, settings.names) is None:
-        raise Problem(
-            404,
-            f"the model '{name:.100}' is not served here: this is '{settings.names[0]}'. "
-            f"(Start the server with --alias '{name:.100}' to use this name.)",
-            param="model",
-            code="model_not_found",
-        )
-
-
 def check_tools(pair: Pair) -> None:
     """Raise Problem 400 if the model cannot call tools."""
     if why := without_tools(pair.template, pair.tokenizer):

@@ -18,9 +18,9 @@ import mlx.core as mx
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from dflash_mlx.chat.tool_parser import ToolParser, make_tool_parser
+from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, PromptTooLong
-from dflash_mlx.models.memory import memory_for_caches
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Prompted, Reply, Session
 from dflash_mlx.speculation.sampling import new_seed
@@ -156,9 +156,8 @@ class Metrics:
             buckets=SECONDS, registry=registry,
         )  # fmt: skip
 
-    def watch(self, pair: Pair, admission: Admission) -> None:
-        """Add gauges of an engine and its queue, which are read on demand."""
-        engine = pair.engine
+    def watch(self, engines: Callable[[], Sequence[Engine]], admission: Admission) -> None:
+        """Add gauges of the loaded engines and their queue, which are read on demand."""
         for name, text, read in (
             ("running", "Answers being found.", lambda: admission.running),
             ("waiting", "Answers waiting for a place.", lambda: admission.waiting),
@@ -170,8 +169,16 @@ class Metrics:
             ("room_bytes", "Memory that answers may take.", lambda: admission.max_bytes),
             ("active_memory_bytes", "Memory MLX uses.", mx.get_active_memory),
             ("peak_memory_bytes", "The most it has used.", mx.get_peak_memory),
-            ("passes", "Target passes so far.", lambda: engine.passes),
-            ("pass_rows", "Rows of all target passes so far.", lambda: engine.rows),
+            (
+                "passes",
+                "Target passes of the loaded models so far.",
+                lambda: sum(engine.passes for engine in engines()),
+            ),
+            (
+                "pass_rows",
+                "Rows of all these passes.",
+                lambda: sum(engine.rows for engine in engines()),
+            ),
         ):
             Gauge(f"dflash_{name}", text, registry=self._registry).set_function(read)
 
@@ -202,6 +209,21 @@ CUT_FORM = "max_tokens cut the answer before its form (response_format, grammar)
 T = TypeVar("T")
 
 
+class PromptThreads:
+    """Threads for long work on prompts, beside the event loop.
+
+    Of their own, so that a long prompt does not hold up those that wait for MLX's thread.
+    """
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(PROMPT_THREADS, "dflash-prompt")
+
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a function that computes for long, such as the encoding of a long prompt."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, function, *arguments)
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedChoice:
     """A checked choice of a request, with its place in the queue."""
@@ -213,24 +235,29 @@ class PreparedChoice:
 
 
 class Runner:
-    """Answers for one pair in one event loop."""
+    """Answers for one pair in one event loop. name: the pair's in answers."""
 
-    def __init__(self, pair: Pair, settings: Settings, metrics: Metrics):
+    def __init__(
+        self,
+        name: str,
+        pair: Pair,
+        settings: Settings,
+        metrics: Metrics,
+        admission: Admission,
+        threads: PromptThreads,
+    ):
+        self.name = name
         self.pair = pair
         self.settings = settings
         self.metrics = metrics
-        context_length = pair.engine.context_length
-        self.context = min(context_length, settings.context or context_length)
-        max_bytes = max(0, memory_for_caches() - pair.engine.prefix_cache.limit)
-        self.admission = Admission(settings.max_sequences, max_bytes, settings.limits.queue)
-        metrics.watch(pair, self.admission)
-        # Of their own: a long prompt must not hold up those that wait for the MLX thread.
-        self._prompt_threads = ThreadPoolExecutor(PROMPT_THREADS, "dflash-prompt")
+        self.admission = admission
+        self.threads = threads
 
-    async def in_prompt_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a function that computes for long, such as the encoding of a long prompt."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._prompt_threads, function, *arguments)
+    @property
+    def context(self) -> int:
+        """The most tokens of prompt and answer together."""
+        context_length = self.pair.engine.context_length
+        return min(context_length, self.settings.context or context_length)
 
     async def prepare(self, request: AnswerRequest) -> list[PreparedChoice]:
         """Check a request and put its choices into the queue.
@@ -267,7 +294,7 @@ class Runner:
 
     async def _tokenize(self, session: Session, request: AnswerRequest) -> Prompted:
         try:
-            return await self.in_prompt_thread(self._prompted, session, request)
+            return await self.threads.run(self._prompted, session, request)
         except PromptTooLong as error:
             raise self._too_long(f"about {error.tokens}") from error
         except DFlashError as error:

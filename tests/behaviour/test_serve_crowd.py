@@ -354,4 +354,4 @@ def test_ten_thousand_mutated_requests(pair: Pair, caplog: pytest.LogCaptureFixt
     assert found[200] > 300
     assert found[400] > 3000
     assert not [record for record in caplog.records if record.exc_info]
-    assert server.runner.admission.running == server.runner.admission.waiting == 0
+    assert server.models.admission.running == server.models.admission.waiting == 0

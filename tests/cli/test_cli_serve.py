@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 import typer
 from typer.testing import Result
 
@@ -66,7 +67,7 @@ def test_a_drafter_of_no_use_is_told_once(
     """After the line of an answer, on stderr."""
 
     def answer(server: Any, *_: object) -> None:
-        record = server.pair.engine.scheduler.draft_record
+        record = server.first.pair.engine.scheduler.draft_record
         for number in range(30):
             server.log.write(f"answer {number}")
             record.count(own=15, kept=0)
@@ -143,3 +144,13 @@ def test_a_service_lets_a_mac_sleep(
     assert kept == []
     assert serve().exit_code == 0
     assert kept == ["awake"]
+
+
+def test_folders_of_models(serve: Callable[..., Result], tmp_path: Path) -> None:
+    """Those in them are offered; a wrong folder, and one beside a single model, are refused."""
+    tiny.save_pair(tmp_path / "mine", tiny.draft_settings)
+    assert "1 other model can be asked for" in serve("--models", str(tmp_path)).stderr
+    missing = serve("--models", str(tmp_path / "no"))
+    assert (missing.exit_code, "does not exist" in missing.stderr) == (2, True)
+    single = serve("--models", str(tmp_path), "-m", str(tmp_path / "mine/target"), "--no-draft")
+    assert (single.exit_code, "--models is for a server of many" in single.stderr) == (2, True)

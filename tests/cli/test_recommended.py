@@ -136,7 +136,7 @@ def served_sampling(
         args = ["serve", "--port", "0", "-m", str(target), *PAIR[2:]]
         done = CliRunner().invoke(cli_app, [*args, *flags])
         assert done.exit_code == 0, done.output
-        found = servers[0].runner.settings.options.sampling
+        found = servers[0].first.runner.settings.options.sampling
         return found.temperature, found.top_p, found.top_k
 
     return run

@@ -120,6 +120,12 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Pair:
     return tiny.make_pair(target, tiny.random_drafter(target))
 
 
+def tokens_of(pair: Pair) -> list[int]:
+    """An answer."""
+    blocks = Session(pair).stream(tiny.prompt_of(9), max_tokens=40)
+    return [token for block in blocks for token in block.tokens]
+
+
 def test_work_between_answers_waits_for_their_end(pair: Pair) -> None:
     """Not before the first answer, and not while one is generated, however slowly it is read."""
     seen, done = list[int](), Event()
@@ -204,3 +210,69 @@ def test_a_closed_reply_cancels_its_request() -> None:
     reply.close()
     mlx_thread().call(lambda: None)
     assert pair.engine.passes == passes
+
+
+def test_answers_go_on_while_a_long_call_pauses(pair: Pair) -> None:
+    """Loading another model takes long: it pauses, and a whole answer is generated meanwhile."""
+    begun, answered = Event(), Event()
+
+    def long() -> None:
+        begun.set()
+        while not answered.is_set():
+            time.sleep(0.001)
+            mlx_thread().pause()
+
+    loading = Thread(target=mlx_thread().call, args=(long,))
+    loading.start()
+    assert begun.wait(60)
+    alone = tokens_of(pair)
+    answered.set()
+    loading.join(60)
+    assert tokens_of(pair) == alone
+
+
+def test_a_call_within_a_pause_fails_alone() -> None:
+    """Ctrl-C reaches the call that runs in the pause, and the paused one goes on."""
+    thread, begun, go_on = MLXThread(), Event(), Event()
+
+    def paused() -> str:
+        begun.set()
+        go_on.wait(60)
+        thread.pause()
+        return "whole"
+
+    def long() -> None:
+        Timer(0.1, interrupt).start()
+        for _ in range(6000):
+            time.sleep(0.01)
+
+    results = list[str]()
+    loading = Thread(target=lambda: results.append(thread.call(paused)))
+    loading.start()
+    assert begun.wait(60)
+    Timer(0.05, go_on.set).start()
+    with pytest.raises(KeyboardInterrupt):
+        thread.call(long)
+    loading.join(60)
+    assert results == ["whole"]
+    assert thread.call(lambda: 7) == 7
+
+
+def test_the_thread_ends_after_a_paused_call() -> None:
+    """A process that ends while a model is loaded waits for the load, then ends."""
+    thread, begun, go_on = MLXThread(), Event(), Event()
+
+    def paused() -> str:
+        begun.set()
+        go_on.wait(60)
+        thread.pause()
+        return "whole"
+
+    results = list[str]()
+    loading = Thread(target=lambda: results.append(thread.call(paused)))
+    loading.start()
+    assert begun.wait(60)
+    Timer(0.05, go_on.set).start()
+    thread._end()  # at exit
+    loading.join(60)
+    assert results == ["whole"]

@@ -102,7 +102,7 @@ def run(
         monkeypatch.setenv(f"XDG_{name}_HOME", str(folder / name.lower()))
     for name, value in SHORT.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("dflash_mlx.serve.app.run", lambda *_: None)  # it would not return
+    monkeypatch.setattr("dflash_mlx.serve.listening.run", lambda *_: None)  # it would not return
     monkeypatch.setattr("dflash_mlx.cli.serve.warm_up", lambda *_: None)
     monkeypatch.setenv("DFLASH_PORT", "0")
     if not list((folder / "data").glob("**/*.json")):  # chats are saved in terminals

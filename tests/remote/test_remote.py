@@ -68,7 +68,7 @@ def asked(url: str, key: str | None = None, **options: Any) -> tuple[RemoteSessi
 
 def test_our_own_server_says_what_this_machine_says(served: Served) -> None:
     """Greedy and seeded, with its counts; a client that drops a piece is noticed."""
-    pair = served.server.pair
+    pair = served.server.first.pair
     for sampling in (SamplingParams(), SamplingParams(temperature=0.9, top_p=0.9, seed=5)):
         local = dflash_mlx.generate(pair, PROMPT, sampling=sampling, max_tokens=60)
         session, blocks = asked(f"{served.url}/v1", KEY, sampling=sampling, max_tokens=60)
@@ -80,13 +80,13 @@ def test_our_own_server_says_what_this_machine_says(served: Served) -> None:
         assert not session.stats.unknown
     server = connect(parse_address(served.url), KEY)
     assert (server.model, server.kind, server.draft_name) == ("m", "dflash", "bundled")
-    assert server.context_length == served.server.runner.context
+    assert server.context_length == served.server.first.runner.context
     assert KEY not in repr(server)
 
 
 def test_a_lost_piece_is_noticed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above would see it."""
-    local = dflash_mlx.generate(served.server.pair, PROMPT, max_tokens=60)
+    local = dflash_mlx.generate(served.server.first.pair, PROMPT, max_tokens=60)
     told = RemoteSession._block
     monkeypatch.setattr(
         RemoteSession, "_block", lambda *given: replace(b := told(*given), text=b.text[:-1])
@@ -106,7 +106,7 @@ def test_generate_and_its_chat_go_on(served: Served, run: Run, tmp_path: Path) -
     transcript.save("kept", transcript.Chat((transcript.Turn("hi", "Hello!"),), model=f"{url}#m"))
     found = run("generate", "-c", *key, "--stats", "What is 12 plus 7?")
     before = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello!"}]
-    wanted = dflash_mlx.generate(served.server.pair, [*before, *PROMPT]).text
+    wanted = dflash_mlx.generate(served.server.first.pair, [*before, *PROMPT]).text
     assert (found.exit_code, found.stdout) == (0, f"{wanted}\n"), found.output
     assert " tok/s · τ " in found.stderr
     assert [turn.answer for turn in transcript.load("kept").turns] == ["Hello!", wanted]

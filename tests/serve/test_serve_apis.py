@@ -131,8 +131,8 @@ def test_a_client_that_goes_stops_its_answer(client: ModuleType, limit: str, eve
         async with listening(server, client.PATH, body) as listener:
             while event not in await listener.next():
                 pass
-            assert server.runner.admission.running == 1
-        return server.runner.admission.running
+            assert server.models.admission.running == 1
+        return server.models.admission.running
 
     assert asyncio.run(go()) == 0
     assert client.ask(server, **{limit: 5}).usage.output_tokens == 5

@@ -284,7 +284,7 @@ def test_the_answer_of_a_client_that_leaves_is_cached(
     assert longer.usage.prompt_tokens_details is not None
     cached = longer.usage.prompt_tokens_details.cached_tokens
     assert cached is not None
-    assert cached > len(served.server.pair.encode(prompt)) + 3
+    assert cached > len(served.server.first.pair.encode(prompt)) + 3
 
 
 def test_a_client_that_does_not_wait(client: openai.OpenAI, served: Served) -> None:
@@ -297,7 +297,7 @@ def test_a_client_that_does_not_wait(client: openai.OpenAI, served: Served) -> N
 
 def endless(served: Served) -> dict[str, int]:
     """A bias against every stop token: answers go on to their end."""
-    return {str(token): -100 for token in served.server.pair.target.eos_ids}
+    return {str(token): -100 for token in served.server.first.pair.target.eos_ids}
 
 
 def test_numbers_of_a_wrong_answer_would_be_seen(

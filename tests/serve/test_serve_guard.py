@@ -164,14 +164,14 @@ def test_a_crowd_is_told_to_come_back(pair: Pair) -> None:
             found = httpx.post(served.url + PATH, json=BODY)
             assert found.status_code == 429
             assert int(found.headers["Retry-After"]) >= 1
-            assert served.server.runner.admission.waiting == 1
+            assert served.server.models.admission.waiting == 1
         served.wait_until_idle()
         assert httpx.post(served.url + PATH, json=BODY).status_code == 200
 
 
 def test_what_can_never_fit_is_told_in_numbers(pair: Pair) -> None:
     with serving(pair) as served:
-        served.server.runner.admission.max_bytes = 1000
+        served.server.models.admission.max_bytes = 1000
         found = httpx.post(served.url + PATH, json=BODY)
         assert found.status_code == 400
         assert "GB of memory" in found.json()["error"]["message"]
@@ -218,7 +218,7 @@ def test_the_log_has_the_reason(pair: Pair) -> None:
     text: list[str] = []
     problem = Problem(400, "one\ntwo" + "x" * 500)
     record = access_log.AccessRecord("POST", PATH, 400, problem=problem)
-    app.AccessLog(text.append).write_record(record)
+    access_log.AccessLog(text.append).write_record(record)
     assert " s: one twox" in text[0]
     assert text[0].endswith("x…")
     assert len(text[0]) < 300

@@ -14,7 +14,7 @@ import pytest
 from serving import Served, serving
 
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve import app
+from dflash_mlx.serve import app, body, listening
 from dflash_mlx.serve.runner import PROMPT_THREADS, Runner
 
 PATH = "/v1/chat/completions"
@@ -80,7 +80,7 @@ def test_without_making_room_they_are_refused(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fault that the first test guards against."""
-    monkeypatch.setattr(app.Connection, "is_idle", False)
+    monkeypatch.setattr(listening.Connection, "is_idle", False)
     with ExitStack() as stack:
         for _ in range(LIMIT):
             stack.enter_context(connect(served))
@@ -96,7 +96,7 @@ def test_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: limits.append(pair))
     for found in ((256, unlimited), (256, 512), (4096, 4096), (unlimited, unlimited)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, found=found: found)
-        app.allow_files(1024)
+        listening.allow_files(1024)
     assert limits == [(1024, unlimited), (512, 512)]
 
 
@@ -167,6 +167,6 @@ def test_long_prompts_do_not_hold_up_others(
 )  # fmt: skip
 def test_what_is_no_json(raw: bytes) -> None:
     """Half a surrogate pair cannot be encoded again, and would fail later."""
-    with pytest.raises(app.Problem, match="not JSON"):
-        app.read_json(raw)
-    assert app.read_json(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+    with pytest.raises(body.Problem, match="not JSON"):
+        body.read_json(raw)
+    assert body.read_json(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}

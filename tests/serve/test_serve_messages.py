@@ -40,7 +40,7 @@ def test_one_call_at_most(asked: Callable[..., Any]) -> None:
     assert [block.type for block in found.content] == ["text", "tool_use"]
     assert (found.content[0].text, found.content[1].input["a"]) == ("Look.", 1)
     assert found.stop_reason == "tool_use"
-    assert server.runner.admission.running == 0
+    assert server.models.admission.running == 0
 
 
 def test_events_are_as_published() -> None:
@@ -274,7 +274,7 @@ def test_what_cannot_be_had_is_named(body: dict[str, Any], what: str) -> None:
     with pytest.raises(anthropic.BadRequestError, match=what) as caught:
         ask(server, **body)
     assert caught.value.body["error"]["type"] == "invalid_request_error"  # type: ignore[index]
-    assert server.runner.admission.running == 0
+    assert server.models.admission.running == 0
 
 
 def test_errors_are_the_clients_classes() -> None:

@@ -11,7 +11,7 @@ import pytest
 from serving import Served, serving
 
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve import app
+from dflash_mlx.serve import guard
 from dflash_mlx.serve.runner import Deltas
 from dflash_mlx.serve.web_page import FOLDER, PATHS, TYPES
 
@@ -23,7 +23,7 @@ BODY = {"messages": [{"role": "user", "content": "What is 25 plus 17?"}], "strea
 @pytest.fixture(scope="module")
 def served(pair: Pair) -> Iterator[Served]:
     """A server with a key, for this machine only."""
-    with serving(pair, api_key="geheim", hosts=app.LOCAL_HOSTS) as running:
+    with serving(pair, api_key="geheim", hosts=guard.LOCAL_HOSTS) as running:
         yield running
 
 

@@ -20,7 +20,7 @@ from serving import Served, fail_to_answer, serving
 
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve import app
+from dflash_mlx.serve import guard
 from dflash_mlx.serve.answer_request import Delta, Pass
 from dflash_mlx.serve.runner import Runner
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def keyed(pair: Pair) -> Iterator[Served]:
     """A server with a key."""
-    with serving(pair, api_key=KEY, hosts=app.LOCAL_HOSTS) as running:
+    with serving(pair, api_key=KEY, hosts=guard.LOCAL_HOSTS) as running:
         yield running
 
 

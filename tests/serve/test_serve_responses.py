@@ -239,7 +239,7 @@ def test_what_cannot_be_had_is_named(body: dict[str, Any], what: str) -> None:
     with pytest.raises(openai.BadRequestError, match=what) as caught:
         ask(server, **body)
     assert caught.value.type == "invalid_request_error"
-    assert server.runner.admission.running == 0
+    assert server.models.admission.running == 0
 
 
 def test_errors_are_the_clients_classes() -> None:

@@ -13,7 +13,7 @@ import typer
 from serving import settings_of
 
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve import app
+from dflash_mlx.serve import access_log, app, listening
 
 run_until_stopped = import_module("dflash_mlx.cli.serve").run_until_stopped
 Output = import_module("dflash_mlx.cli.terminal.output").Output
@@ -51,7 +51,7 @@ class Stopping:
             self.reply = str(error)
 
     def _interrupt(self) -> None:
-        while not self._server.runner.admission.running:
+        while not self._server.models.admission.running:
             time.sleep(0.01)
         time.sleep(0.3)
         os.kill(os.getpid(), self._number)
@@ -71,22 +71,22 @@ def test_ctrl_c_while_an_answer_runs(
     twice: bool,
 ) -> None:
     """Nothing was said for 10 seconds; then came tracebacks, and status 200 in the log."""
-    monkeypatch.setattr(app, "STOP_SECONDS", 60 if twice else 1)
+    monkeypatch.setattr(listening, "STOP_SECONDS", 60 if twice else 1)
     lines: list[str] = []
-    server = app.Server(pair, settings_of("m", {}), app.AccessLog(lines.append))
-    listening = app.listen("127.0.0.1", 0)
+    server = app.Server(pair, settings_of("m", {}), access_log.AccessLog(lines.append))
+    at = listening.listen("127.0.0.1", 0)
     body = {
         "messages": [{"role": "user", "content": "What is 12 plus 7?"}],
         "logit_bias": {str(token): -100 for token in pair.target.eos_ids},
         "max_tokens": 1900,
         "stream": stream,
     }
-    stopping = Stopping(server, listening.getsockname()[1], body, twice=twice)
+    stopping = Stopping(server, at.getsockname()[1], body, twice=twice)
     for thread in stopping.threads:
         thread.start()
     began = time.monotonic()
     with pytest.raises(typer.Exit) as caught:
-        run_until_stopped(server, listening, Output())
+        run_until_stopped(server, at, Output())
     for thread in stopping.threads:
         thread.join()
     assert caught.value.exit_code == 130
@@ -113,17 +113,17 @@ ENDS = {
 def test_sigterm_ends_streams_with_an_error(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(app, "STOP_SECONDS", 2)
+    monkeypatch.setattr(listening, "STOP_SECONDS", 2)
     server = app.Server(pair, settings_of("m", {}))
-    listening = app.listen("127.0.0.1", 0)
+    at = listening.listen("127.0.0.1", 0)
     prompt, error, end = ENDS[path]
     limit = {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 1900}
     body = {**prompt, **limit, "ignore_eos": True, "stream": True}
-    stopping = Stopping(server, listening.getsockname()[1], body, number=signal.SIGTERM, path=path)
+    stopping = Stopping(server, at.getsockname()[1], body, number=signal.SIGTERM, path=path)
     for thread in stopping.threads:
         thread.start()
     with pytest.raises(typer.Exit) as caught:
-        run_until_stopped(server, listening, Output())
+        run_until_stopped(server, at, Output())
     for thread in stopping.threads:
         thread.join()
     assert caught.value.exit_code == 143
@@ -138,5 +138,5 @@ def test_ctrl_c_of_an_idle_server(pair: Pair, capsys: pytest.CaptureFixture[str]
     timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(typer.Exit):
-        run_until_stopped(server, app.listen("127.0.0.1", 0), Output())
+        run_until_stopped(server, listening.listen("127.0.0.1", 0), Output())
     assert capsys.readouterr().err == ""

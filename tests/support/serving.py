@@ -15,8 +15,10 @@ import uvicorn
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
+from dflash_mlx.serve.access_log import AccessLog
 from dflash_mlx.serve.answer_request import OutputItems
-from dflash_mlx.serve.app import AccessLog, Connection, Server, listen
+from dflash_mlx.serve.app import Server
+from dflash_mlx.serve.listening import Connection, listen
 from dflash_mlx.serve.protocol import Settings
 from dflash_mlx.serve.runner import Runner
 
@@ -33,7 +35,7 @@ class Served:
     @property
     def busy(self) -> int:
         """The number of requests that run or wait."""
-        line = self.server.runner.admission
+        line = self.server.models.admission
         return line.running + line.waiting
 
     def wait_until_idle(self, seconds: float = 20.0) -> None:
@@ -66,12 +68,16 @@ def settings_of(name: str, settings: dict[str, Any]) -> Settings:
 
 @contextmanager
 def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
-    """Serve a pair as the model "m" inside the context, on at most so many `connections`."""
+    """Serve a pair as the model "m" inside the context, on at most so many `connections`.
+
+    `offers` and `keep_alive` are as in `Server`.
+    """
     limit = settings.pop("connections", None)
     lines: list[str] = []
     log = AccessLog(lines.append, as_json=True, prompts=settings.pop("log_prompts", False))
     embedder = settings.pop("embedder", None)
-    server = Server(pair, settings_of("m", settings), log, embedder)
+    more = {key: settings.pop(key) for key in ("offers", "keep_alive") if key in settings}
+    server = Server(pair, settings_of("m", settings), log, embedder, **more)
     listening = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         server.app, http=Connection, ws="none", lifespan="off", log_config=None,
@@ -107,4 +113,4 @@ def fail_to_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         raise DFlashError("the cable is out", hint="plug it in")
         yield
 
-    monkeypatch.setattr(server.runner, "answer", failing)
+    monkeypatch.setattr(server.first.runner, "answer", failing)

@@ -105,6 +105,11 @@ class PrefixCache:
         self.disk = disk
         self.clear()
 
+    def resize(self, limit: int) -> None:
+        """Change the limit, in bytes, and drop what is beyond it. Call it in MLX's thread."""
+        self.limit = limit
+        self.tree.evict(limit)
+
     def clear(self) -> None:
         """Drop everything from memory; records on disk stay."""
         self.tree = RadixTree()

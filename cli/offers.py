@@ -1,0 +1,120 @@
+"""What `dflash serve` offers without --model: the models on this machine, and how to load each."""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash_mlx.options import GenerationOptions
+
+from .backend.local import LocalBackend
+from .loading import load_pair
+from .options import BUNDLED, OptionValues
+from .resolve import resolve
+from .terminal.output import Output
+
+if TYPE_CHECKING:
+    from dflash_mlx import Pair
+    from dflash_mlx.hub.resolve import Names
+    from dflash_mlx.serve.models import Offer
+
+SCAN_SECONDS = 5.0  # a list of the models is as old as this at most
+
+
+class Offers:
+    """The models that can be served: calling it lists them.
+
+    values: the options of all models; the config file may have others for one of them. folders:
+    more folders of models. allow_pull: known pairs are offered that are not downloaded.
+    """
+
+    def __init__(
+        self, values: OptionValues, folders: Sequence[Path], out: Output, *, allow_pull: bool
+    ):
+        self._values = values
+        self._folders = folders
+        self._out = out
+        self._allow_pull = allow_pull
+        self._listed: list[Offer] = []
+        self._listed_at = float("-inf")
+
+    def __call__(self) -> "list[Offer]":
+        if time.monotonic() - self._listed_at > SCAN_SECONDS:
+            self._listed = self._scan()
+            self._listed_at = time.monotonic()
+        return self._listed
+
+    def _scan(self) -> "list[Offer]":
+        from dflash_mlx.hub.local import local_models
+        from dflash_mlx.hub.resolve import bundled
+
+        offers = [self._offer(BUNDLED, None, bundled("target"))]
+        for model in local_models(self._folders):
+            if not model.lacks:
+                offers.append(self._offer(model.name, model.source, model.folder))
+        return offers + (self._not_downloaded() if self._allow_pull else [])
+
+    def _offer(self, name: str, source: str | None, folder: Path) -> "Offer":
+        from dflash_mlx.files.checkpoint import load_config, text_config
+        from dflash_mlx.kernels.dispatch import on_cpu
+        from dflash_mlx.models.memory import estimate_memory
+        from dflash_mlx.serve.models import Offer
+
+        names = names_at_hand(source, no_draft=self._values["no_draft"])
+        estimate = estimate_memory(
+            folder,
+            None if names.draft is None else local_folder(names.draft),
+            draft_bits=self._values["draft_bits"],
+            kv_bits=self._values["kv_bits"],
+            item_bytes=4 if on_cpu() else 2,
+        )
+        context = text_config(load_config(folder)).get("max_position_embeddings")
+        load = partial(self._load, source, names.draft_label)
+        return Offer(name, estimate.total, load, context, names.draft_label)
+
+    def _not_downloaded(self) -> "list[Offer]":
+        """The known pairs that are not downloaded, and that fit this machine."""
+        from dflash_mlx.hub.cache import cached_state
+        from dflash_mlx.hub.registry import best_known
+        from dflash_mlx.models.memory import memory_fit, working_set
+        from dflash_mlx.serve.models import Offer
+
+        offers = []
+        for entry in best_known():
+            needed = entry.memory_bytes
+            if needed is None or memory_fit(needed, working_set()) == "refuse":
+                continue
+            if entry.lacks or cached_state(entry.target) == "yes":
+                continue
+            load = partial(self._load, entry.target, entry.draft)
+            offers.append(Offer(entry.target, needed, load, None, entry.draft, downloaded=False))
+        return offers
+
+    def _load(self, source: str | None, draft: str | None) -> "tuple[Pair, GenerationOptions]":
+        """Load a pair; it and the defaults of requests for it. Raises DFlashError."""
+        given = draft if source is not None else None  # the bundled pair has its own
+        values = self._values.changed(model=source, draft=given, no_draft=draft is None)
+        resolved = resolve(values, self._out)
+        pair, _ = load_pair(resolved.model, self._out, resolved.cache)
+        backend = LocalBackend(pair)
+        options = resolved.fitted(backend, self._out, recommended=True).generation
+        self._out.warn(*backend.warnings())
+        return pair, options
+
+
+def names_at_hand(source: str | None, *, no_draft: bool) -> "Names":
+    """The names of a target and its drafter; prompt lookup for a drafter that is not here."""
+    from dflash_mlx.hub.resolve import LOOKUP, pair_names
+
+    names = pair_names(source, None, no_draft=no_draft)
+    if names.draft is None or local_folder(names.draft) is not None:
+        return names
+    return pair_names(source, LOOKUP)
+
+
+def local_folder(name: str | Path) -> Path | None:
+    """The folder of a model that is on this machine."""
+    from dflash_mlx.hub.cache import cached_folder
+
+    return Path(name) if Path(name).is_dir() else cached_folder(str(name))

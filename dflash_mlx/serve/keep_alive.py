@@ -1,0 +1,22 @@
+"""How long a model stays loaded after its last answer, as flags and Ollama's clients write it."""
+
+import re
+from math import inf
+
+UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+
+
+def parse_keep_alive(value: str | float) -> float:
+    """Seconds from a number of them or a text such as 10m or 1h30m; infinite if it is negative.
+
+    Raises ValueError for other texts.
+    """
+    text = str(value).strip().lower()
+    negative = text.startswith("-")
+    text = text.removeprefix("-")
+    parts = PART.findall(text)
+    if not text or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"'{value}' is not a time such as 10m, 90s or -1")
+    seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
+    return inf if negative and seconds else seconds

@@ -1,0 +1,140 @@
+"""The server's socket and its connections, with uvicorn."""
+
+import asyncio
+import logging
+import resource
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from dflash_mlx.errors import DFlashError
+
+from .app import Server
+
+HEAD_SECONDS = 15.0  # to receive a request's headers
+STOP_SECONDS = 10  # for running answers when the server is stopped
+ERROR_SHARE = 0.8  # of that time; then the answers that still run get an error
+CONNECTIONS = 512
+OTHER_FILES = 512  # that the process may have open beside its connections
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if a request's headers do not come in time.
+
+    At the limit of connections, a new one takes the place of the one that is idle for longest.
+    """
+
+    _deadline: Any = None
+    idle_since = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        others: Any = self.connections
+        if self.limit_concurrency is not None and len(others) >= self.limit_concurrency - 1:
+            idle = [other for other in others if other.is_idle]
+            if idle:
+                min(idle, key=lambda other: other.idle_since).make_room()
+        self.idle_since = self.loop.time()
+        super().connection_made(transport)
+        self._expect_head()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def make_room(self) -> None:
+        """Close this connection, and count it no more."""
+        self.transport.close()
+        self.connections.discard(self)
+
+    def on_response_complete(self) -> None:
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.is_idle and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        elif self.is_idle:
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free port. Raises DFlashError if that fails."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host.strip("[]"), port), family=family, backlog=256)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        reason = reason.partition(" (while attempting")[0]  # the address again
+        raise DFlashError(
+            f"the server cannot listen at {host}:{port} ({reason}).",
+            hint="give another --port (0 takes a free one) or --host",
+        ) from None
+    listening.set_inheritable(True)
+    return listening
+
+
+def allow_files(count: int) -> None:
+    """Let this process have more open files and sockets; macOS allows 256 without being asked."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+class StoppableServer(uvicorn.Server):
+    """Calls `on_stop` before it waits for running answers, and sets `stopping` before it cuts them.
+
+    uvicorn's messages about answers that it cuts are left out: the access log has these answers.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, on_stop: Callable[[], None], stopping: asyncio.Event
+    ):
+        super().__init__(config)
+        self._on_stop = on_stop
+        self._stopping = stopping
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stop()
+        asyncio.get_running_loop().call_later(ERROR_SHARE * STOP_SECONDS, self._stopping.set)
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
+
+
+def run(server: Server, listening: socket.socket, on_stop: Callable[[], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM; running answers then have STOP_SECONDS to end.
+
+    Those that do not end by themselves end with an error. `on_stop` is called before that time
+    begins. A second Ctrl-C ends the answers at once.
+    """
+    allow_files(CONNECTIONS + OTHER_FILES)
+    config = uvicorn.Config(
+        server.app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    StoppableServer(config, on_stop, server.stopping).run(sockets=[listening])

@@ -1,0 +1,346 @@
+"""The models of a server: which it offers, which are loaded, and which make room for others.
+
+A model is loaded by the first request that names it. Requests for it wait meanwhile; answers of
+other models go on. What does not fit beside it is unloaded, the least recently used first, and
+so is a model that nobody has asked for a while.
+"""
+
+import asyncio
+import difflib
+import gc
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from dflash_mlx.engine.prefix_cache.prefix_cache import SHARE
+from dflash_mlx.engine.worker_thread import mlx_thread
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.models.memory import CACHES_SHARE, working_set
+from dflash_mlx.options import GenerationOptions
+from dflash_mlx.pair import Pair
+
+from .protocol import Problem, Settings, find_model, problem_of
+from .runner import Admission, Metrics, PromptThreads, Runner
+
+logger = logging.getLogger("dflash.serve")
+KEEP_ALIVE = 600.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model that can be served. nbytes: memory of the pair and of a short context, as estimated.
+
+    load: loads it, in any thread but MLX's, and returns it with the defaults of requests for it;
+    raises DFlashError.
+    """
+
+    name: str
+    nbytes: int
+    load: Callable[[], tuple[Pair, GenerationOptions]]
+    context: int | None = None
+    draft: str | None = None
+    downloaded: bool = True
+
+
+@dataclass(eq=False, slots=True)
+class Served:
+    """A loaded model. nbytes: of its weights. users: requests that are being answered.
+
+    stays: it is never unloaded. keep_alive: seconds that it stays after an answer. unload: the
+    timer for that.
+    """
+
+    name: str
+    pair: Pair
+    runner: Runner
+    stays: bool = False
+    users: int = 0
+    keep_alive: float = inf
+    used_at: float = field(default_factory=time.monotonic)
+    unload: asyncio.TimerHandle | None = None
+    nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nbytes = weight_bytes(self.pair)
+
+    @property
+    def unloads_in(self) -> float | None:
+        """Seconds until it is unloaded, if no request comes; None without such a time."""
+        if self.unload is None:
+            return None
+        return max(0.0, self.keep_alive - (time.monotonic() - self.used_at))
+
+    @property
+    def can_go(self) -> bool:
+        """Whether it may be unloaded now."""
+        return not self.users and not self.stays
+
+
+class Models:
+    """Loads, counts and unloads the models of a server, in one event loop.
+
+    offers: lists what can be loaded, anew at each call. cache_ram: bytes of all prefix caches; None
+    is a quarter of the memory beside the weights. One model is loaded at a time. The answers of all
+    models share the places and the memory of one queue.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        offers: Callable[[], Sequence[Offer]] = tuple,
+        keep_alive: float = KEEP_ALIVE,
+        cache_ram: int | None = None,
+    ):
+        self.settings = settings
+        self.metrics = metrics
+        self.offers = offers
+        self.keep_alive = keep_alive
+        self.cache_ram = cache_ram
+        self.admission = Admission(settings.max_sequences, 0, settings.limits.queue)
+        self.prompt_threads = PromptThreads()
+        self._loaded: dict[str, Served] = {}
+        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._expiring: set[asyncio.Task[None]] = set()
+        self._one_at_a_time = asyncio.Lock()
+        self._released = asyncio.Event()
+        metrics.watch(lambda: [served.pair.engine for served in self.loaded], self.admission)
+
+    @property
+    def loaded(self) -> list[Served]:
+        """The loaded models, the least recently used first."""
+        return sorted(self._loaded.values(), key=lambda served: served.used_at)
+
+    def named(self, name: str) -> Served:
+        """A loaded model by its whole name. KeyError for one that is not loaded."""
+        return self._loaded[name]
+
+    def add(
+        self, name: str, pair: Pair, options: GenerationOptions, *, stays: bool = False
+    ) -> Served:
+        """Serve a loaded pair. `share_memory` must follow."""
+        settings = replace(self.settings, options=options)
+        runner = Runner(name, pair, settings, self.metrics, self.admission, self.prompt_threads)
+        served = Served(name, pair, runner, stays)
+        self._loaded[name] = served
+        return served
+
+    def share_memory(self) -> None:
+        """Share the memory beside the weights: prefix caches, then answers. In MLX's thread."""
+        engines = [served.pair.engine for served in self.loaded]
+        beside = max(0, working_set() - sum(served.nbytes for served in self.loaded))
+        if not all(served.stays for served in self.loaded):
+            for_prefixes = int(SHARE * beside) if self.cache_ram is None else self.cache_ram
+            for engine in engines:
+                engine.prefix_cache.resize(for_prefixes // len(engines))
+        prefixes = sum(engine.prefix_cache.limit for engine in engines)
+        self.admission.max_bytes = max(0, int(CACHES_SHARE * beside) - prefixes)
+        for engine in engines:
+            engine.fit_context(self.admission.max_bytes)
+
+    def find(self, name: str | None) -> str:
+        """The whole name of the model that a request names; without a name the first one's.
+
+        The end of a name is enough, from a slash on, if only one model is meant. Raises Problem 404
+        for a name that no model has.
+        """
+        first = self.settings.names[0]
+        if name is None or name in self.settings.names:
+            return first
+        offered = (offer.name for offer in self.offers())
+        names = list(dict.fromkeys((*self.settings.names, *self._loaded, *offered)))
+        if found := find_model(name, names):
+            return first if found in self.settings.names else found
+        ends = [each for each in names if each.endswith(f"/{name}")]
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+        if ends:
+            message = f"the model '{name:.100}' may be {listed(ends)}: give a whole name."
+        elif len(names) == 1 or not near:
+            message = (
+                f"the model '{name:.100}' is not served here: this is '{first}'. "
+                f"(Start the server with --alias '{name:.100}' to use this name.)"
+            )
+        else:
+            message = f"the model '{name:.100}' is not served here. (The nearest: {listed(near)}.)"
+        raise Problem(404, message, param="model", code="model_not_found")
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """What a client sees of a model. Raises Problem 404 as `find`."""
+        whole = self.find(name)
+        served = self._loaded.get(whole)
+        if served is not None:
+            return {
+                "max_model_len": served.runner.context,
+                "draft": served.pair.draft_name,
+                "state": "loaded",
+                "size": served.nbytes,
+                "running": served.users,
+                "unloads_in": served.unloads_in,
+            }
+        offer = next(offer for offer in self.offers() if offer.name == whole)
+        state = "not-loaded" if offer.downloaded else "not-downloaded"
+        return {
+            "max_model_len": offer.context,
+            "draft": offer.draft,
+            "state": "loading" if whole in self._loads else state,
+            "size": offer.nbytes,
+        }
+
+    def is_loaded(self, name: str | None) -> bool:
+        """Whether a request for this model need not wait for it. Raises Problem 404 as `find`."""
+        return self.find(name) in self._loaded
+
+    async def acquire(self, name: str | None, keep_alive: float | None = None) -> Served:
+        """The model of a request, loaded now if it is not. `release` it after the answer.
+
+        keep_alive: seconds that it stays loaded then; None is the server's. Raises Problem 404 for
+        an unknown name, 503 for a model that does not fit the memory, 500 for one that is damaged.
+        """
+        name = self.find(name)
+        while (served := self._loaded.get(name)) is None:
+            if name not in self._loads:
+                self._loads[name] = asyncio.create_task(self._load(name))
+                self._loads[name].add_done_callback(without_warning)
+            await asyncio.shield(self._loads[name])  # the load goes on if the client leaves
+        served.users += 1
+        served.keep_alive = self.keep_alive if keep_alive is None else keep_alive
+        self._used(served)
+        return served
+
+    def release(self, served: Served) -> None:
+        """Give a model back after an answer."""
+        served.users -= 1
+        self._used(served)
+        self._released.set()
+
+    async def stop(self, name: str | None) -> bool:
+        """Unload a model after its running answers. False if it is not loaded."""
+        served = self._loaded.get(self.find(name))
+        if served is None:
+            return False
+        async with self._one_at_a_time:
+            while served.users:
+                await self._wait()
+            await self._unload(served)
+        return True
+
+    async def _load(self, name: str) -> None:
+        try:
+            async with self._one_at_a_time:
+                offer = next((offer for offer in self.offers() if offer.name == name), None)
+                if offer is None:
+                    raise Problem(404, f"the model '{name:.100}' is gone.", param="model")
+                await self._make_room(offer)
+                started = time.perf_counter()
+                try:
+                    pair, options = await asyncio.to_thread(offer.load)
+                except DFlashError as error:
+                    raise problem_of(error, bad_request=False) from error
+                served = self.add(name, pair, options)
+                await in_mlx_thread(self.share_memory)
+                logger.info("loaded %s in %.1f s", name, time.perf_counter() - started)
+                served.keep_alive = self.keep_alive
+                self._used(served)
+        finally:
+            del self._loads[name]
+
+    async def _make_room(self, offer: Offer) -> None:
+        """Unload models until another one fits; waits for running answers, if it must."""
+        limit = working_set()
+        staying = sum(served.nbytes for served in self.loaded if served.stays)
+        if staying + offer.nbytes > limit:
+            raise Problem(
+                503,
+                f"the model '{offer.name}' needs {offer.nbytes / 1e9:.1f} GB of memory, and "
+                f"{(limit - staying) / 1e9:.1f} GB can be freed. (Ask for a smaller one.)",
+                code="model_too_large",
+            )
+
+        def fits() -> bool:
+            held = sum(served.nbytes for served in self.loaded) + self.admission.reserved_bytes
+            return held + offer.nbytes <= limit
+
+        while not fits():
+            idle = next((served for served in self.loaded if served.can_go), None)
+            if idle is None:
+                await self._wait()
+            else:
+                await self._unload(idle)
+
+    async def _unload(self, served: Served) -> None:
+        """Free the memory of a model that nobody uses."""
+        if served.unload is not None:
+            served.unload.cancel()
+        del self._loaded[served.name]
+        logger.info("unloaded %s", served.name)
+        if (disk := served.pair.engine.prefix_cache.disk) is not None:
+            await asyncio.to_thread(disk.wait)
+        del disk, served  # the last references to the pair
+        await in_mlx_thread(free_memory)
+        if self._loaded:
+            await in_mlx_thread(self.share_memory)
+
+    def _used(self, served: Served) -> None:
+        """Note the use of a model, and begin the time that it stays loaded."""
+        served.used_at = time.monotonic()
+        if served.unload is not None:
+            served.unload.cancel()
+            served.unload = None
+        if served.can_go and served.keep_alive < inf:
+            loop = asyncio.get_running_loop()
+            served.unload = loop.call_later(served.keep_alive, self._begin_expiry, served)
+
+    def _begin_expiry(self, served: Served) -> None:
+        task = asyncio.create_task(self._expire(served))
+        self._expiring.add(task)  # asyncio itself holds tasks weakly
+        task.add_done_callback(self._expiring.discard)
+
+    async def _expire(self, served: Served) -> None:
+        async with self._one_at_a_time:
+            if served.can_go and self._loaded.get(served.name) is served:
+                await self._unload(served)
+
+    async def _wait(self) -> None:
+        """Wait until an answer has ended."""
+        self._released.clear()
+        await self._released.wait()
+
+
+def without_warning(task: asyncio.Task[None]) -> None:
+    """Look at a task's error, which asyncio would else report when every client has left."""
+    if not task.cancelled():
+        task.exception()
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence."""
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def weight_bytes(pair: Pair) -> int:
+    """The bytes of a pair's weights."""
+    models = [pair.target.model, None if pair.drafter is None else pair.drafter.model]
+    arrays = {
+        id(array): array.nbytes
+        for model in models
+        if model is not None
+        for _, array in cast(Any, tree_flatten(model.parameters()))
+    }
+    return sum(arrays.values())
+
+
+def free_memory() -> None:
+    """Free what nothing refers to any more. In MLX's thread."""
+    gc.collect()
+    mx.clear_cache()
+
+
+async def in_mlx_thread(function: Callable[[], None]) -> None:
+    """Run a function in MLX's thread while the event loop goes on."""
+    await asyncio.to_thread(mlx_thread().call, function)
