@@ -46,10 +46,9 @@ class HeldRows:
         self.held = held
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> KeysValues:
-        new = (keys, values)
         if self.held is not None:
-            pairs = zip(self.held, new, strict=True)
-            keys, values = (mx.concatenate(pair, axis=2) for pair in pairs)
+            keys = mx.concatenate([self.held[0], keys], axis=2)
+            values = mx.concatenate([self.held[1], values], axis=2)
         self.held = keys, values
         return self.held
 

@@ -194,7 +194,7 @@ class Run:
             )
         begun = None if state is None else state["draft"]
         self.student = self._plan.make(tokenizer, whole, sequences, settings.seed, begun)
-        self.drafter = self.student.drafter
+        self.drafter: Any = self.student.drafter
         streams = Streams()
         self._taps = Taps(target, sequences, settings.cache_taps << 20, streams, store)
         self._held_out_taps = Taps(target, self._held_out, 0, streams, store)

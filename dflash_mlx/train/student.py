@@ -79,13 +79,16 @@ class Plan(Protocol):
     """The drafter that a run will train.
 
     raw: its config.json, which `make` completes. taps: the target's layers that it reads, as
-    `Target.tap` numbers them. mask_token_id: the token that stands for a draft, after `make`; None
-    if the kind has none.
+    `Target.tap` numbers them.
     """
 
     raw: dict[str, Any]
     taps: tuple[int, ...]
-    mask_token_id: int | None
+
+    @property
+    def mask_token_id(self) -> int | None:
+        """The token that stands for a draft, after `make`; None if the kind has none."""
+        ...
 
     def sizes(self) -> BlockSizes: ...
 

@@ -206,7 +206,7 @@ def same_answers(pair: Pair) -> None:
 def test_a_run_makes_a_head_that_is_loaded(prompts, tmp_path, monkeypatch):
     """Guards the whole way: every tensor learns, none of the target's, the head drafts, exactly."""
     target = tiny.load_target(TARGET)
-    run, events = start(target, prompts, tmp_path, shape=SHAPE, steps=30, save_every=1000)
+    run, events = start(target, prompts, tmp_path, shape=SHAPE, steps=20, save_every=1000)
     before = parameters(target.model)
     untrained = parameters(run.drafter.model)
     first = run.evaluate()
@@ -273,7 +273,7 @@ def test_warm_start_goes_on_from_a_head(prompts, tmp_path):
     shape = DrafterShape("mtp", block_size=3, intermediate=32)
     options: Any = {"dtype": "float32", "save_every": 1000}
     run, events = start(
-        tiny.load_target(TARGET), prompts, tmp_path / "a", shape=shape, steps=20, **options
+        tiny.load_target(TARGET), prompts, tmp_path / "a", shape=shape, steps=12, **options
     )
     run.train()
     target = tiny.load_target(TARGET)
@@ -373,7 +373,7 @@ def test_command_line(cli_app, prompts, tmp_path):
     command = ["train", str(prompts), "-m", str(TARGET), "-o", str(tmp_path), "--kind", "mtp"]
     result = CliRunner().invoke(cli_app, [*command, *flags, "--steps", "1", "--val-share", "0.2"])
     assert result.exit_code == 0, result.output
-    assert "taps 6 ·" in result.stderr
+    assert f"taps {load_config(TARGET)['num_hidden_layers']} ·" in result.stderr
     assert "mask token" not in result.stderr
     assert "drafts kept by position" in result.stderr
     again = CliRunner().invoke(cli_app, ["train", "--resume", "--out", str(tmp_path)])

@@ -17,8 +17,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from mlx import nn
-from mlx.utils import tree_flatten
 from train_runs import SHAPE, check_replay, losses, parameters, start, weights
 from typer.testing import CliRunner
 
@@ -40,7 +38,7 @@ from dflash_mlx.train.events import (
     TapsProgress,
     TauMeasured,
 )
-from dflash_mlx.train.run import Run
+from dflash_mlx.train.run import TrainJob
 from dflash_mlx.train.settings import DrafterShape, TrainSettings
 from dflash_mlx.train.streams import Streams
 from dflash_mlx.train.taps import Taps, stacked
@@ -407,6 +405,8 @@ def test_warm_start_goes_on_from_a_drafter(target, prompts, tmp_path):
     again.train()
     assert again.drafter.config == run.drafter.config
     assert losses(more)[0][1] < 0.7 * losses(events)[0][1]
+    kept = DrafterShape(block_size=16)  # as run.json of older versions has it
+    assert TrainJob(prompts, tmp_path, warm_start=tmp_path / "a", shape=kept).shape == kept
     other = tiny.make_target("llama")
     other.path = TARGET
     with pytest.raises(DFlashError, match="hidden size"):
