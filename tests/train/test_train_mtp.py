@@ -16,9 +16,10 @@ from train_runs import check_replay, losses, parameters, start, weights
 from typer.testing import CliRunner
 
 import dflash_mlx
+from dflash_mlx.drafters.mtp import load as heads
 from dflash_mlx.drafters.mtp.drafter import BLOCK, MTPDrafter
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import load_config
+from dflash_mlx.files.checkpoint import Checkpoint, load_config
 from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
 from dflash_mlx.train import mtp
@@ -328,8 +329,8 @@ def test_targets_of_other_families(family, tmp_path):
     plan = MTPPlan(target, DrafterShape("mtp"), None, None)
     tensors = parameters(student.drafter.model)
     folder = save_folder(tmp_path, tensors, **plan.raw)
-    mtp.mtp.check(mtp.Checkpoint.read(folder), target.checkpoint)
-    loaded = mtp.mtp.load(mtp.Checkpoint.read(folder), target)
+    heads.check(Checkpoint.read(folder), target.checkpoint)
+    loaded = heads.load(Checkpoint.read(folder), target)
     text = make_text()
     wanted = drafted_logits(student.drafter, text, 0, 6)
     assert tiny.apart(drafted_logits(loaded, text, 0, 6), wanted) < 1e-4
@@ -343,7 +344,7 @@ def test_a_broken_config_is_named(tmp_path):
     raw = {name: value for name, value in plan.raw.items() if name != "rms_norm_eps"}
     folder = save_folder(tmp_path, parameters(student.drafter.model), **raw)
     with pytest.raises(DFlashError, match="the drafter's config cannot be used"):
-        mtp.mtp.check(mtp.Checkpoint.read(folder), target.checkpoint)
+        heads.check(Checkpoint.read(folder), target.checkpoint)
 
 
 @pytest.mark.parametrize(
