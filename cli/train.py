@@ -218,11 +218,13 @@ class View:
 
     def _prepared(self, event: "Prepared") -> None:
         taps = ", ".join(map(str, event.layer_ids))
+        mask = event.mask_token_id
         self._print(
             f"{event.sequences:,} prompts, {event.held_out:,} held out"
             + (f", {event.dropped:,} dropped (no room for an answer)" if event.dropped else "")
-            + f" · drafter of {event.parameters:,} parameters · taps {taps} · mask token"
-            f" {event.mask_token_id} · at most {event.cache_bytes >> 20:,} MiB of taps kept"
+            + f" · drafter of {event.parameters:,} parameters · taps {taps}"
+            + ("" if mask is None else f" · mask token {mask}")
+            + f" · at most {event.cache_bytes >> 20:,} MiB of taps kept"
         )
         if not event.plots:
             self._print("τ is not drawn: plots need the package 'matplotlib'")
@@ -385,15 +387,15 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train a DFlash drafter for a target.
+    """Train a drafter for a target: DFlash, or an MTP head (--kind mtp).
 
     \b
       dflash train prompts.jsonl -m ./my-model --out trained
       dflash train --resume --out trained          continue after a stop
       dflash generate -m ./my-model -d trained "Hello"
 
-    The target answers the prompts, and the drafter learns to predict these answers. The drafter is
-    saved in Z Lab's format.
+    The target answers the prompts, and the drafter learns to predict these answers. A DFlash
+    drafter is saved in Z Lab's format.
     """
     from dflash_mlx.cpu.blas import use_all_cores
 

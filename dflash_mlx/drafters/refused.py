@@ -11,7 +11,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.files.formats import is_drafter
+from dflash_mlx.files.formats import SPLIT_MTP, TRAINED_MTP, is_drafter
 from dflash_mlx.models.target import Target
 
 # By a part of the architecture, the model type or the code's name in config.json, in lower case.
@@ -26,7 +26,6 @@ NAMES = {
     "peagle": "P-EAGLE",
 }
 LAGUNA = "laguna"  # its DFlash has gates and norms of its own; the name is the target's, too
-OUR_HEADS = "qwen3_5_mtp"  # mlx-vlm's type of the heads of all families that are supported
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
@@ -59,7 +58,7 @@ def kind_name(checkpoint: Checkpoint) -> str:
     """The name of a kind that is not supported; empty for others."""
     config = checkpoint.config
     model_type = str(config.get("model_type", ""))
-    if model_type.endswith("_mtp") and model_type != OUR_HEADS:
+    if model_type.endswith("_mtp") and model_type not in (SPLIT_MTP, TRAINED_MTP):
         return f"MTP head of {model_type.removesuffix('_mtp')}"
     if config.get("speculators_model_type") == "mtp":
         return "FastMTP"

@@ -13,6 +13,8 @@ DSPARK = (QWEN3_DSPARK, GEMMA4_DSPARK, "DSparkDraftModel", "Lfm2DSparkDraftModel
 ARCHITECTURES = (V1, V2, *DSPARK)  # supported values of `architectures`
 ASSISTANT = "MuseGlimmerAssistantModel"  # Meta's own DFlash drafter of Muse Glimmer
 EAGLE3 = "LlamaForCausalLMEagle3"  # what most EAGLE-3 heads name as their architecture
+SPLIT_MTP = "qwen3_5_mtp"  # mlx-vlm's model type of the heads of all families that are supported
+TRAINED_MTP = "qwen3_mtp"  # that of heads that `dflash train` makes; their config has their sizes
 
 
 def format_of(config: dict[str, Any]) -> Format:
@@ -56,7 +58,7 @@ def is_eagle(config: dict[str, Any]) -> bool:
 
 
 def is_mtp(config: dict[str, Any]) -> bool:
-    """Whether a config.json belongs to an MTP head that mlx-vlm split from its model."""
+    """Whether a config.json belongs to an MTP head in a folder of its own."""
     return str(config.get("model_type")).endswith("_mtp")
 
 

@@ -16,7 +16,7 @@ from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import TORCH_FILE, load_config, tensor_headers, text_config
-from dflash_mlx.files.formats import is_mtp
+from dflash_mlx.files.formats import TRAINED_MTP, is_mtp
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
@@ -170,7 +170,7 @@ def estimate_memory(
             caches /= 1 if "kv_lora_rank" in text_config(config) else ranks
         if draft is not None and (head := head_bytes(draft, config)):
             draft_weights = head
-            caches += context_tokens * head_row_bytes(config, item_bytes)
+            caches += context_tokens * head_row_bytes(draft, config, item_bytes)
         elif draft is not None:
             draft_weights = weight_bytes(draft, "*.safetensors") or weight_bytes(draft, TORCH_FILE)
             caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
@@ -206,9 +206,10 @@ def head_bytes(draft: Path, target: dict[str, Any]) -> int:
     )
 
 
-def head_row_bytes(target: dict[str, Any], item_bytes: int) -> int:
+def head_row_bytes(draft: Path, target: dict[str, Any], item_bytes: int) -> int:
     """What an MTP head keeps of a token: the row of one full layer, and the feature before it."""
-    config = text_config(target)
+    own = load_config(draft)
+    config = own if own.get("model_type") == TRAINED_MTP else text_config(target)
     return (kv_width(config, "full_attention") + config["hidden_size"]) * item_bytes
 
 

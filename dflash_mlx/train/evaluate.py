@@ -8,11 +8,8 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
-from dflash_mlx.drafters.dflash.model import target_ids
-
 from .data import TrainingSequence
-from .loss import block_hidden, candidate_scores
+from .student import Student, Text
 from .taps import Taps, stacked
 
 # Acceptance length τ on held-out prompts, without target passes.
@@ -33,25 +30,25 @@ class Acceptance:
 
 
 def replay_answers(
-    drafter: DFlashDrafter, taps: mx.array, sequences: list[TrainingSequence]
+    student: Student, taps: mx.array, sequences: list[TrainingSequence]
 ) -> Acceptance:
     """Draft the answers of n sequences block by block; taps [n, S, K * Ht], padded."""
-    width = drafter.config.block_size - 1
+    width = student.drafter.block_size - 1
     lengths = np.array([len(s.tokens) for s in sequences])
     tokens = np.zeros((len(sequences), lengths.max() + width), dtype=np.int32)
     for row, sequence in enumerate(sequences):
         tokens[row, : len(sequence.tokens)] = sequence.tokens
     at = np.array([s.answer for s in sequences])
-    context = drafter.model.context(taps.astype(mx.float32), 0)
+    text = Text(taps.astype(mx.float32), mx.array(tokens), mx.array(lengths))
+    context = student.context(text)
     mx.eval(context)
     committed = verifies = 0
     by_position = np.zeros(width, dtype=int)
     while (live := np.flatnonzero(at < lengths - 1)).size:
         anchors = at[live]
-        part = [(k[mx.array(live)], v[mx.array(live)]) for k, v in context]
-        first = mx.array(tokens[live, anchors])[:, None]
-        hidden = block_hidden(drafter, part, first, mx.array(anchors)[:, None])
-        drafts = np.array(greedy_drafts(drafter, hidden[:, 0], first[:, 0]))
+        rows = mx.array(live)
+        part = [(k[rows], v[rows]) for k, v in context]
+        drafts = np.array(student.drafts(part, text.rows(rows), mx.array(anchors)[:, None])[:, 0])
         right = tokens[live[:, None], anchors[:, None] + np.arange(1, width + 1)]
         left = lengths[live] - 1 - anchors
         agree = (drafts == right) & (np.arange(width) < left[:, None])
@@ -62,29 +59,6 @@ def replay_answers(
         verifies += live.size
         at[live] += kept
     return Acceptance(committed, verifies, tuple(int(n) for n in by_position))
-
-
-def greedy_drafts(drafter: DFlashDrafter, hidden: mx.array, anchors: mx.array) -> mx.array:
-    """The drafts [n, B - 1] of hidden states [n, B - 1, H] after anchors [n] at temperature 0."""
-    logits = drafter.own_logits(hidden)
-    selector = drafter.model.selector
-    extra = drafter.config.dflash2
-    distances = drafter.model.get("d2t")
-    if selector is None or extra is None:
-        drafts = mx.argmax(logits, axis=-1)
-        return drafts if distances is None else target_ids(distances)[drafts]
-    # Sorted by id, as in decoding: of equal scores the smallest id wins.
-    k = extra.selector_top_k
-    candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[..., :k], axis=-1)
-    scores = mx.take_along_axis(logits, candidates, axis=-1).astype(mx.float32)
-    before = anchors
-    chosen = []
-    for t in range(hidden.shape[1]):
-        total = candidate_scores(selector, hidden[:, t], candidates[:, t], scores[:, t], before)
-        best = mx.argmax(total, axis=-1)[:, None]
-        before = mx.take_along_axis(candidates[:, t], best, axis=-1)[:, 0]
-        chosen.append(before)
-    return mx.stack(chosen, axis=1)
 
 
 def merge_counts(parts: list[Acceptance]) -> Acceptance:
@@ -100,9 +74,7 @@ def merge_counts(parts: list[Acceptance]) -> Acceptance:
 MAX_EVAL_TOKENS = 8192  # padded tokens of one evaluation batch
 
 
-def evaluate(
-    drafter: DFlashDrafter, taps: Taps, sequences: list[TrainingSequence]
-) -> Acceptance | None:
+def evaluate(student: Student, taps: Taps, sequences: list[TrainingSequence]) -> Acceptance | None:
     """The counts over all held-out answers; None if there are none."""
     lengths = [len(s.tokens) for s in sequences]
     numbers = sorted(range(len(lengths)), key=lengths.__getitem__)
@@ -112,7 +84,7 @@ def evaluate(
         part = numbers[-max(1, MAX_EVAL_TOKENS // longest) :]
         numbers = numbers[: -len(part)]
         held_out = [sequences[n] for n in part]
-        parts.append(replay_answers(drafter, stacked(taps.rows(part), longest), held_out))
+        parts.append(replay_answers(student, stacked(taps.rows(part), longest), held_out))
     return merge_counts(parts) if parts else None
 
 

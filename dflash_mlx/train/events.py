@@ -48,7 +48,8 @@ class Prepared:
     """The run is ready to train.
 
     sequences, held_out: the numbers of training and evaluation sequences. dropped: training prompts
-    without room for an answer, or whose answer has fewer than two tokens.
+    without room for an answer, or whose answer has fewer than two tokens. layer_ids: the target's
+    layers that are read, as `Target.tap` numbers them. mask_token_id: None if the kind has none.
     steps: of the whole run; first_step: where this one starts. cache_bytes: the memory budget of
     the target's hidden states. plots: whether τ is drawn, which needs matplotlib.
     """
@@ -59,7 +60,7 @@ class Prepared:
     parameters: int
     steps: int
     first_step: int
-    mask_token_id: int
+    mask_token_id: int | None
     layer_ids: tuple[int, ...]
     cache_bytes: int
     plots: bool

@@ -1,25 +1,13 @@
-"""The drafter's training forward pass and its loss (DFlash paper section 3.3).
-
-Each block is one batch element; the blocks of a sequence share its context's keys and values. So
-this is the computation of inference, for many anchors at once. The target gets no gradient.
-"""
+"""The cross-entropy of drafts at a frozen head, and the weights of positions in a block."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
 from dflash_mlx.cpu.modules import softmax
-from dflash_mlx.drafters.dflash.config import DraftConfig
-from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
-from dflash_mlx.drafters.dflash.model import (
-    CandidateSelector,
-    KeysValues,
-    SharedRows,
-    block_mask,
-    context_mask,
-    draft_ids,
-)
 from dflash_mlx.kernels.dispatch import on_cpu
 
 # The head of a drafter in training
@@ -27,17 +15,25 @@ from dflash_mlx.kernels.dispatch import on_cpu
 MAX_LOGITS = 1 << 22  # computed at once, 16 MiB in float32: larger arrays are slow to allocate
 
 
-def cross_entropy(drafter: DFlashDrafter, hidden: mx.array, labels: mx.array) -> mx.array:
+@dataclass(frozen=True, slots=True)
+class OutputHead:
+    """What makes `size` logits [R, Vd] of a drafter's hidden states [R, H]; it is not trained."""
+
+    logits: Callable[[mx.array], mx.array]
+    size: int
+
+
+def cross_entropy(head: OutputHead, hidden: mx.array, labels: mx.array) -> mx.array:
     """Cross-entropy in nats: hidden [R, H], labels [R] in the drafter's ids -> float32 [R]."""
 
     @mx.custom_function
     def losses_and_slopes(hidden: mx.array, labels: mx.array) -> tuple[mx.array, mx.array]:
         losses = []
         slopes = []
-        for part, at in slices(drafter, hidden, labels):
+        for part, at in slices(head, hidden, labels):
             if slopes:  # one slice after another
                 (part,) = mx.depends([part], [slopes[-1]])
-            loss, slope, _ = loss_and_slope(drafter, part, at)
+            loss, slope, _ = loss_and_slope(head, part, at)
             losses.append(loss)
             slopes.append(slope)
         return mx.concatenate(losses), mx.concatenate(slopes)
@@ -53,42 +49,40 @@ def cross_entropy(drafter: DFlashDrafter, hidden: mx.array, labels: mx.array) ->
     return outputs[0]
 
 
-def slices(
-    drafter: DFlashDrafter, hidden: mx.array, labels: mx.array
-) -> list[tuple[mx.array, mx.array]]:
+def slices(head: OutputHead, hidden: mx.array, labels: mx.array) -> list[tuple[mx.array, mx.array]]:
     """Hidden states and labels in slices of rows, each with at most MAX_LOGITS logits."""
-    step = max(1, MAX_LOGITS // drafter.config.drafted)
+    step = max(1, MAX_LOGITS // head.size)
     starts = range(0, len(labels), step)
     return [(hidden[i : i + step], labels[i : i + step]) for i in starts]
 
 
 def loss_and_slope(
-    drafter: DFlashDrafter, hidden: mx.array, labels: mx.array
+    head: OutputHead, hidden: mx.array, labels: mx.array
 ) -> tuple[mx.array, mx.array, mx.array]:
     """Cross-entropies [R] of hidden states [R, H], their gradients [R, H], and logits [R, V]."""
-    logits = logits_of(drafter, hidden)
+    logits = logits_of(head, hidden)
     at = labels[:, None]
     probabilities = softmax(logits) if on_cpu() else mx.softmax(logits, axis=-1)
     right = mx.take_along_axis(probabilities, at, axis=-1)
     loss = -mx.log(mx.maximum(right[:, 0], 1e-30))
     # The gradient by the logits: the probabilities, less 1 at the label.
     slopes = mx.put_along_axis(probabilities, at, right - 1, axis=-1)
-    return loss, through_head(drafter, hidden, slopes), logits
+    return loss, through_head(head, hidden, slopes), logits
 
 
-def logits_of(drafter: DFlashDrafter, hidden: mx.array) -> mx.array:
+def logits_of(head: OutputHead, hidden: mx.array) -> mx.array:
     """The head in float32."""
-    return drafter.own_logits(hidden).astype(mx.float32)
+    return head.logits(hidden).astype(mx.float32)
 
 
-def through_head(drafter: DFlashDrafter, hidden: mx.array, slopes: mx.array) -> mx.array:
+def through_head(head: OutputHead, hidden: mx.array, slopes: mx.array) -> mx.array:
     """The gradient by hidden states [R, H], from the gradient by their logits [R, V]."""
-    _, (slope,) = mx.vjp(lambda x: logits_of(drafter, x), [hidden], [slopes])
+    _, (slope,) = mx.vjp(lambda x: logits_of(head, x), [hidden], [slopes])
     return slope
 
 
 def loss_and_candidates(
-    drafter: DFlashDrafter, hidden: mx.array, labels: mx.array, count: int
+    head: OutputHead, hidden: mx.array, labels: mx.array, count: int
 ) -> tuple[mx.array, mx.array, mx.array]:
     """Cross-entropies [R], the `count` likeliest tokens of each row, and their logits [R, count].
 
@@ -98,10 +92,10 @@ def loss_and_candidates(
     @mx.custom_function
     def losses_and_candidates(hidden: mx.array, labels: mx.array) -> tuple[mx.array, ...]:
         columns: list[list[mx.array]] = [[], [], [], []]
-        for part, at in slices(drafter, hidden, labels):
+        for part, at in slices(head, hidden, labels):
             if columns[0]:  # one slice after another
                 (part,) = mx.depends([part], [columns[1][-1]])
-            loss, slope, logits = loss_and_slope(drafter, part, at)
+            loss, slope, logits = loss_and_slope(head, part, at)
             arrays = (loss, slope, *candidates_of(logits, at, count))
             for column, array in zip(columns, arrays, strict=True):
                 column.append(array)
@@ -115,10 +109,10 @@ def loss_and_candidates(
         loss, _, scores, _ = cotangents
         slope = loss[:, None] * outputs[3]
         parts = []
-        for part, at in slices(drafter, primals[0], mx.arange(len(primals[0]))):
-            shape = (len(at), drafter.config.vocab_size)
+        for part, at in slices(head, primals[0], mx.arange(len(primals[0]))):
+            shape = (len(at), head.size)
             spread = mx.put_along_axis(mx.zeros(shape), outputs[1][at], scores[at], axis=-1)
-            parts.append(through_head(drafter, part, spread))
+            parts.append(through_head(head, part, spread))
         slope = slope + mx.concatenate(parts)
         return slope.astype(primals[0].dtype), mx.zeros_like(primals[1])
 
@@ -136,41 +130,6 @@ def candidates_of(logits: mx.array, labels: mx.array, count: int) -> tuple[mx.ar
     last = mx.where(there, ids[:, -1], labels)
     ids = mx.concatenate([ids[:, :-1], last[:, None].astype(ids.dtype)], axis=-1)
     return ids, mx.take_along_axis(logits, ids, axis=-1)
-
-
-# The loss of DFlash 2's candidate selector
-
-
-def selector_losses(
-    selector: CandidateSelector,
-    hidden: mx.array,
-    candidates: mx.array,
-    logits: mx.array,
-    before: mx.array,
-    labels: mx.array,
-) -> mx.array:
-    """Cross-entropy among the candidates in nats, float32 [R].
-
-    hidden: [R, H]. candidates: ids [R, k], the label among them; logits: [R, k]. before: the token
-    before each position, labels: the token there, both [R].
-    """
-    score = candidate_scores(selector, hidden, candidates, logits, before)
-    right = mx.argmax(candidates == labels[:, None], axis=-1)[:, None]
-    chosen = mx.take_along_axis(score, right, axis=-1)[:, 0]
-    return mx.logsumexp(score, axis=-1) - chosen
-
-
-def candidate_scores(
-    selector: CandidateSelector,
-    hidden: mx.array,
-    candidates: mx.array,
-    logits: mx.array,
-    before: mx.array,
-) -> mx.array:
-    """S(before, b) of each candidate b, float32 [R, k]; arguments as of `selector_losses`."""
-    left = selector.predecessor_codebook[before] * selector.hidden_projection(hidden)
-    bonus = selector.successor_codebook[candidates] @ left[..., None]
-    return logits + bonus[..., 0].astype(mx.float32)
 
 
 # Block size and decay of the position weights (DFlash paper, section 4.1).
@@ -197,81 +156,3 @@ def dpace_weights(entropies: mx.array, valid: mx.array, alpha: float = 0.5) -> m
     """
     smooth = ((1 - alpha) * mx.exp(-mx.stop_gradient(entropies)) + alpha) * valid
     return mx.cumsum(mx.cumprod(smooth, axis=-1), axis=-1, reverse=True) * valid
-
-
-def attention_masks(config: DraftConfig, anchors: mx.array, rows: int) -> list[mx.array | None]:
-    """The mask of each layer, bool [n, 1, T, rows + T], for blocks at anchors [n].
-
-    A block sees the context rows strictly before its anchor (the anchor has no target hidden state
-    at inference) and its own positions; see the DFlash paper, section 3.3. `rows`: of context.
-    """
-    start = anchors[:, None, None]
-    positions = start + mx.arange(config.block_size)[:, None]
-    made: dict[tuple[bool, bool], mx.array] = {}
-    for layer in range(config.num_layers):
-        kind = config.sliding[layer], config.causal(layer)
-        if kind not in made:
-            before = context_mask(config, layer, positions, mx.arange(rows)[None, None], start)
-            inside = block_mask(config, layer, positions, positions.swapaxes(1, 2))
-            made[kind] = mx.concatenate([before, inside], axis=-1)[:, None]
-    return [made[config.sliding[i], config.causal(i)] for i in range(config.num_layers)]
-
-
-def block_hidden(
-    drafter: DFlashDrafter, context: list[KeysValues], tokens: mx.array, anchors: mx.array
-) -> mx.array:
-    """Hidden states of the positions after the anchor: [n, m, B - 1, H].
-
-    context: keys and values [n, nKV, S, d] of each layer, for positions 0 .. S-1; the m blocks of a
-    sequence share them. tokens: the anchors' token ids [n, m]. anchors: their positions [n, m].
-    """
-    config = drafter.config
-    n, m = anchors.shape
-    flat = anchors.reshape(-1)
-    masks = mx.full((n * m, config.block_size - 1), config.mask_token_id, dtype=tokens.dtype)
-    ids = mx.concatenate([tokens.reshape(-1, 1), masks], axis=1)
-    shared = [SharedRows(keys, values, m) for keys, values in context]
-    rows = context[0][0].shape[2]
-    hidden = drafter.model(drafter.embed(ids), shared, flat, attention_masks(config, flat, rows))
-    return hidden[:, 1:].reshape(n, m, config.block_size - 1, -1)
-
-
-def block_losses(
-    drafter: DFlashDrafter,
-    context: list[KeysValues],
-    tokens: mx.array,
-    lengths: mx.array,
-    anchors: mx.array,
-) -> tuple[mx.array, mx.array]:
-    """Cross-entropies of all positions and 0/1 weights of valid ones, both float32 [n, m, B - 1].
-
-    For a DFlash 2 drafter each is the sum of the backbone's and the selector's.
-
-    context: keys and values [n, nKV, S, d] of each layer, at least up to the last anchor. tokens:
-    [n, L], padded. lengths: [n], without padding. anchors: [n, m], -1 for padding. The label of
-    position k is the token at anchor + k; positions after the end of the sequence are not valid,
-    nor those whose label the drafter does not have.
-    """
-    positions = anchors[..., None] + mx.arange(1, drafter.config.block_size)
-    counts = (anchors[..., None] >= 0) & (positions < lengths[:, None, None])
-    at = mx.clip(positions, 0, tokens.shape[1] - 1)
-    labels = mx.take_along_axis(tokens, at.reshape(len(at), -1), axis=1)
-    wanted = labels.reshape(-1)
-    if (distances := drafter.model.get("d2t")) is not None:
-        wanted = draft_ids(distances, drafter.config.vocab_size)[wanted]
-        counts = counts & (wanted >= 0).reshape(counts.shape)
-        wanted = mx.maximum(wanted, 0)
-    placed = mx.maximum(anchors, 0)
-    first = mx.take_along_axis(tokens, placed, axis=1)
-    hidden = block_hidden(drafter, context, first, placed)
-    rows = hidden.reshape(-1, hidden.shape[-1])
-    selector = drafter.model.selector
-    extra = drafter.config.dflash2
-    if selector is None or extra is None:
-        losses = cross_entropy(drafter, rows, wanted)
-    else:
-        unary, ids, logits = loss_and_candidates(drafter, rows, wanted, extra.selector_top_k)
-        tokens_at = labels.reshape(positions.shape)
-        before = mx.concatenate([first[..., None], tokens_at[..., :-1]], axis=-1).reshape(-1)
-        losses = unary + selector_losses(selector, rows, ids, logits, before, wanted)
-    return losses.reshape(positions.shape), counts.astype(mx.float32)

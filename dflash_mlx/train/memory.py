@@ -1,12 +1,12 @@
 """An estimate of the memory and disk that a training run needs. Not an upper bound."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from dflash_mlx.drafters.dflash.config import DraftConfig
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.memory import cache_bytes
 from dflash_mlx.models.target import Target
@@ -22,23 +22,41 @@ HIDDEN_COPIES = 14  # arrays [rows, H] that a layer keeps for its backward pass
 MLP_COPIES = 5  # arrays [rows, width of the MLP]
 
 
+@dataclass(frozen=True, slots=True)
+class BlockSizes:
+    """The sizes of a drafter that the memory of its blocks depends on; `rows` of a block."""
+
+    rows: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    intermediate: int
+    vocab: int
+
+
 def estimate_memory(
     target: Target,
-    config: DraftConfig,
+    sizes: BlockSizes,
+    taps: int,
     parameters: int,
     prompt_lengths: list[int],
     settings: TrainSettings,
     answers: AnswerSettings,
     streams: int,
 ) -> MemoryEstimate:
-    """What a run needs; `parameters`: the number of the drafter's trained parameters."""
+    """What a run needs.
+
+    taps: the number of target layers that the drafter reads. parameters: those that are trained.
+    """
     arrays: list[tuple[str, mx.array]] = tree_flatten(target.model.parameters())  # type: ignore
     weights = sum(array.nbytes for _, array in arrays)
-    taps_width = len(config.target_layer_ids) * target.hidden_size
+    taps_width = taps * target.hidden_size
     lengths = [min(settings.max_length, n + answers.max_tokens) for n in prompt_lengths]
     disk = 2 * taps_width * sum(lengths)
     rows = min(max(lengths), target.context_length)
-    steps = step_bytes(config, parameters, rows, taps_width, settings, streams)
+    steps = step_bytes(sizes, parameters, rows, taps_width, settings, streams)
     return MemoryEstimate(
         target=weights,
         answers=answer_bytes(target, taps_width, prompt_lengths, answers),
@@ -60,7 +78,7 @@ def answer_bytes(
 
 
 def step_bytes(
-    config: DraftConfig,
+    sizes: BlockSizes,
     parameters: int,
     rows: int,
     taps_width: int,
@@ -77,16 +95,14 @@ def step_bytes(
     # Weights and two moments, and an update's copies; each stream's sum, next part, and cast.
     kept = 8 * weights + streams * (2 * weights + cast)
     taps = 2 * settings.batch * rows * taps_width * 2  # of this step, and read ahead for the next
-    block_rows = settings.chunk * config.block_size
-    context = rows * (
-        2 * taps_width + config.num_layers * 8 * config.num_kv_heads * config.head_dim
-    )
-    scores = SCORE_COPIES * block_rows * config.num_heads * (rows + config.block_size)
-    hidden = HIDDEN_COPIES * config.hidden_size
-    mlp = MLP_COPIES * config.intermediate_size
-    attention = 4 * config.num_heads * config.head_dim
-    layers = config.num_layers * block_rows * (hidden + mlp + attention)
-    logits = LOGIT_COPIES * FLOAT32_BYTES * min(MAX_LOGITS, block_rows * config.vocab_size)
+    block_rows = settings.chunk * sizes.rows
+    context = rows * (2 * taps_width + sizes.layers * 8 * sizes.kv_heads * sizes.head_dim)
+    scores = SCORE_COPIES * block_rows * sizes.heads * (rows + sizes.rows)
+    hidden = HIDDEN_COPIES * sizes.hidden
+    mlp = MLP_COPIES * sizes.intermediate
+    attention = 4 * sizes.heads * sizes.head_dim
+    layers = sizes.layers * block_rows * (hidden + mlp + attention)
+    logits = LOGIT_COPIES * FLOAT32_BYTES * min(MAX_LOGITS, block_rows * sizes.vocab)
     return kept + taps + streams * ((context + scores + layers) * item + logits)
 
 

@@ -1,13 +1,14 @@
-"""The drafter that a run begins with: new weights, or those of another drafter."""
+"""The DFlash drafter that a run begins with: new weights, or those of another drafter."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
@@ -23,8 +24,73 @@ from dflash_mlx.files.formats import V1, V2
 from dflash_mlx.models.target import Target
 
 from .data import TrainingSequence
-from .loss import block_hidden, cross_entropy
-from .settings import DrafterShape
+from .dflash import DFlashStudent, block_hidden, own_head
+from .loss import OutputHead, cross_entropy
+from .memory import BlockSizes
+from .settings import BLOCKS, DrafterShape
+
+
+class DFlashPlan:
+    """See `Plan`: a drafter of the shape that is asked for, or the one in the folder `warm`."""
+
+    def __init__(
+        self, target: Target, shape: DrafterShape, warm: Path | None, mask_token: int | None
+    ):
+        """Raises UsageError for a shape that is not possible; DFlashError as `warm_config`."""
+        self._target = target
+        self._shape = shape
+        self._warm = warm
+        self._mask_token = mask_token
+        # The mask token of a new drafter is chosen when all tokens are known.
+        self.raw = warm_config(warm, target, shape) if warm else draft_config(target, shape, 0)
+        self.taps = parse(self.raw).target_layer_ids
+
+    @property
+    def mask_token_id(self) -> int:
+        return parse(self.raw).mask_token_id
+
+    def sizes(self) -> BlockSizes:
+        config = parse(self.raw)
+        return BlockSizes(
+            rows=config.block_size,
+            layers=config.num_layers,
+            heads=config.num_heads,
+            kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            hidden=config.hidden_size,
+            intermediate=config.intermediate_size,
+            vocab=config.vocab_size,
+        )
+
+    def untrained(self) -> DraftModel:
+        model = DraftModel(parse(self.raw), self._target.hidden_size)
+        if model.config.draft_vocab_size:
+            freeze_head(model)
+        return model
+
+    def answerer(self) -> DFlashDrafter | None:
+        return load_drafter(Checkpoint.read(self._warm), self._target) if self._warm else None
+
+    def make(
+        self,
+        tokenizer: TokenizerWrapper,
+        whole: Sequence[TrainingSequence],
+        trained: Sequence[TrainingSequence],
+        seed: int,
+        begun: dict[str, Any] | None,
+    ) -> DFlashStudent:
+        if self._warm:
+            return DFlashStudent(warm_drafter(self._warm, self.raw, self._target))
+        if begun is not None and self._mask_token is None:
+            mask = begun["dflash_config"]["mask_token_id"]
+        else:
+            used = {token for s in whole for token in s.tokens}
+            mask = choose_mask_token(self._target, tokenizer, used, self._mask_token)
+        self.raw = draft_config(self._target, self._shape, mask)
+        count = self._shape.draft_vocab
+        tokens = None if count is None else frequent_tokens(self._target, trained, count)
+        return DFlashStudent(new_drafter(self.raw, self._target, seed, tokens))
+
 
 # The `config.json` of a new drafter, with Z Lab's keys
 
@@ -49,25 +115,15 @@ def draft_config(target: Target, shape: DrafterShape, mask_token_id: int) -> dic
 
     Raises UsageError for a shape that is not possible.
     """
-    raw = {**target.config, **(target.config.get("text_config") or {})}
-    heads = shape.heads or raw["num_attention_heads"]
-    kv_heads = shape.kv_heads or min(heads, raw.get("num_key_value_heads") or heads)
-    head_dim = shape.head_dim or raw.get("head_dim") or target.hidden_size // heads
+    raw = text_entries(target)
     layers = shape.layers or min(5, max(1, target.layers // 4))
-    rope = raw.get("rope_parameters") or {}
-    if heads % kv_heads or head_dim % 2:
-        raise UsageError(
-            f"{heads} heads of size {head_dim} with {kv_heads} for keys and values do not fit.",
-            hint="heads must be a multiple of --kv-heads and --head-dim even",
-        )
-    if shape.block_size < 2:
-        raise UsageError("a block needs two positions at least.", hint="give --block-size 16")
+    sizes = layer_sizes(target, shape)
     if (drafted := shape.draft_vocab) is not None:
         check_drafted(target, drafted, dflash2=shape.dflash2)
     nested: dict[str, Any] = {
         "mask_token_id": mask_token_id,
         "target_layer_ids": list(layer_ids(target.layers, shape.taps)),
-        "block_size": shape.block_size,
+        "block_size": shape.rows,
     }
     if raw.get("final_logit_softcapping"):
         nested["final_logit_softcapping"] = raw["final_logit_softcapping"]
@@ -82,31 +138,61 @@ def draft_config(target: Target, shape: DrafterShape, mask_token_id: int) -> dic
         "bos_token_id": raw.get("bos_token_id"),
         "eos_token_id": raw.get("eos_token_id"),
         "pad_token_id": raw.get("pad_token_id"),
-        "head_dim": head_dim,
         "hidden_act": "silu",
-        "hidden_size": target.hidden_size,
         "initializer_range": 0.02,
+        "layer_types": ["full_attention"] * layers,
+        "max_window_layers": layers,
+        "num_hidden_layers": layers,
+        "num_target_layers": target.layers,
+        "sliding_window": None,
+        "use_cache": True,
+        "use_sliding_window": False,
+        **sizes,
+        **({} if drafted is None else {"draft_vocab_size": drafted}),
+        "block_size": shape.rows,
+        "dflash_config": nested,
+    }
+
+
+def text_entries(target: Target) -> dict[str, Any]:
+    """The target's config with the language model's entries at the top level."""
+    return {**target.config, **(target.config.get("text_config") or {})}
+
+
+def layer_sizes(target: Target, shape: DrafterShape) -> dict[str, Any]:
+    """The entries of a config that make Qwen3 layers of this shape for a target.
+
+    Raises UsageError for a shape that is not possible.
+    """
+    raw = text_entries(target)
+    heads = shape.heads or raw["num_attention_heads"]
+    kv_heads = shape.kv_heads or min(heads, raw.get("num_key_value_heads") or heads)
+    head_dim = shape.head_dim or raw.get("head_dim") or target.hidden_size // heads
+    rope = raw.get("rope_parameters") or {}
+    if heads % kv_heads or head_dim % 2:
+        raise UsageError(
+            f"{heads} heads of size {head_dim} with {kv_heads} for keys and values do not fit.",
+            hint="heads must be a multiple of --kv-heads and --head-dim even",
+        )
+    if shape.rows < 2:
+        raise UsageError(
+            "a block needs two positions at least.",
+            hint=f"give --block-size {BLOCKS[shape.kind]}",
+        )
+    return {
+        "head_dim": head_dim,
+        "hidden_size": target.hidden_size,
         "intermediate_size": shape.intermediate
         or raw.get("intermediate_size")
         or 3 * target.hidden_size,
-        "layer_types": ["full_attention"] * layers,
         "max_position_embeddings": target.context_length,
-        "max_window_layers": layers,
         "num_attention_heads": heads,
-        "num_hidden_layers": layers,
         "num_key_value_heads": kv_heads,
-        "num_target_layers": target.layers,
         "rms_norm_eps": raw.get("rms_norm_eps", 1e-6),
         "rope_scaling": None,
         "rope_theta": raw.get("rope_theta") or rope.get("rope_theta") or 10000.0,
-        "sliding_window": None,
         "tie_word_embeddings": bool(raw.get("tie_word_embeddings", False)),
-        "use_cache": True,
-        "use_sliding_window": False,
         "vocab_size": target.vocab_size,
-        **({} if drafted is None else {"draft_vocab_size": drafted}),
-        "block_size": shape.block_size,
-        "dflash_config": nested,
     }
 
 
@@ -197,6 +283,8 @@ def warm_config(folder: Path, target: Target, shape: DrafterShape) -> dict[str, 
     """
     checkpoint = Checkpoint.read(folder)
     raw = checkpoint.config
+    if checkpoint.format == "mtp":
+        raise DFlashError(f"'{folder.name}' is an MTP head.", hint="give --kind mtp")
     config = parse(raw)
     if config.draft_vocab_size:
         raise DFlashError(
@@ -270,9 +358,8 @@ def scale_weights(drafter: DFlashDrafter, taps_width: int) -> None:
     """
     model = drafter.model
     config = drafter.config
-    logits = drafter.own_logits(mx.random.normal((PROBES, config.hidden_size))).astype(mx.float32)
-    spread = float(mx.std(logits, axis=-1).mean())
-    model.norm.weight = model.norm.weight / max(1.0, spread)
+    head = own_head(drafter)
+    level_logits(model.norm, head)
     rows = mx.random.normal((1, PROBES, taps_width))
     first = mx.random.randint(0, config.vocab_size, (1, 8))
     places = mx.full(first.shape, PROBES)
@@ -280,12 +367,19 @@ def scale_weights(drafter: DFlashDrafter, taps_width: int) -> None:
     for _ in range(MAX_DOUBLINGS):
         hidden = block_hidden(drafter, model.context(rows, 0), first, places)
         hidden = hidden.reshape(-1, config.hidden_size)
-        losses = cross_entropy(drafter, hidden, labels)
+        losses = cross_entropy(head, hidden, labels)
         if float(losses.mean()) < math.log(config.drafted) + NEAR_UNIFORM:
             return
         for layer in model.layers:
             for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
                 linear.weight = 2 * linear.weight
+
+
+def level_logits(norm: nn.RMSNorm, head: OutputHead) -> None:
+    """Scale a last norm down until logits have a standard deviation of at most 1."""
+    rows = mx.random.normal((PROBES, norm.weight.size))
+    spread = float(mx.std(head.logits(rows).astype(mx.float32), axis=-1).mean())
+    norm.weight = norm.weight / max(1.0, spread)
 
 
 def random_model(

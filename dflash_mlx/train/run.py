@@ -7,21 +7,17 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.cpu.modules import restore_modules
-from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
-from dflash_mlx.drafters.dflash.load import load as load_drafter
-from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.memory import working_set
 from dflash_mlx.models.target import Target
 
@@ -31,23 +27,18 @@ from .data import Prompt, TokenizedPrompt, TrainingSequence, read_prompts, split
 from .evaluate import Acceptance, can_draw, draw_tau, evaluate
 from .events import Event, Prepared, Saved, StepDone, TauMeasured
 from .memory import check_disk, check_memory, estimate_memory
-from .new_drafter import (
-    choose_mask_token,
-    draft_config,
-    freeze_head,
-    frequent_tokens,
-    new_drafter,
-    warm_config,
-    warm_drafter,
-)
-from .settings import AnswerSettings, DrafterShape, TrainSettings
+from .mtp import MTPPlan
+from .new_drafter import DFlashPlan
+from .settings import AnswerSettings, DrafterShape, Kind, TrainSettings
 from .step import Trainer
 from .streams import Streams, stream_count
+from .student import Plan
 from .taps import Taps, TapStore, key_of
 
 # What a training run reads and where it writes.
 
 CHECKPOINTS = "checkpoints"  # a folder in a run's
+PLANS: dict[Kind, Callable[..., Plan]] = {"dflash": DFlashPlan, "mtp": MTPPlan}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +67,15 @@ class TrainJob:
             raise UsageError(
                 f"val_share cannot be {self.val_share}.", hint="give a share, such as 0.02"
             )
+        shape = self.shape
+        if shape.kind != "dflash" and self.mask_token is not None:
+            raise UsageError("an MTP head has no mask token.", hint="leave --mask-token out")
         if self.warm_start is None:
             return
-        kept = DrafterShape(dflash2=self.shape.dflash2, selector_rank=self.shape.selector_rank)
-        if self.shape != kept or self.mask_token is not None:
+        kept = DrafterShape(shape.kind, dflash2=shape.dflash2, selector_rank=shape.selector_rank)
+        if replace(shape, block_size=shape.rows) != replace(kept, block_size=kept.rows) or (
+            self.mask_token is not None
+        ):
             raise UsageError(
                 "--warm-start keeps the shape and the mask token of its drafter.",
                 hint="leave its sizes out, or --warm-start",
@@ -179,11 +175,8 @@ class Run:
             self._check_settings(state)
         train, val = self._prompts()
         questions, count = self._with_room(tokenize(target, tokenizer, train + val), len(train))
-        self.raw = (
-            warm_config(job.warm_start, target, job.shape)
-            if job.warm_start
-            else draft_config(target, job.shape, 0)  # its mask token is chosen when all is known
-        )
+        make_plan = PLANS[job.shape.kind]
+        self._plan = make_plan(target, job.shape, job.warm_start, job.mask_token)
         self._estimate_memory(target, questions, answers)
         store = self._store(target)
         answer_tokens = self._answers(target, questions, answers, store)
@@ -199,14 +192,16 @@ class Run:
             raise DFlashError(
                 "no answer has two tokens.", hint="raise --max-tokens, or give other prompts"
             )
-        self.drafter = self._build(target, tokenizer, whole, sequences, state)
+        begun = None if state is None else state["draft"]
+        self.student = self._plan.make(tokenizer, whole, sequences, settings.seed, begun)
+        self.drafter: Any = self.student.drafter
         streams = Streams()
         self._taps = Taps(target, sequences, settings.cache_taps << 20, streams, store)
         self._held_out_taps = Taps(target, self._held_out, 0, streams, store)
         check_disk(job.taps_folder, self._taps.missing_bytes + self._held_out_taps.missing_bytes)
         for taps in (self._held_out_taps, self._taps):
             taps.make(report)
-        self.trainer = Trainer(self.drafter, sequences, self._taps, settings, streams)
+        self.trainer = Trainer(self.student, sequences, self._taps, settings, streams)
         self._identity = self._identify(sequences)
         self._log = RunLog(job.out)
         self.step = 0
@@ -223,8 +218,8 @@ class Run:
                 parameters=parameter_count(self.drafter.model),
                 steps=self.trainer.steps,
                 first_step=self.step,
-                mask_token_id=self.drafter.config.mask_token_id,
-                layer_ids=self.drafter.config.target_layer_ids,
+                mask_token_id=self._plan.mask_token_id,
+                layer_ids=self._plan.taps,
                 cache_bytes=settings.cache_taps << 20,
                 plots=can_draw(),
             )
@@ -252,20 +247,23 @@ class Run:
         self, target: Target, questions: list[TokenizedPrompt], answers: AnswerSettings
     ) -> None:
         """Report what memory and disk the run needs; raise DFlashError if memory is too small."""
-        config = parse(self.raw)
-        model = DraftModel(config, target.hidden_size)  # its weights are never computed
-        if config.draft_vocab_size:
-            freeze_head(model)
-        lengths = [len(q.tokens) for q in questions]
+        plan = self._plan
         estimate = estimate_memory(
-            target, config, parameter_count(model), lengths, self.settings, answers, stream_count()
+            target,
+            plan.sizes(),
+            len(plan.taps),
+            parameter_count(plan.untrained()),
+            [len(q.tokens) for q in questions],
+            self.settings,
+            answers,
+            stream_count(),
         )
         self.report(estimate)
         check_memory(estimate, working_set())
 
     def _store(self, target: Target) -> TapStore:
         """The taps of this target and these layers in the folder of taps."""
-        ids = parse(self.raw).target_layer_ids
+        ids = self._plan.taps
         digest = hashlib.sha256(json.dumps([fingerprint(target.path), ids]).encode()).hexdigest()
         folder = self.job.taps_folder / digest[:16]
         return TapStore(folder, len(ids) * target.hidden_size)
@@ -278,10 +276,9 @@ class Run:
         store: TapStore,
     ) -> list[list[int]]:
         """The answers; taps that are read on the way are stored."""
-        warm = self.job.warm_start
         limit = self.settings.max_length
-        drafter = load_drafter(Checkpoint.read(warm), target) if warm else None
-        target.tap(parse(self.raw).target_layer_ids)
+        drafter = self._plan.answerer()
+        target.tap(self._plan.taps)
 
         def keep(tokens: tuple[int, ...], taps: mx.array) -> None:
             if (key := key_of(tokens[:limit])) not in store:
@@ -295,27 +292,6 @@ class Run:
         finally:
             store.flush()
 
-    def _build(
-        self,
-        target: Target,
-        tokenizer: TokenizerWrapper,
-        whole: list[TrainingSequence],
-        trained: list[TrainingSequence],
-        state: dict[str, Any] | None,
-    ) -> DFlashDrafter:
-        """Make the drafter: new, or with the weights of `warm_start`."""
-        if self.job.warm_start:
-            return warm_drafter(self.job.warm_start, self.raw, target)
-        if state is not None and self.job.mask_token is None:
-            mask = state["draft"]["dflash_config"]["mask_token_id"]
-        else:
-            used = {token for s in whole for token in s.tokens}
-            mask = choose_mask_token(target, tokenizer, used, self.job.mask_token)
-        self.raw = draft_config(target, self.job.shape, mask)
-        count = self.job.shape.draft_vocab
-        tokens = None if count is None else frequent_tokens(target, trained, count)
-        return new_drafter(self.raw, target, self.settings.seed, tokens)
-
     def _identify(self, sequences: list[TrainingSequence]) -> dict[str, Any]:
         """The values that must be equal when a run resumes."""
         data = hashlib.sha256(json.dumps([(s.answer, s.tokens) for s in sequences]).encode())
@@ -323,7 +299,7 @@ class Run:
             "settings": self._kept_settings(),
             "steps": self.trainer.steps,
             "data": data.hexdigest(),
-            "draft": self.raw,
+            "draft": self._plan.raw,
         }
 
     def _kept_settings(self) -> dict[str, Any]:
@@ -394,7 +370,7 @@ class Run:
     def evaluate(self) -> Acceptance | None:
         """Log the acceptance length on the held-out prompts; None if there are none."""
         began = time.perf_counter()
-        acceptance = evaluate(self.drafter, self._held_out_taps, self._held_out)
+        acceptance = evaluate(self.student, self._held_out_taps, self._held_out)
         if acceptance is None:
             return None
         seconds = time.perf_counter() - began
@@ -417,7 +393,7 @@ class Run:
             return
         state = {"step": self.step, **self._identity}
         place = save_state(self.job.checkpoints, self.drafter.model, self.trainer.optimizer, state)
-        export_drafter(self.job.out, self.raw, self.drafter.model, self.settings.dtype)
+        export_drafter(self.job.out, self._plan.raw, self.drafter.model, self.settings.dtype)
         self._saved = self.step
         self.report(Saved(self.step, str(place)))
 
@@ -426,5 +402,5 @@ class Run:
         self.report(event)
 
 
-def parameter_count(model: DraftModel) -> int:
+def parameter_count(model: nn.Module) -> int:
     return sum(array.size for _, array in tree_flatten(model.trainable_parameters()))  # type: ignore

@@ -4,13 +4,16 @@ This module does not import MLX: the command line reads it at every start.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import check_values, option
 
 Dtype = Literal["bfloat16", "float32"]
+Kind = Literal["dflash", "mtp"]
+BLOCKS: dict[Kind, int] = {"dflash": 16, "mtp": 4}  # tokens in a block, unless another is given
+DFLASH_ONLY = ("layers", "taps", "dflash2", "selector_rank", "draft_vocab")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +37,21 @@ class AnswerSettings:
 
 @dataclass(frozen=True, slots=True)
 class DrafterShape:
-    """The size of a new drafter; None takes the target's value.
+    """The kind and the size of a new drafter; None takes the target's value.
 
     layers None: a quarter of the target's, at most 5. taps: the number of target layers whose
     outputs the drafter reads, or their ids. DFlash paper, section 4.1: 5 layers, 5 taps, block 16.
-    Raises UsageError for a size below 1.
+    An MTP head has one layer, and reads the target's final norm. Raises UsageError for a size below
+    1, and for one that the kind does not have.
     """
 
+    kind: Kind = option(
+        "dflash",
+        "dflash, or mtp: a head of one layer.",
+        flag="--kind",
+        noun="kind of drafter",
+        panel="Drafter",
+    )
     layers: int | None = option(
         None,
         "Layers of the drafter.",
@@ -49,10 +60,11 @@ class DrafterShape:
         unless_given="5; small targets fewer",
         panel="Drafter",
     )
-    block_size: int = option(
-        16,
+    block_size: int | None = option(
+        None,
         "Tokens in a block: the last token and its drafts.",
         flag="--block-size",
+        unless_given="16; mtp 4",
         panel="Drafter",
     )
     taps: int | tuple[int, ...] = 5
@@ -107,6 +119,20 @@ class DrafterShape:
 
     def __post_init__(self) -> None:
         check_values(self)
+        if self.kind == "dflash":
+            return
+        usual = {member.name: member.default for member in fields(self)}
+        if given := [name for name in DFLASH_ONLY if getattr(self, name) != usual[name]]:
+            flags = ", ".join("--" + name.replace("_", "-") for name in given)
+            raise UsageError(
+                f"an MTP head has no {flags}.",
+                hint="leave that out, or train a DFlash drafter: --kind dflash",
+            )
+
+    @property
+    def rows(self) -> int:
+        """Tokens in a block."""
+        return BLOCKS[self.kind] if self.block_size is None else self.block_size
 
 
 @dataclass(frozen=True, slots=True)

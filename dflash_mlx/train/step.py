@@ -13,16 +13,17 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx import nn
 from mlx.optimizers import AdamW, MultiOptimizer, Muon, Optimizer, clip_grad_norm
 from mlx.utils import tree_map
 
-from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
-from dflash_mlx.drafters.dflash.model import DraftModel, KeysValues
+from dflash_mlx.drafters.dflash.model import KeysValues
 
 from .data import Rectangle, TrainingSequence, epoch_batches, rectangles, sample_anchors
-from .loss import block_losses, decay_weights, default_gamma, dpace_weights
+from .loss import decay_weights, default_gamma, dpace_weights
 from .settings import TrainSettings
 from .streams import Streams, Task
+from .student import Student, Text
 from .taps import Taps, padded, stacked
 
 # The gradient of one training step. Its memory does not depend on the number of anchors: blocks are
@@ -59,9 +60,10 @@ class Blocks:
 class BlockGradient:
     """Computes the loss and its gradient over blocks, on several streams on a CPU."""
 
-    def __init__(self, drafter: DFlashDrafter, settings: TrainSettings, streams: Streams):
-        size = drafter.config.block_size
-        self._drafter = drafter
+    def __init__(self, student: Student, settings: TrainSettings, streams: Streams):
+        size = student.drafter.block_size
+        self._student = student
+        self._model: nn.Module = student.drafter.model
         self._settings = settings
         self._streams = streams
         self._dtype: mx.Dtype = getattr(mx, settings.compute)
@@ -86,13 +88,15 @@ class BlockGradient:
         First the loss's gradient by the weights and by the context's keys and values, chunk by
         chunk. Then, by the chain rule, the gradient by the weights that make the context.
         """
-        model = self._drafter.model
+        model = self._model
         parameters = model.trainable_parameters()
-        taps = stacked(part.taps, int(part.rectangle.anchors.max())).astype(self._dtype)
-        tokens = mx.array(padded(part.tokens))
-        lengths = mx.array([len(row) for row in part.tokens])
+        text = Text(
+            stacked(part.taps, int(part.rectangle.anchors.max())).astype(self._dtype),
+            mx.array(padded(part.tokens)),
+            mx.array([len(row) for row in part.tokens]),
+        )
         with restored(model, parameters):
-            context = self._context(parameters, taps)
+            context = self._context(parameters, text)
         yield context
         total = None
         slopes = None
@@ -101,7 +105,7 @@ class BlockGradient:
                 return None
             with restored(model, parameters):
                 (loss, weight), (gradient, slope) = self._of_blocks(
-                    parameters, context, tokens, lengths, mx.array(anchors)
+                    parameters, context, text, mx.array(anchors)
                 )
             sums = Sums(loss, weight, gradient)
             total = sums if total is None else total + sums
@@ -112,7 +116,7 @@ class BlockGradient:
 
         def context_loss(parameters: Parameters) -> mx.array:
             """The context times the loss's gradient by it; its gradient equals the loss's."""
-            arrays = flatten(self._context(parameters, taps))
+            arrays = flatten(self._context(parameters, text))
             products = zip(arrays, flatten(slopes), strict=True)
             return mx.stack([(a.astype(mx.float32) * slope).sum() for a, slope in products]).sum()
 
@@ -124,30 +128,29 @@ class BlockGradient:
 
     def _enter(self, parameters: Parameters) -> None:
         """Put parameters into the model, in the dtype of the computation."""
-        self._drafter.model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
+        self._model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
 
-    def _context(self, parameters: Parameters, taps: mx.array) -> list[KeysValues]:
+    def _context(self, parameters: Parameters, text: Text) -> list[KeysValues]:
         self._enter(parameters)
-        return self._drafter.model.context(taps, 0)
+        return self._student.context(text)
 
     def _loss(
         self,
         parameters: Parameters,
         context: list[KeysValues],
-        tokens: mx.array,
-        lengths: mx.array,
+        text: Text,
         anchors: mx.array,
     ) -> tuple[mx.array, mx.array]:
         """The sums of w_k CE_k and of w_k over positions of blocks (DFlash paper, section 3.3)."""
         self._enter(parameters)
-        losses, counts = block_losses(self._drafter, context, tokens, lengths, anchors)
+        losses, counts = self._student.losses(context, text, anchors)
         dpace = self._settings.loss == "dpace"
         weights = dpace_weights(losses, counts) if dpace else self._decay * counts
         return (weights * losses).sum(), weights.sum()
 
 
 @contextmanager
-def restored(model: DraftModel, parameters: Parameters) -> Iterator[None]:
+def restored(model: nn.Module, parameters: Parameters) -> Iterator[None]:
     """Restore the parameters afterwards, because gradients leave tracers in the model."""
     try:
         yield
@@ -213,27 +216,26 @@ class StepResult:
 
 
 class Trainer:
-    """A drafter, its optimiser and its training data."""
+    """A student, its optimiser and its training data."""
 
     def __init__(
         self,
-        drafter: DFlashDrafter,
+        student: Student,
         sequences: list[TrainingSequence],
         taps: Taps,
         settings: TrainSettings,
         streams: Streams,
     ):
-        self.drafter = drafter
         self.sequences = sequences
         self.settings = settings
         self._taps = taps
-        self._optimizer = TrainOptimizer(
-            settings.optimizer, drafter.config.hidden_size, settings.weight_decay, streams
-        )
+        self._model: nn.Module = student.drafter.model
+        width = student.drafter.config.hidden_size
+        self._optimizer = TrainOptimizer(settings.optimizer, width, settings.weight_decay, streams)
         self.optimizer = self._optimizer.optimizer
-        self.optimizer.init(drafter.model.trainable_parameters())
+        self.optimizer.init(self._model.trainable_parameters())
         self._lengths = [len(s.tokens) for s in sequences]
-        self._gradient = BlockGradient(drafter, settings, streams)
+        self._gradient = BlockGradient(student, settings, streams)
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
         self.batches = -(-len(sequences) // settings.batch)
         self.steps = settings.steps or settings.epochs * len(self._batches(0))
@@ -272,8 +274,8 @@ class Trainer:
         gradient, norm = clip_grad_norm(mean, settings.clip)
         rate = settings.rate_at(number, self.steps)
         self._optimizer.set_rate(rate)
-        self.optimizer.update(self.drafter.model, gradient)
-        mx.eval(self.drafter.model.parameters(), self.optimizer.state, norm)
+        self.optimizer.update(self._model, gradient)
+        mx.eval(self._model.parameters(), self.optimizer.state, norm)
         return StepResult(
             loss=float(loss / weight),
             rate=rate,

@@ -20,6 +20,7 @@ from dflash_mlx.drafters.dflash.config import parse  # noqa: E402
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter  # noqa: E402
 from dflash_mlx.drafters.dflash.model import DraftModel  # noqa: E402
 from dflash_mlx.train.data import TrainingSequence  # noqa: E402
+from dflash_mlx.train.dflash import DFlashStudent  # noqa: E402
 from dflash_mlx.train.settings import TrainSettings  # noqa: E402
 from dflash_mlx.train.step import Trainer  # noqa: E402
 from dflash_mlx.train.streams import Streams  # noqa: E402
@@ -68,7 +69,8 @@ def measure(rows: int, anchors: int, settings: TrainSettings) -> float:
     # The anchors are at the end of the sequence, so each block has at least `rows` rows of context.
     sequence = TrainingSequence(tuple(range(rows + anchors + 1)), rows)
     settings = dataclasses.replace(settings, anchors=anchors, steps=1, batch=1)
-    trainer = Trainer(drafter, [sequence], Features([sequence]), settings, Streams(1))  # pyright: ignore[reportArgumentType]
+    student = DFlashStudent(drafter)
+    trainer = Trainer(student, [sequence], Features([sequence]), settings, Streams(1))  # pyright: ignore[reportArgumentType]
     mx.eval(drafter.model.parameters(), trainer.optimizer.state)
     mx.clear_cache()
     before = mx.get_active_memory()

@@ -55,7 +55,8 @@ NOT_HERE = re.compile(
 )
 # Scale only: how much is measured and trained.
 SHORT = {"DFLASH_LIMIT": "1", "DFLASH_REPEATS": "1", "DFLASH_TEMPS": "0"}
-SHORT_TRAINING = "--steps 1 --max-tokens 8 --layers 1 --block-size 4 --batch 2 --taps 2"
+SHORT_TRAINING = "--steps 1 --max-tokens 8 --block-size 4 --batch 2"
+SMALL_DRAFTER = "--layers 1 --taps 2"  # which MTP heads do not have
 FILES = {
     "notes.md": "Milk and bread.\n",
     "src/a.py": "a = 1\n",
@@ -121,6 +122,7 @@ def run(
         words = shlex.split(command, comments=True)
         if words[1] == "train" and "--resume" not in words:
             words += SHORT_TRAINING.split()
+            words += [] if "mtp" in words else SMALL_DRAFTER.split()
         file = words[words.index(">") + 1] if ">" in words else None
         words = words[: words.index(">")] if file else words
         result = run_installed(words, given) if PROGRAM else run_here(words, given)

@@ -1,9 +1,19 @@
 """Training runs of a tiny drafter."""
 
-import tiny
+from pathlib import Path
 
+import mlx.core as mx
+import tiny
+from mlx import nn
+from mlx.utils import tree_flatten
+
+from dflash_mlx.models.target import Target
+from dflash_mlx.train.evaluate import replay_answers
+from dflash_mlx.train.events import StepDone
 from dflash_mlx.train.run import Run, TrainJob
 from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings
+from dflash_mlx.train.streams import Streams
+from dflash_mlx.train.taps import Taps, stacked
 
 SHAPE = DrafterShape(layers=1, block_size=6, taps=3, intermediate=32)
 QUICK = {"steps": 12, "batch": 3, "rate": 5e-3, "eval_every": 100, "save_every": 6, "chunk": 16}
@@ -16,7 +26,7 @@ def start(
     """A run that is ready to train, and the list that gets its events."""
     events = []
     if warm_start is not None:
-        shape = DrafterShape(dflash2=shape.dflash2, selector_rank=shape.selector_rank)
+        shape = DrafterShape(shape.kind, dflash2=shape.dflash2, selector_rank=shape.selector_rank)
     job = TrainJob(
         prompts,
         out,
@@ -32,3 +42,40 @@ def start(
     return Run(
         target, tokenizer, job, numbers, AnswerSettings(max_tokens=20), events.append
     ), events
+
+
+def losses(events):
+    """(step, loss) of each step."""
+    return [(e.step, e.loss) for e in events if isinstance(e, StepDone)]
+
+
+def weights(folder: Path) -> dict[str, mx.array]:
+    """A drafter folder's tensors."""
+    return mx.load(str(folder / "model.safetensors"))  # type: ignore[return-value]
+
+
+def parameters(model: nn.Module) -> dict[str, mx.array]:
+    """A model's tensors by name; new arrays replace them, these stay."""
+    return dict(tree_flatten(model.parameters()))  # type: ignore[arg-type]
+
+
+def check_replay(run: Run, target: Target) -> None:
+    """Hold the replay of known answers against decoding."""
+    target.tap(run.drafter.taps)
+    hidden_of = Taps(target, run.trainer.sequences, 0, Streams(1))
+    for number, sequence in enumerate(run.trainer.sequences[:4]):
+        length = len(sequence.tokens)
+        walked = replay_answers(run.student, stacked(hidden_of.rows([number]), length), [sequence])
+        blocks = tiny.speculate(
+            target,
+            run.drafter,
+            list(sequence.tokens[: sequence.answer]),
+            block_size=run.drafter.block_size,
+            max_tokens=length - sequence.answer,
+            stops=target.eos_ids,
+        )
+        assert tuple(tiny.joined(blocks)) == sequence.tokens[sequence.answer :]
+        rounds = [block for block in blocks if block.drafted or block is not blocks[0]]
+        assert walked.verifies == len(rounds)
+        assert walked.committed == sum(len(block.tokens) for block in rounds)
+        assert sum(walked.accepted_by_position) == sum(block.accepted for block in rounds)

@@ -14,20 +14,15 @@ from dflash_mlx.drafters.dflash import model as shared_rows
 from dflash_mlx.drafters.dflash.config import DraftConfig
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
+from dflash_mlx.train import dflash as blocks_module
 from dflash_mlx.train import loss as head_loss
-from dflash_mlx.train import loss as loss_module
 from dflash_mlx.train.data import Rectangle
-from dflash_mlx.train.loss import (
-    block_hidden,
-    block_losses,
-    cross_entropy,
-    decay_weights,
-    default_gamma,
-    dpace_weights,
-)
+from dflash_mlx.train.dflash import DFlashStudent, block_hidden, own_head
+from dflash_mlx.train.loss import cross_entropy, decay_weights, default_gamma, dpace_weights
 from dflash_mlx.train.settings import TrainSettings
 from dflash_mlx.train.step import BlockGradient, Blocks, StreamedMuon
 from dflash_mlx.train.streams import Streams
+from dflash_mlx.train.student import Text
 
 SLIDING = dataclasses.replace(tiny.DRAFT_CONFIG, sliding=(True, False), window=4)
 HIDDEN, LENGTH = 12, 14
@@ -84,10 +79,10 @@ def test_training_block_equals_inference_draft(config):
 @pytest.mark.parametrize("fault", ["anchor visible", "context hidden"])
 def test_the_comparison_finds_a_wrong_mask(monkeypatch, fault):
     """Guards the test above: a context one row too long or too short must show."""
-    right = loss_module.context_mask
+    right = blocks_module.context_mask
     shift = 1 if fault == "anchor visible" else -1
     monkeypatch.setattr(
-        loss_module,
+        blocks_module,
         "context_mask",
         lambda config, layer, queries, keys, anchor: right(
             config, layer, queries + 1, keys, anchor + shift
@@ -105,8 +100,9 @@ def test_labels_and_counted_slots():
     drafter = make_drafter(tiny.DRAFT_CONFIG)
     target_hidden, tokens = make_data()
     anchors, lengths = mx.array([[2, 11], [8, -1]]), mx.array([LENGTH, 10])
-    context = drafter.model.context(target_hidden, 0)
-    losses, counts = block_losses(drafter, context, tokens, lengths, anchors)
+    student = DFlashStudent(drafter)
+    text = Text(target_hidden, tokens, lengths)
+    losses, counts = student.losses(student.context(text), text, anchors)
     assert counts.tolist() == [[[1, 1, 1, 1], [1, 1, 0, 0]], [[1, 0, 0, 0], [0, 0, 0, 0]]]
     logits = training_logits(drafter, target_hidden, tokens, mx.maximum(anchors, 0))
     for slot in range(4):
@@ -126,7 +122,7 @@ def gradient_of_repeated_rows(drafter: DFlashDrafter, taps, tokens, grid, weight
         repeated = [(mx.repeat(k, m, axis=0), mx.repeat(v, m, axis=0)) for k, v in context]
         first = mx.take_along_axis(tokens, grid, axis=1).reshape(-1, 1)
         ids = mx.concatenate([first, mx.full((n * m, config.block_size - 1), 39)], axis=1)
-        masks = loss_module.attention_masks(config, flat, taps.shape[1])
+        masks = blocks_module.attention_masks(config, flat, taps.shape[1])
         hidden = drafter.model(drafter.embed(ids), repeated, flat, masks)[:, 1:]
         at = grid[..., None] + mx.arange(1, config.block_size)
         inside = mx.minimum(at, LENGTH - 1).reshape(n, -1)
@@ -188,7 +184,7 @@ def test_gradient_equals_that_of_repeated_rows(monkeypatch, config, fault):
                 keys, values, queries, own[:, :, ::-1], *rest, **more
             ),
         )
-    sums = BlockGradient(drafter, settings, Streams(2)).sums([part], lambda: False)
+    sums = BlockGradient(DFlashStudent(drafter), settings, Streams(2)).sums([part], lambda: False)
     assert sums is not None
     difference = largest_difference(sums.gradient, wanted[1])
     if fault:
@@ -207,7 +203,7 @@ def test_memory_does_not_grow_with_the_anchors():
     for count in (16, 128) * 4:  # how far MLX runs ahead of what it frees is never the same
         at = np.linspace(300, 400, count).astype(int)[None]
         part = blocks_of(at, taps, tokens)
-        gradient = BlockGradient(drafter, TrainSettings(chunk=8), Streams(1))
+        gradient = BlockGradient(DFlashStudent(drafter), TrainSettings(chunk=8), Streams(1))
         mx.clear_cache()
         before = mx.get_active_memory()
         mx.reset_peak_memory()
@@ -222,7 +218,9 @@ def test_bfloat16_computes_the_same_direction():
     taps, tokens = make_data()
     part = blocks_of(np.array([[1, 6], [3, 8]]), taps, tokens)
     exact, mixed = (
-        BlockGradient(drafter, TrainSettings(compute=name), Streams(1)).sums([part], lambda: False)
+        BlockGradient(DFlashStudent(drafter), TrainSettings(compute=name), Streams(1)).sums(
+            [part], lambda: False
+        )
         for name in ("float32", "bfloat16")
     )
     assert exact is not None
@@ -254,9 +252,9 @@ def test_padding_changes_no_loss():
     drafter = make_drafter(tiny.DRAFT_CONFIG)
     target_hidden, tokens = make_data()
     anchors, lengths = mx.array([[3, 6]]), mx.array([9])
-    short, long = (drafter.model.context(target_hidden[:1, :end], 0) for end in (9, LENGTH))
-    alone = block_losses(drafter, short, tokens[:1, :9], lengths, anchors)
-    padded = block_losses(drafter, long, tokens[:1], lengths, anchors)
+    student = DFlashStudent(drafter)
+    texts = (Text(target_hidden[:1, :end], tokens[:1, :end], lengths) for end in (9, LENGTH))
+    alone, padded = (student.losses(student.context(text), text, anchors) for text in texts)
     assert mx.allclose(alone[0] * alone[1], padded[0] * padded[1], atol=1e-5)
 
 
@@ -266,7 +264,7 @@ def test_sliced_head_gives_the_same_loss_and_gradient(monkeypatch):
     hidden, labels = mx.random.normal((7, 16)), mx.array([1, 5, 39, 0, 7, 7, 2])
 
     def total(hidden: mx.array) -> mx.array:
-        return (cross_entropy(drafter, hidden, labels) * mx.arange(7)).sum()
+        return (cross_entropy(own_head(drafter), hidden, labels) * mx.arange(7)).sum()
 
     whole = mx.value_and_grad(total)(hidden)
     monkeypatch.setattr(head_loss, "MAX_LOGITS", 3 * 40)
@@ -280,14 +278,14 @@ def test_candidates_have_their_labels_and_their_gradient(monkeypatch):
     drafter = make_drafter(tiny.DRAFT_CONFIG)
     hidden, labels = mx.random.normal((7, 16)), mx.array([1, 5, 39, 0, 7, 7, 2])
     monkeypatch.setattr(head_loss, "MAX_LOGITS", 3 * 40)
-    ids = head_loss.loss_and_candidates(drafter, hidden, labels, 4)[1]
+    ids = head_loss.loss_and_candidates(own_head(drafter), hidden, labels, 4)[1]
     assert (ids == labels[:, None]).any(axis=-1).all()
     best = mx.argsort(-drafter.head(hidden), axis=-1)[:, :3]
     assert mx.array_equal(ids[:, :3], best)
     weights = mx.random.normal((7, 4))
 
     def ours(hidden: mx.array) -> mx.array:
-        losses, _, logits = head_loss.loss_and_candidates(drafter, hidden, labels, 4)
+        losses, _, logits = head_loss.loss_and_candidates(own_head(drafter), hidden, labels, 4)
         return (losses * mx.arange(7)).sum() + (weights * logits).sum()
 
     def kept(hidden: mx.array) -> mx.array:

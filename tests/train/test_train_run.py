@@ -17,9 +17,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from mlx import nn
-from mlx.utils import tree_flatten
-from train_runs import SHAPE, start
+from train_runs import SHAPE, check_replay, losses, parameters, start, weights
 from typer.testing import CliRunner
 
 import dflash_mlx
@@ -40,7 +38,7 @@ from dflash_mlx.train.events import (
     TapsProgress,
     TauMeasured,
 )
-from dflash_mlx.train.run import Run
+from dflash_mlx.train.run import TrainJob
 from dflash_mlx.train.settings import DrafterShape, TrainSettings
 from dflash_mlx.train.streams import Streams
 from dflash_mlx.train.taps import Taps, stacked
@@ -181,21 +179,6 @@ def test_a_dflash2_drafter(target, prompts, tmp_path, warm):
     check_replay(run, tiny.load_target(TARGET))
 
 
-def losses(events):
-    """(step, loss) of each step."""
-    return [(e.step, e.loss) for e in events if isinstance(e, StepDone)]
-
-
-def weights(folder: Path) -> dict[str, mx.array]:
-    """A drafter folder's tensors."""
-    return mx.load(str(folder / "model.safetensors"))  # type: ignore[return-value]
-
-
-def parameters(model: nn.Module) -> dict[str, mx.array]:
-    """A model's tensors by name; new arrays replace them, these stay."""
-    return dict(tree_flatten(model.parameters()))  # type: ignore[arg-type]
-
-
 @pytest.mark.quick_every(2)
 @pytest.mark.parametrize("loss", ["decay", "dpace"])
 def test_training_lowers_the_loss_and_leaves_the_target_alone(target, prompts, tmp_path, loss):
@@ -333,28 +316,6 @@ def test_measured_tau_is_that_of_decoding(target, prompts, tmp_path):
     check_replay(run, target)
 
 
-def check_replay(run: Run, target: Target) -> None:
-    """Hold the replay of known answers against decoding."""
-    target.tap(run.drafter.config.target_layer_ids)
-    hidden_of = Taps(target, run.trainer.sequences, 0, Streams(1))
-    for number, sequence in enumerate(run.trainer.sequences[:4]):
-        length = len(sequence.tokens)
-        walked = replay_answers(run.drafter, stacked(hidden_of.rows([number]), length), [sequence])
-        blocks = tiny.speculate(
-            target,
-            run.drafter,
-            list(sequence.tokens[: sequence.answer]),
-            block_size=6,
-            max_tokens=length - sequence.answer,
-            stops=target.eos_ids,
-        )
-        assert tuple(tiny.joined(blocks)) == sequence.tokens[sequence.answer :]
-        rounds = [block for block in blocks if block.drafted or block is not blocks[0]]
-        assert walked.verifies == len(rounds)
-        assert walked.committed == sum(len(block.tokens) for block in rounds)
-        assert sum(walked.accepted_by_position) == sum(block.accepted for block in rounds)
-
-
 def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
     """Guards the batch of unequal answers: an answer that has ended takes no more rounds."""
     run, _ = start(target, prompts, tmp_path)
@@ -362,9 +323,9 @@ def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
             zip((2, 9, 17), run.trainer.sequences, strict=False)]  # fmt: skip
     cache = Taps(target, some, 0, Streams(2))
     longest = max(len(s.tokens) for s in some)
-    together = replay_answers(run.drafter, stacked(cache.rows([0, 1, 2]), longest), some)
+    together = replay_answers(run.student, stacked(cache.rows([0, 1, 2]), longest), some)
     alone = [
-        replay_answers(run.drafter, stacked(cache.rows([n]), longest), [some[n]]) for n in range(3)
+        replay_answers(run.student, stacked(cache.rows([n]), longest), [some[n]]) for n in range(3)
     ]
     assert together.committed == sum(a.committed for a in alone)
     assert together.verifies == sum(a.verifies for a in alone)
@@ -444,6 +405,8 @@ def test_warm_start_goes_on_from_a_drafter(target, prompts, tmp_path):
     again.train()
     assert again.drafter.config == run.drafter.config
     assert losses(more)[0][1] < 0.7 * losses(events)[0][1]
+    kept = DrafterShape(block_size=16)  # as run.json of older versions has it
+    assert TrainJob(prompts, tmp_path, warm_start=tmp_path / "a", shape=kept).shape == kept
     other = tiny.make_target("llama")
     other.path = TARGET
     with pytest.raises(DFlashError, match="hidden size"):
@@ -540,7 +503,7 @@ def test_the_forecast_knows_a_frozen_head(target, prompts, tmp_path):
     shape = dataclasses.replace(SHAPE, draft_vocab=40)
     with mock.patch.object(run_module, "estimate_memory", wraps=run_module.estimate_memory) as seen:
         run, _ = start(target, prompts, tmp_path, shape=shape)
-    assert seen.call_args.args[2] == run_module.parameter_count(run.drafter.model)
+    assert seen.call_args.args[3] == run_module.parameter_count(run.drafter.model)
 
 
 def test_learning_rate_warms_up_and_falls_to_zero():

@@ -68,10 +68,9 @@ class MTPCache(FeatureCache):
 class MTPDrafter(FeatureDrafter):
     """A bound head that reads the target's hidden states after its final norm."""
 
-    block_size = BLOCK
-
-    def __init__(self, head: BoundHead, final_norm: int):
+    def __init__(self, head: BoundHead, final_norm: int, block_size: int = BLOCK):
         """`final_norm` is the number of that tap."""
+        self.block_size = block_size
         self.head = head
         self.model: MTPHead = head.model
         self.config = head.model.config

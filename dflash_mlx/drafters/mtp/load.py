@@ -6,11 +6,12 @@ from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.drafters.weights import load_weights
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import WRONG_FILES, Checkpoint, compare_shapes
+from dflash_mlx.files.formats import TRAINED_MTP
 from dflash_mlx.models.target import Target
 
-from .drafter import MTPDrafter
+from .drafter import BLOCK, MTPDrafter
 from .model import LAYERS, BoundHead, MTPHead, make_head
 from .tensors import Tensors, has_head, read_head, with_whole_norms
 
@@ -30,11 +31,12 @@ def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
 def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
     """Raise DFlashError if there is no head, or if its tensors do not fit the target."""
     tensors = read_head(checkpoint)
-    family = target.text_config["model_type"]
+    family = (own_config(checkpoint.config) or target.text_config)["model_type"]
     if family not in LAYERS:
+        known = ", ".join(name for name in LAYERS if name != TRAINED_MTP)
         raise DFlashError(
             f"MTP heads of targets of the type '{family}' are not supported.",
-            hint=f"those of {', '.join(LAYERS)} are; or use --draft lookup",
+            hint=f"those of {known} are, and your own: dflash train --kind mtp",
         )
     shapes = {name: list(value.shape) for name, value in tensors.items()}
     model = head_for(checkpoint, target.text_config, tensors)
@@ -63,13 +65,30 @@ def load(
     load_weights(model, with_whole_norms(tensors), bits)
     target.tap((target.layers,))
     head = BoundHead(model, target.embed, target.head, target.head_type)
-    return MTPDrafter(head, target.layers)
+    return MTPDrafter(head, target.layers, block_size_of(checkpoint.config))
 
 
-def head_for(checkpoint: Checkpoint, config: dict[str, Any], tensors: Tensors) -> MTPHead:
-    """As `make_head`; raises DFlashError for a tensor that is missing."""
+def own_config(config: dict[str, Any]) -> dict[str, Any]:
+    """A head's config if it describes the layer; empty if the target's does."""
+    return config if config.get("model_type") == TRAINED_MTP else {}
+
+
+def block_size_of(config: dict[str, Any]) -> int:
+    """Rows of a block, by a head's config."""
+    return own_config(config).get("block_size", BLOCK)
+
+
+def head_for(checkpoint: Checkpoint, target: dict[str, Any], tensors: Tensors) -> MTPHead:
+    """As `make_head`, for a target with this config.
+
+    Raises DFlashError for a tensor, or an entry of the head's own config, that is missing.
+    """
     try:
-        return make_head(config, tensors)
+        return make_head(own_config(checkpoint.config) or target, tensors)
+    except (TypeError, ValueError) as error:
+        raise DFlashError(
+            f"the drafter's config cannot be used ({first_line(error)}).", hint=WRONG_FILES
+        ) from error
     except KeyError as error:
         raise DFlashError(
             f"the drafter in '{checkpoint.path}' has no tensor '{error.args[0]}'.", hint=WRONG_FILES

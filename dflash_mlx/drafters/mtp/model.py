@@ -4,8 +4,9 @@
     hidden state of the next draft = norm(layer(x)); its logits are the target's head's
 
 The first hidden state is the target's, after its final norm; the next ones are the head's own. The
-layer is mlx-lm's: full attention with an output gate, and an MLP or experts. Parameter names are
-those of the original checkpoints, without `mtp.`.
+layer is mlx-lm's: full attention with an output gate, and an MLP or experts. Heads that `dflash
+train` makes, for targets of any family, have a layer of Qwen3. Parameter names are those of the
+original checkpoints, without `mtp.`.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +16,10 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models import qwen3_5, qwen3_next
+from mlx_lm.models import qwen3, qwen3_5, qwen3_next
 from mlx_lm.models.cache import KVCache
 
+from dflash_mlx.files.formats import TRAINED_MTP
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.attention import Attention, install
 from dflash_mlx.models.packed import PackedCache, PackedPass, PerSegment, Segment, wrap_ropes
@@ -28,10 +30,20 @@ from .tensors import MLP, Tensors
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
-    """mlx-lm's classes of a family's decoder layer and of its arguments."""
+    """mlx-lm's classes of a family's decoder layer and of its arguments.
+
+    layer: called with the arguments and the layer's number. gated: whether the queries' projection
+    also makes a gate for each of them.
+    """
 
     arguments: Any
     layer: Any
+    gated: bool = True
+
+
+def plain_layer(arguments: Any, number: int) -> nn.Module:
+    """A layer of Qwen3."""
+    return qwen3.TransformerBlock(arguments)
 
 
 QWEN3_5 = LayerKind(qwen3_5.TextModelArgs, qwen3_5.DecoderLayer)
@@ -39,12 +51,13 @@ LAYERS = {
     "qwen3_5": QWEN3_5,
     "qwen3_5_moe": QWEN3_5,
     "qwen3_next": LayerKind(qwen3_next.ModelArgs, qwen3_next.Qwen3NextDecoderLayer),
+    TRAINED_MTP: LayerKind(qwen3.ModelArgs, plain_layer, gated=False),
 }
 MODES = {(32, 4): "mxfp4", (32, 8): "mxfp8", (16, 4): "nvfp4"}  # by group size and bits
 
 
 def arguments_of(config: dict[str, Any], tensors: Tensors) -> Any:
-    """mlx-lm's arguments for the head of a target with this config.
+    """mlx-lm's arguments for the layer that a config describes: the target's, or the head's own.
 
     The tensors tell the sizes: the config of a target that several ranks share counts one rank's
     heads. Raises KeyError for a tensor that is missing.
@@ -53,12 +66,13 @@ def arguments_of(config: dict[str, Any], tensors: Tensors) -> Any:
     def rows(name: str) -> int:
         return tensors[f"{name}.weight"].shape[-2]
 
+    kind = LAYERS[config["model_type"]]
     attention = "layers.0.self_attn."
     dim = tensors[f"{attention}q_norm.weight"].size
     sizes: dict[str, Any] = {
         "hidden_size": rows("fc"),
         "head_dim": dim,
-        "num_attention_heads": rows(f"{attention}q_proj") // (2 * dim),  # beside their gates
+        "num_attention_heads": rows(f"{attention}q_proj") // (2 * dim if kind.gated else dim),
         "num_key_value_heads": rows(f"{attention}k_proj") // dim,
         "num_experts": 0,
         "full_attention_interval": 1,
@@ -73,8 +87,9 @@ def arguments_of(config: dict[str, Any], tensors: Tensors) -> Any:
         }
     else:
         sizes["intermediate_size"] = rows(f"{MLP}gate_proj")
-    kind = LAYERS[config["model_type"]].arguments
-    return kind.from_dict({**deepcopy(config), **sizes})  # qwen3_5 changes its rope's settings
+    return kind.arguments.from_dict(
+        {**deepcopy(config), **sizes}
+    )  # qwen3_5 changes its rope's settings
 
 
 class MTPHead(nn.Module):
@@ -116,7 +131,7 @@ def mask_of(count: int, cache: KVCache) -> mx.array:
 def make_head(config: dict[str, Any], tensors: Tensors) -> MTPHead:
     """An untrained head for these tensors, quantised as they are; evaluates nothing.
 
-    `config` is the target's. Raises KeyError as `arguments_of`.
+    Arguments, and KeyError, as of `arguments_of`.
     """
     arguments = arguments_of(config, tensors)
     model = MTPHead(arguments, LAYERS[config["model_type"]].layer)
@@ -155,11 +170,15 @@ class BoundHead:
         """The target's hidden states [1, S, H] in the dtype of the head's weights."""
         return cast(taps, float_type(self.model.fc))
 
+    def embed(self, tokens: mx.array) -> mx.array:
+        """Token ids [...] -> their embeddings [..., H], in the dtype of the head's weights."""
+        return self.features(self._embed(tokens))
+
     def __call__(
         self, tokens: mx.array, before: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
     ) -> mx.array:
         """See `Head`: normed hidden states [1, R, H]."""
-        embeddings = self.features(self._embed(tokens))[None]
+        embeddings = self.embed(tokens)[None]
         masks = [mask_of(count, cache) for cache, count in zip(caches, counts, strict=True)]
         if len(caches) == 1:
             return self.model(embeddings, before, caches[0], masks[0])
@@ -175,4 +194,8 @@ class BoundHead:
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Normed hidden states [1, S, H] -> logits [S, V]."""
-        return self._head(cast(hidden, self._head_type))[0]
+        return self.own_logits(cast(hidden, self._head_type))[0]
+
+    def own_logits(self, hidden: mx.array) -> mx.array:
+        """Normed hidden states [..., H] -> logits [..., V]; casts nothing, as training needs it."""
+        return self._head(hidden)

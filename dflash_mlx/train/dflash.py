@@ -1,0 +1,168 @@
+"""A DFlash drafter in training (DFlash paper section 3.3): its blocks, their losses and drafts.
+
+Each block is one batch element; the blocks of a sequence share its context's keys and values. So
+this is the computation of inference, for many anchors at once. The target gets no gradient.
+"""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from dflash_mlx.drafters.dflash.config import DraftConfig
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
+from dflash_mlx.drafters.dflash.model import (
+    CandidateSelector,
+    KeysValues,
+    SharedRows,
+    block_mask,
+    context_mask,
+    draft_ids,
+    target_ids,
+)
+
+from .loss import OutputHead, cross_entropy, loss_and_candidates
+from .student import Text
+
+
+@dataclass(frozen=True, slots=True)
+class DFlashStudent:
+    """See `Student`; its context is the keys and values of each layer."""
+
+    drafter: DFlashDrafter
+
+    def context(self, text: Text) -> list[KeysValues]:
+        return self.drafter.model.context(text.taps, 0)
+
+    def losses(
+        self, context: list[KeysValues], text: Text, anchors: mx.array
+    ) -> tuple[mx.array, mx.array]:
+        """For a DFlash 2 drafter each is the sum of the backbone's and the selector's.
+
+        Positions whose label the drafter does not have are not valid.
+        """
+        drafter = self.drafter
+        first = text.tokens_at(anchors)
+        labels, counts = text.labels(anchors, drafter.config.block_size - 1)
+        wanted = labels.reshape(-1)
+        if (distances := drafter.model.get("d2t")) is not None:
+            wanted = draft_ids(distances, drafter.config.vocab_size)[wanted]
+            counts = counts & (wanted >= 0).reshape(counts.shape)
+            wanted = mx.maximum(wanted, 0)
+        hidden = block_hidden(drafter, context, first, mx.maximum(anchors, 0))
+        rows = hidden.reshape(-1, hidden.shape[-1])
+        selector = drafter.model.selector
+        extra = drafter.config.dflash2
+        head = own_head(drafter)
+        if selector is None or extra is None:
+            losses = cross_entropy(head, rows, wanted)
+        else:
+            unary, ids, logits = loss_and_candidates(head, rows, wanted, extra.selector_top_k)
+            before = mx.concatenate([first[..., None], labels[..., :-1]], axis=-1).reshape(-1)
+            losses = unary + selector_losses(selector, rows, ids, logits, before, wanted)
+        return losses.reshape(counts.shape), counts.astype(mx.float32)
+
+    def drafts(self, context: list[KeysValues], text: Text, anchors: mx.array) -> mx.array:
+        first = text.tokens_at(anchors)
+        hidden = block_hidden(self.drafter, context, first, anchors)
+        drafts = greedy_drafts(self.drafter, hidden.flatten(0, 1), first.reshape(-1))
+        return drafts.reshape(*anchors.shape, -1)
+
+
+def own_head(drafter: DFlashDrafter) -> OutputHead:
+    """The head over the drafter's own vocabulary."""
+    return OutputHead(drafter.own_logits, drafter.config.drafted)
+
+
+def attention_masks(config: DraftConfig, anchors: mx.array, rows: int) -> list[mx.array | None]:
+    """The mask of each layer, bool [n, 1, T, rows + T], for blocks at anchors [n].
+
+    A block sees the context rows strictly before its anchor (the anchor has no target hidden state
+    at inference) and its own positions; see the DFlash paper, section 3.3. `rows`: of context.
+    """
+    start = anchors[:, None, None]
+    positions = start + mx.arange(config.block_size)[:, None]
+    made: dict[tuple[bool, bool], mx.array] = {}
+    for layer in range(config.num_layers):
+        kind = config.sliding[layer], config.causal(layer)
+        if kind not in made:
+            before = context_mask(config, layer, positions, mx.arange(rows)[None, None], start)
+            inside = block_mask(config, layer, positions, positions.swapaxes(1, 2))
+            made[kind] = mx.concatenate([before, inside], axis=-1)[:, None]
+    return [made[config.sliding[i], config.causal(i)] for i in range(config.num_layers)]
+
+
+def block_hidden(
+    drafter: DFlashDrafter, context: list[KeysValues], tokens: mx.array, anchors: mx.array
+) -> mx.array:
+    """Hidden states of the positions after the anchor: [n, m, B - 1, H].
+
+    context: keys and values [n, nKV, S, d] of each layer, for positions 0 .. S-1; the m blocks of a
+    sequence share them. tokens: the anchors' token ids [n, m]. anchors: their positions [n, m].
+    """
+    config = drafter.config
+    n, m = anchors.shape
+    flat = anchors.reshape(-1)
+    masks = mx.full((n * m, config.block_size - 1), config.mask_token_id, dtype=tokens.dtype)
+    ids = mx.concatenate([tokens.reshape(-1, 1), masks], axis=1)
+    shared = [SharedRows(keys, values, m) for keys, values in context]
+    rows = context[0][0].shape[2]
+    hidden = drafter.model(drafter.embed(ids), shared, flat, attention_masks(config, flat, rows))
+    return hidden[:, 1:].reshape(n, m, config.block_size - 1, -1)
+
+
+def greedy_drafts(drafter: DFlashDrafter, hidden: mx.array, anchors: mx.array) -> mx.array:
+    """The drafts [n, B - 1] of hidden states [n, B - 1, H] after anchors [n] at temperature 0."""
+    logits = drafter.own_logits(hidden)
+    selector = drafter.model.selector
+    extra = drafter.config.dflash2
+    distances = drafter.model.get("d2t")
+    if selector is None or extra is None:
+        drafts = mx.argmax(logits, axis=-1)
+        return drafts if distances is None else target_ids(distances)[drafts]
+    # Sorted by id, as in decoding: of equal scores the smallest id wins.
+    k = extra.selector_top_k
+    candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[..., :k], axis=-1)
+    scores = mx.take_along_axis(logits, candidates, axis=-1).astype(mx.float32)
+    before = anchors
+    chosen = []
+    for t in range(hidden.shape[1]):
+        total = candidate_scores(selector, hidden[:, t], candidates[:, t], scores[:, t], before)
+        best = mx.argmax(total, axis=-1)[:, None]
+        before = mx.take_along_axis(candidates[:, t], best, axis=-1)[:, 0]
+        chosen.append(before)
+    return mx.stack(chosen, axis=1)
+
+
+# The loss of DFlash 2's candidate selector
+
+
+def selector_losses(
+    selector: CandidateSelector,
+    hidden: mx.array,
+    candidates: mx.array,
+    logits: mx.array,
+    before: mx.array,
+    labels: mx.array,
+) -> mx.array:
+    """Cross-entropy among the candidates in nats, float32 [R].
+
+    hidden: [R, H]. candidates: ids [R, k], the label among them; logits: [R, k]. before: the token
+    before each position, labels: the token there, both [R].
+    """
+    score = candidate_scores(selector, hidden, candidates, logits, before)
+    right = mx.argmax(candidates == labels[:, None], axis=-1)[:, None]
+    chosen = mx.take_along_axis(score, right, axis=-1)[:, 0]
+    return mx.logsumexp(score, axis=-1) - chosen
+
+
+def candidate_scores(
+    selector: CandidateSelector,
+    hidden: mx.array,
+    candidates: mx.array,
+    logits: mx.array,
+    before: mx.array,
+) -> mx.array:
+    """S(before, b) of each candidate b, float32 [R, k]; arguments as of `selector_losses`."""
+    left = selector.predecessor_codebook[before] * selector.hidden_projection(hidden)
+    bonus = selector.successor_codebook[candidates] @ left[..., None]
+    return logits + bonus[..., 0].astype(mx.float32)
