@@ -21,6 +21,7 @@ from ..report import RunLog
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
 from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
+from .loops import loop_hint
 from .messages import ChatFile, chat_messages, step_of, turn_of
 from .tools import ToolBox
 from .transcript import Chat, Turn
@@ -354,7 +355,8 @@ class Dialogue:
             self.hints.low_shown = True  # it says more than the hint
         # The mode auto drafts less by itself where that is faster.
         auto = not self.backend.drafting or self.settings.mode == "auto"
-        for hint in self.hints.after(answer.stats, self.totals, self.context_length, auto=auto):
+        hints = self.hints.after(answer.stats, self.totals, self.context_length, auto=auto)
+        for hint in hints + loop_hint(answer, self.backend, self.settings.sampling):
             self._warn(hint)
 
     def answer_again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
