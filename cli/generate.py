@@ -208,7 +208,7 @@ def generate(
     report(run, backend, options, own, load_seconds, out)
     backend.finish(out)
     if grammar is not None:
-        check_form(run.answer, grammar)
+        check_form(run.answer, grammar, remote=not backend.local)
     if run.interrupted:
         raise typer.Exit(130)
 
@@ -337,15 +337,26 @@ def empty_note(answer: Answer) -> str:
     )
 
 
-def check_form(answer: Answer, grammar: Grammar) -> None:
-    """Raise DFlashError for an answer that was cut before its form was complete."""
-    from dflash_mlx.constrained.grammar import is_complete
+def check_form(answer: Answer, grammar: Grammar, *, remote: bool) -> None:
+    """Raise DFlashError for a finished answer that does not follow its form."""
+    from dflash_mlx.constrained.grammar import form_fault
 
+    if answer.finish_reason == INTERRUPTED:
+        return
     text = answer.text.lstrip("\n") if answer.thinking else answer.text
-    if answer.finish_reason == "length" and not is_complete(grammar, text):
+    fault = form_fault(grammar, text)
+    if fault and answer.finish_reason == "length":
         raise DFlashError(
             "the answer was cut before its schema or grammar was complete.",
             hint="give a larger --max-tokens, or a form with shorter answers",
+        )
+    if fault:
+        raise DFlashError(
+            f"the answer does not follow its schema or grammar ({fault:.200}).",
+            hint="this server may not know response_format; `dflash serve`, vLLM, SGLang and "
+            "llama-server do"
+            if remote
+            else "--stop may have ended it early",
         )
 
 
