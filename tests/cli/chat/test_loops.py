@@ -105,7 +105,7 @@ def test_a_server_that_sends_no_tokens(fake: Behaviour) -> None:
         ({}, {"repetition_penalty": 1.1}, "Try /temp 0.7"),
     ],
 )
-def test_advice(recommended: dict[str, float], sampling: dict[str, float], advice: str) -> None:
+def test_advice(recommended: dict[str, float], sampling: dict[str, Any], advice: str) -> None:
     """Never what is set already."""
 
     class Model:
