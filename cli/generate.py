@@ -388,7 +388,13 @@ def make_view(
 ) -> PlainView:
     """Choose the view: JSON or `passes` by the flags, else a live one if stderr is a terminal."""
     if passes is not None:
-        return make_chat_view(out, show_thinking=thinking, quiet=out.quiet, passes=passes)
+        return make_chat_view(
+            out,
+            show_thinking=thinking,
+            quiet=out.quiet,
+            passes=passes,
+            thinking_hint="--show-thinking",
+        )
     if own.jsonl:
         return JsonLinesView(out)
     if own.json:

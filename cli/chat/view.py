@@ -29,8 +29,9 @@ def make_chat_view(
     quiet: bool = False,
     context_length: int = 0,
     passes: Passes | None = None,
+    thinking_hint: str = "/think show",
 ) -> PlainView:
-    """A live view if stdout is a terminal, else a plain one; `passes` as `ChatView`."""
+    """A live view if stdout is a terminal, else a plain one; the arguments are `ChatView`'s."""
     if out.stdout_live and not quiet:
         return ChatView(
             out,
@@ -38,6 +39,7 @@ def make_chat_view(
             show_thinking=show_thinking,
             context_length=context_length,
             passes=passes,
+            thinking_hint=thinking_hint,
         )
     if passes is not None:
         return MarkedView(out, passes, thinking=show_thinking)
@@ -58,10 +60,12 @@ class ChatView(PlainView):
         show_thinking: bool = False,
         context_length: int = 0,
         passes: Passes | None = None,
+        thinking_hint: str = "/think show",
     ):
         """`context_length` in tokens; 0 if unknown, then it is not shown.
 
-        With `passes` the text is shown as it is, in the colours of its passes.
+        With `passes` the text is shown as it is, in the colours of its passes. thinking_hint: what
+        shows folded thinking.
         """
         from ..terminal.render import Renderer
 
@@ -69,6 +73,7 @@ class ChatView(PlainView):
         self.thought_tokens = 0
         self.thought_seconds = 0.0
         self._context_length = context_length
+        self._thinking_hint = thinking_hint
         self._renderer = Renderer(ascii=out.ascii)
         self._region = LiveRegion(out.draw, self._screen)
         out.region = self._region
@@ -169,7 +174,7 @@ class ChatView(PlainView):
             self._fragments += self._thinking.finish()
         else:
             line = thinking_summary(self.thought_seconds, self.thought_tokens)
-            line = self.out.ascii_fallback(f"{line} (/think show)")
+            line = self.out.ascii_fallback(f"{line} ({self._thinking_hint})")
             self._fragments.append(Fragment("text", line, gap=True, dim=True))
         self._thinking = None
         self._recent_thinking.clear()

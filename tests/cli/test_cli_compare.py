@@ -21,7 +21,7 @@ def test_compare_transcript(dflash):
         re.sub(r"\s+", " ", lines[4]).strip(),
         "output identical",
         "run 1 warm-up · 1 run each · greedy · block 8",
-        *lines[7:-1],
+        *map(str.strip, lines[7:-1]),
         "the answer was cut by --max-tokens, after 96 tokens",
     ]
     assert re.fullmatch(r"  accept +– +[\d.]+%   of the checked drafts", lines[4])
@@ -108,7 +108,7 @@ def test_the_last_sentence(seconds, tokens, comparable, sentence):
     stats = import_module("dflash_mlx.engine.stats").Stats
     answer = import_module("dflash_mlx.cli.answer").Answer
     both = [
-        answer(stats(generated=n, decode_seconds=s), [*range(n)])
+        answer(stats(generated=n, decode_seconds=s), [*range(n)], str(n))
         for n, s in zip(tokens, seconds, strict=True)
     ]
     assert report.conclusion(report.Comparison(*both, comparable)) == sentence
