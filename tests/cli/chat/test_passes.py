@@ -65,7 +65,11 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Shows the blocks as a watched answer on a screen; returns the passes."""
 
     def show(
-        screen: Screen, blocks: list[Block] = BLOCKS, each: Any = lambda: None, **how: Any
+        screen: Screen,
+        blocks: list[Block] = BLOCKS,
+        each: Any = lambda: None,
+        thinking: bool = False,
+        **how: Any,
     ) -> Any:
         monkeypatch.setenv("TERM", "xterm-256color")
         monkeypatch.setattr(chat_view, "FRAME_INTERVAL", 0)
@@ -75,7 +79,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         out = output.Output(**how)
         found = passes.Passes(letters, out)
         stats = Stats()
-        with chat_view.make_chat_view(out, passes=found) as view:
+        with chat_view.make_chat_view(out, passes=found, show_thinking=thinking) as view:
             for block in blocks:
                 stats.record(block)
                 view._next_frame_at = 0
@@ -145,6 +149,20 @@ def test_without_colours(
         f"  {mark} comes after each pass of the target: 5 passes for 8 tokens "
         "· rejected drafts, 6 of 9"
     ).replace("|", mark)
+
+
+def test_thinking_that_is_shown_has_colours_too(watched: Any) -> None:
+    """The first token of the answer comes with the last ones of the thinking."""
+    blocks = [
+        Block((1,), thinking="hm"),
+        Block((2, 3), drafted=1, accepted=1, thinking=", so", text="Yes"),
+        Block((4,), text=".", finish_reason="stop"),
+    ]
+    screen = Screen(80, 24)
+    watched(screen, blocks, thinking=True)
+    first, second, third = passes.COLOURS[1], passes.COLOURS[2], passes.COLOURS[0]
+    letters = [("hm", first), (",so", second), ("Yes", second), (".", third)]
+    assert cells(screen) == [(one, colour, False) for text, colour in letters for one in text]
 
 
 def test_text_is_not_mistaken_for_style(watched: Any) -> None:
