@@ -24,6 +24,7 @@ from .backend.base import Backend
 from .backend.open import open_backend
 from .chat.messages import ChatFile, chat_messages, load_latest, save_turn, with_turn
 from .chat.start import with_saved_pair
+from .chat.view import make_chat_view
 from .loading import bundled_note
 from .options import (
     NO_CACHE,
@@ -38,6 +39,7 @@ from .options import (
     option,
     option_groups,
 )
+from .passes import Passes
 from .presets import PresetName
 from .prompt import prompt_messages, read_grammar, read_prompt
 from .report import (
@@ -138,6 +140,15 @@ class GenerateOptions:
         ),
     ] = False
 
+    watch: Annotated[
+        bool,
+        option(
+            "--watch",
+            help="Colour the tokens by the pass that wrote them; show rejected drafts.",
+            panel="Output",
+        ),
+    ] = False
+
     @property
     def as_data(self) -> bool:
         """Whether stdout gets JSON."""
@@ -208,17 +219,18 @@ def generate(
     report(run, backend, options, own, load_seconds, out)
     backend.finish(out)
     if grammar is not None:
-        check_form(run.answer, grammar)
+        check_form(run.answer, grammar, remote=not backend.local)
     if run.interrupted:
         raise typer.Exit(130)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An answer, and with --compare the answer of plain decoding."""
+    """An answer, with --compare the answer of plain decoding, and with --watch its passes."""
 
     answer: Answer
     baseline: Answer | None = None
+    passes: Passes | None = None
 
     @property
     def interrupted(self) -> bool:
@@ -243,6 +255,14 @@ def check_flags(own: GenerateOptions, resolved: Resolved) -> None:
         )
     if own.json and own.jsonl:
         raise UsageError("--json and --jsonl exclude each other.", hint="leave one of them out")
+    if own.watch and own.as_data:
+        flag = "--json" if own.json else "--jsonl"
+        raise UsageError(f"--watch and {flag} exclude each other.", hint="leave one of them out")
+    if own.watch and resolved.remote:
+        raise UsageError(
+            "--watch needs a model on this machine, and --model names a server.",
+            hint="leave it out",
+        )
 
 
 def show_bundled_note(own: GenerateOptions, resolved: Resolved, out: Output) -> None:
@@ -268,7 +288,8 @@ def ask(
 
     Raises KeyboardInterrupt after a second Ctrl-C.
     """
-    view = make_view(out, own, thinking=prompt_options.show_thinking)
+    passes = Passes(backend.pair.tokenizer.decode, out) if own.watch else None
+    view = make_view(out, own, passes, thinking=prompt_options.show_thinking)
     with Interrupt() as interrupt:
         if own.compare:
             warm_up(backend, prompt, options, out, interrupt)
@@ -288,7 +309,7 @@ def ask(
         if own.compare and answer.finish_reason != INTERRUPTED:
             seed = answer.stats.seed
             baseline = baseline_answer(backend, prompt, options, seed, out, interrupt)
-    return Run(answer, baseline)
+    return Run(answer, baseline, passes)
 
 
 def report(
@@ -318,6 +339,8 @@ def report(
         out.info(line, "dim")
     elif run.answer.finish_reason == "length" and not own.as_data:
         out.warn(cut_note(run.answer, backend, options.token_limit))
+    if run.passes is not None and not out.quiet:
+        out.info(run.passes.legend(run.answer.stats), "dim")
     if run.answer.finish_reason == "stop" and not run.answer.text.strip() and not own.as_data:
         out.warn(empty_note(run.answer))
     drafter_warning = backend.drafter_warning()
@@ -337,20 +360,41 @@ def empty_note(answer: Answer) -> str:
     )
 
 
-def check_form(answer: Answer, grammar: Grammar) -> None:
-    """Raise DFlashError for an answer that was cut before its form was complete."""
-    from dflash_mlx.constrained.grammar import is_complete
+def check_form(answer: Answer, grammar: Grammar, *, remote: bool) -> None:
+    """Raise DFlashError for a finished answer that does not follow its form."""
+    from dflash_mlx.constrained.grammar import form_fault
 
+    if answer.finish_reason == INTERRUPTED:
+        return
     text = answer.text.lstrip("\n") if answer.thinking else answer.text
-    if answer.finish_reason == "length" and not is_complete(grammar, text):
+    fault = form_fault(grammar, text)
+    if fault and answer.finish_reason == "length":
         raise DFlashError(
             "the answer was cut before its schema or grammar was complete.",
             hint="give a larger --max-tokens, or a form with shorter answers",
         )
+    if fault:
+        raise DFlashError(
+            f"the answer does not follow its schema or grammar ({fault:.200}).",
+            hint="this server may not know response_format; `dflash serve`, vLLM, SGLang and "
+            "llama-server do"
+            if remote
+            else "--stop may have ended it early",
+        )
 
 
-def make_view(out: Output, own: GenerateOptions, *, thinking: bool) -> PlainView:
-    """Choose the view: JSON by the flags, else a live one if stderr is a terminal."""
+def make_view(
+    out: Output, own: GenerateOptions, passes: Passes | None, *, thinking: bool
+) -> PlainView:
+    """Choose the view: JSON or `passes` by the flags, else a live one if stderr is a terminal."""
+    if passes is not None:
+        return make_chat_view(
+            out,
+            show_thinking=thinking,
+            quiet=out.quiet,
+            passes=passes,
+            thinking_hint="--show-thinking",
+        )
     if own.jsonl:
         return JsonLinesView(out)
     if own.json:

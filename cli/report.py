@@ -21,7 +21,8 @@ from dflash_mlx.options import GenerationOptions
 from .answer import Answer, JsonView, answer_prompt
 from .backend.base import Backend
 from .options import option
-from .terminal.output import Output
+from .terminal.output import Output, stderr_columns
+from .terminal.render import wrap_hanging
 from .terminal.signals import Interrupt, LeaveChat
 
 
@@ -184,6 +185,35 @@ def show_comparison(
     out.info(f"  {'accept':8}{'–':>10}{dflash.acceptance_rate:>10.1%}   of the checked drafts")
     out.info(f"  {'output':8}  {output_verdict(comparison)}")
     out.info(f"  {'run':8}  1 warm-up · 1 run each · {sampler} · {drafting}", "dim")
+    out.info(wrap_hanging(f"  {conclusion(comparison)}", stderr_columns()), "bold")
+
+
+FASTER = 1.05  # below it and above its reciprocal, one run shows no difference
+
+
+def conclusion(comparison: Comparison) -> str:
+    """The comparison in one sentence."""
+    dflash = comparison.dflash.stats
+    plain = comparison.plain.stats
+    rates = f"{dflash.tokens_per_second:,.0f} instead of {plain.tokens_per_second:,.0f}"
+    numbers = f"{rates} tokens per second"
+    same = comparison.comparable and comparison.differs_from is None
+    if same:
+        numbers = f"{dflash.decode_seconds:.1f} s instead of {plain.decode_seconds:.1f} s"
+    match comparison.speedup:
+        case None:
+            speed = "too short to compare the speeds"
+        case faster if faster >= FASTER:
+            speed = f"{faster:.1f} times as fast: {numbers}"
+        case slower if slower <= 1 / FASTER:
+            speed = f"slower with drafts here: {numbers}"
+        case _:
+            speed = f"as fast with drafts as without: {numbers}"
+    if same:
+        return f"The same answer, token for token, {speed}."
+    if not comparison.comparable:
+        return f"Two random answers, {speed}."
+    return f"The answers differ from token {comparison.differs_from:,}; {speed}."
 
 
 def format_rate(answer: Answer) -> str:

@@ -37,6 +37,7 @@ class Block:
     in a tree. `accepted`: how many of `tokens` are drafts. `text` and `thinking`: what
     can be shown since the last block; a stop token has no text. `finish_reason`: "stop" or
     "length" in the last block, else None. `logprobs`: those of `tokens`, if they were requested.
+    `rejected`: the drafts that would have followed the accepted ones; in a tree, the likeliest.
     """
 
     tokens: tuple[int, ...]
@@ -47,6 +48,7 @@ class Block:
     finish_reason: str | None = None
     depth: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
+    rejected: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dflash_mlx.errors import UsageError
 
 from ..prompt import complete_path
 from . import actions, attachments
-from .settings import SETTINGS, find_setting, setting_help
+from .settings import SETTINGS, WATCH_WORDS, find_setting, setting_help, watch
 from .state import ChatState
 
 COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
@@ -156,6 +156,16 @@ COMMANDS = (
         actions.compare,
         everyday=True,
         local=True,
+    ),
+    Command(
+        "watch",
+        "[on|off]",
+        "colour the tokens of an answer by the pass that wrote them",
+        watch,
+        arguments=lambda state: list(WATCH_WORDS),
+        everyday=True,
+        local=True,
+        detail="Rejected drafts are shown for a moment. Without colours a mark is between passes.",
     ),
     Command(
         "read",

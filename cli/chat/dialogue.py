@@ -17,10 +17,12 @@ from dflash_mlx.tools.call import MAX_ROUNDS, Step, Steps, run_rounds
 
 from ..answer import INTERRUPTED, Answer, answer_prompt, chat_stats_line
 from ..backend.base import Backend
+from ..passes import Passes
 from ..report import RunLog
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
 from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
+from .loops import loop_hint
 from .messages import ChatFile, chat_messages, step_of, turn_of
 from .tools import ToolBox
 from .transcript import Chat, Turn
@@ -119,11 +121,12 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class DisplaySettings:
-    """How answers are displayed."""
+    """How answers are displayed. passes: in the colours of the target's passes."""
 
     markdown: bool = True
     show_thinking: bool = False
     quiet: bool = False
+    passes: bool = False
 
 
 class Dialogue:
@@ -152,6 +155,7 @@ class Dialogue:
         self.autosaves = autosaves
         self.chat = Chat()
         self.last_answer: Answer | None = None
+        self.passes: Passes | None = None  # of the last answer, if they are shown
         self.interrupted_at = float("-inf")
         self.file = ChatFile()
         self.tools = ToolBox(out)
@@ -303,12 +307,16 @@ class Dialogue:
         on_end: Callable[[Answer], None],
     ) -> Answer:
         """Stream the answer to messages; LeaveChat after a second Ctrl-C."""
+        self.passes = None
+        if self.display.passes and self.backend.local:
+            self.passes = Passes(self.pair.tokenizer.decode, self.out)
         view = make_chat_view(
             self.out,
             markdown=self.display.markdown,
             show_thinking=self.display.show_thinking,
             quiet=self.display.quiet,
             context_length=self.context_length,
+            passes=self.passes,
         )
         schemas = self.tools.schemas
         tool_parser = None
@@ -349,12 +357,15 @@ class Dialogue:
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
         line = line.replace("τ", self.out.ascii_fallback("τ"))
         self.out.note(wrap_hanging(line, stderr_columns()))
+        if self.passes is not None:
+            self.out.note(wrap_hanging(self.passes.legend(answer.stats), stderr_columns()))
         for warning in self.backend.drafter_warning():
             self._warn(f"  {warning}")
             self.hints.low_shown = True  # it says more than the hint
         # The mode auto drafts less by itself where that is faster.
         auto = not self.backend.drafting or self.settings.mode == "auto"
-        for hint in self.hints.after(answer.stats, self.totals, self.context_length, auto=auto):
+        hints = self.hints.after(answer.stats, self.totals, self.context_length, auto=auto)
+        for hint in hints + loop_hint(answer, self.backend, self.settings.sampling):
             self._warn(hint)
 
     def answer_again(self, prompt: str | None = None) -> tuple[Turn, Answer]:

@@ -1,6 +1,7 @@
 """What a chat prints besides answers: its header, `/stats`, `/mcp`, and earlier turns."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from dflash_mlx import __version__
 from dflash_mlx.options import GenerationOptions
@@ -9,7 +10,7 @@ from ..answer import Answer, format_tokens, prompt_summary, undrafted_summary
 from ..prompt import split_attached
 from ..terminal.markdown import MarkdownStream
 from ..terminal.output import Output, format_count, stderr_columns, strip_control
-from ..terminal.render import excerpt, position_rows, wrap_hanging
+from ..terminal.render import excerpt, position_rows, sparkline, wrap_hanging
 from .dialogue import Dialogue
 from .state import ChatState, shorten
 from .tools import permission_key
@@ -89,10 +90,36 @@ def answer_lines(answer: Answer, out: Output) -> list[str]:
             f"{answer.first_token_seconds:.2f} s · decode {stats.decode_seconds:.2f} s{rate}",
         )
     )
+    if rates := rates_of(answer):
+        shape = sparkline(rates, out)
+        numbers = f"{min(rates):,.0f} to {max(rates):,.0f} tok/s from its start to its end"
+        lines.append(labelled_line("speed", f"{shape} {numbers}"))
     lines.append(labelled_line("prompt", prompt_summary(stats) + " tokens"))
     if stats.seed is not None:
         lines.append(labelled_line("seed", str(stats.seed)))
     return lines
+
+
+RATE_PARTS = range(3, 25)  # of an answer; fewer show nothing
+ROUNDS = 2  # of a part at least: one alone may come late, and the next at once
+
+
+def rates_of(answer: Answer) -> list[float]:
+    """Tokens per second in up to 24 parts of an answer, each of about as many rounds.
+
+    Empty for an answer of a few rounds, and for one of a server, which sends no rounds.
+    """
+    rounds = answer.rounds
+    count = min(RATE_PARTS[-1], (len(rounds) - 1) // ROUNDS)
+    if count < RATE_PARTS[0] or not answer.tokens:
+        return []
+    ends = [part * (len(rounds) - 1) // count for part in range(count + 1)]
+    rates = []
+    for start, end in pairwise(ends):
+        seconds = rounds[end][0] - rounds[start][0]
+        tokens = sum(tokens for _, tokens, *_ in rounds[start + 1 : end + 1])
+        rates.append(tokens / max(seconds, 1e-6))
+    return rates
 
 
 def labelled_line(label: str, text: str) -> str:

@@ -8,6 +8,7 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions, Option, declared
 
 from ..backend.base import ThinkingSwitches
+from ..passes import MARK, shows_colours
 from ..presets import DECLARED, KEYS
 from ..resolve import (
     RECOMMENDED,
@@ -160,6 +161,27 @@ def use_recommended(state: ChatState) -> None:
     sampling = replace(dialogue.settings.sampling, **only_recommended(recommended))
     dialogue.settings = replace(dialogue.settings, sampling=sampling)
     state.print_line(f"  sampling as recommended: {describe_recommendation(recommended)}", "dim")
+
+
+# `/watch`
+
+WATCH_WORDS = ("on", "off")
+
+
+def watch(state: ChatState, argument: str) -> None:
+    """`/watch`: show answers in the colours of their passes, or as Markdown again."""
+    dialogue = state.dialogue
+    if argument not in ("", *WATCH_WORDS):
+        raise UsageError(f"/watch cannot be '{argument}'.", hint="use on, off, or nothing")
+    on = argument == "on" or (not argument and not dialogue.display.passes)
+    dialogue.display = replace(dialogue.display, passes=on)
+    if not on:
+        state.print_line("  answers are shown as Markdown again", "dim")
+        return
+    how = "a colour for each pass of the target, and struck out the drafts that it rejects"
+    if not shows_colours(state.out):
+        how = f"a {MARK} between two passes of the target, and how many drafts it rejected"
+    state.print_line(f"  the next answers have {how}; /retry shows the last one again", "dim")
 
 
 # Values of several options, by option name

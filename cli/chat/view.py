@@ -6,6 +6,7 @@ from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING
 
 from ..answer import PlainView, progress_line, spinner_symbol, thinking_summary
+from ..passes import MarkedView, Passes, PassStream
 from ..terminal.live_region import LiveRegion
 from ..terminal.markdown import Fragment, MarkdownStream, PlainTextStream
 from ..terminal.output import Output, stdout_size, strip_control
@@ -27,12 +28,21 @@ def make_chat_view(
     show_thinking: bool = False,
     quiet: bool = False,
     context_length: int = 0,
+    passes: Passes | None = None,
+    thinking_hint: str = "/think show",
 ) -> PlainView:
-    """A live view if stdout is a terminal, else a plain one."""
+    """A live view if stdout is a terminal, else a plain one; the arguments are `ChatView`'s."""
     if out.stdout_live and not quiet:
         return ChatView(
-            out, markdown=markdown, show_thinking=show_thinking, context_length=context_length
+            out,
+            markdown=markdown,
+            show_thinking=show_thinking,
+            context_length=context_length,
+            passes=passes,
+            thinking_hint=thinking_hint,
         )
+    if passes is not None:
+        return MarkedView(out, passes, thinking=show_thinking)
     return PlainView(out, thinking=show_thinking)
 
 
@@ -49,22 +59,33 @@ class ChatView(PlainView):
         markdown: bool = True,
         show_thinking: bool = False,
         context_length: int = 0,
+        passes: Passes | None = None,
+        thinking_hint: str = "/think show",
     ):
-        """`context_length` in tokens; 0 if unknown, then it is not shown."""
+        """`context_length` in tokens; 0 if unknown, then it is not shown.
+
+        With `passes` the text is shown as it is, in the colours of its passes. thinking_hint: what
+        shows folded thinking.
+        """
         from ..terminal.render import Renderer
 
         super().__init__(out, thinking=show_thinking)
         self.thought_tokens = 0
         self.thought_seconds = 0.0
         self._context_length = context_length
+        self._thinking_hint = thinking_hint
         self._renderer = Renderer(ascii=out.ascii)
         self._region = LiveRegion(out.draw, self._screen)
         out.region = self._region
         self._lock = RLock()  # another thread redraws during prefill
-        self._answer: MarkdownStream | PlainTextStream = (
-            MarkdownStream() if markdown else PlainTextStream()
-        )
-        self._thinking: PlainTextStream | None = None  # None unless the model is thinking
+        self._passes = passes
+        self._answer: MarkdownStream | PlainTextStream | PassStream
+        if passes is not None:
+            self._answer = PassStream(passes)
+        else:
+            self._answer = MarkdownStream() if markdown else PlainTextStream()
+        # None unless the model is thinking
+        self._thinking: PlainTextStream | PassStream | None = None
         self._recent_thinking: deque[Fragment] = deque(maxlen=TAIL_ROWS)
         self._fragments: list[Fragment] = []  # finished; the next frame prints them
         self._printed = False  # whether any fragment is on the screen
@@ -102,6 +123,8 @@ class ChatView(PlainView):
         """Add a block, and draw a frame when one is due."""
         with self._lock:
             self._end_prefill()
+            if self._passes is not None:
+                self._passes.begin(block)
             if block.thinking:
                 self._add_thinking(block)
             if text := strip_control(block.text):
@@ -133,6 +156,8 @@ class ChatView(PlainView):
     def _add_thinking(self, block: "Block") -> None:
         if self._thinking is None:
             self._thinking = PlainTextStream(dim=True)
+            if self._passes is not None:
+                self._thinking = PassStream(self._passes, dim=True)
             self._thinking_began = time.perf_counter()
         self.thought_tokens += len(block.tokens)
         lines = self._thinking.feed(strip_control(block.thinking))
@@ -149,7 +174,7 @@ class ChatView(PlainView):
             self._fragments += self._thinking.finish()
         else:
             line = thinking_summary(self.thought_seconds, self.thought_tokens)
-            line = self.out.ascii_fallback(f"{line} (/think show)")
+            line = self.out.ascii_fallback(f"{line} ({self._thinking_hint})")
             self._fragments.append(Fragment("text", line, gap=True, dim=True))
         self._thinking = None
         self._recent_thinking.clear()

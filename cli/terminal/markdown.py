@@ -23,7 +23,8 @@ class Fragment:
     """One unit of output: a Markdown block, a list item, or a line.
 
     `gap`: print an empty line before it, unless it comes first. `number`: of a numbered item.
-    `language` and `first` apply to lines of code: the first one begins a new block.
+    `language` and `first` apply to lines of code: the first one begins a new block. `spans`: start,
+    end and style of parts of a line of text.
     """
 
     kind: Literal["block", "code", "text"]
@@ -33,6 +34,7 @@ class Fragment:
     language: str = ""
     first: bool = False
     dim: bool = False
+    spans: tuple[tuple[int, int, str], ...] = ()
 
 
 class PlainTextStream:

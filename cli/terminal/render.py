@@ -4,6 +4,7 @@ Never breaks a line of code, so that text copied from the screen is the code; th
 """
 
 import io
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -224,7 +225,10 @@ class Renderer:
                 self._highlighter = Highlighter(fragment.language)
             return [self._highlighter.line(fragment.source)]
         if fragment.kind == "text":
-            return self._wrap(Text(fragment.source, "dim" if fragment.dim else ""), width)
+            text = Text(fragment.source, "dim" if fragment.dim else "")
+            for start, end, style in fragment.spans:
+                text.stylize(style, start, end)
+            return self._wrap(text, width)
         return self._block_texts(fragment, width)
 
     def _block_texts(self, fragment: Fragment, width: int) -> list["Text"]:
@@ -401,6 +405,16 @@ def bar(share: float, out: Output) -> str:
         return "#" * round(share * BAR_CELLS)
     eighths = round(share * BAR_CELLS * 8)
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+HEIGHTS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], out: Output) -> str:
+    """Columns as high as the values' shares of the largest; in ASCII digits from 1 to 8."""
+    top = max(values)
+    heights = [max(math.ceil(value / top * len(HEIGHTS)), 1) for value in values]
+    return "".join(str(height) if out.ascii else HEIGHTS[height - 1] for height in heights)
 
 
 # Wraps lines that are too long for a narrow screen.

@@ -1,12 +1,14 @@
 """Grammars in the form of llguidance, and its errors."""
 
+import json
 from typing import Any
 
 from dflash_mlx.errors import UsageError, first_line
 from dflash_mlx.grammar import Grammar, parse_schema
 
-# One space, or a line break with its indentation. Without a limit a model may never stop.
-WHITESPACE = r" |\n[ \t]{0,40}"
+# One space, or a line break with its indentation: four levels of four blanks, eight of two or of
+# tabs. Without a limit a model may never stop, and with a high one it indents for fun.
+WHITESPACE = r" |\n( {0,16}|\t{0,8})"
 
 
 def check_grammar(grammar: Grammar) -> None:
@@ -59,6 +61,41 @@ def is_complete(grammar: Grammar, text: str) -> bool:
     matcher = LLMatcher(LLTokenizer("byte"), llguidance_source(grammar), log_level=0)
     data = list(text.encode())
     return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
+
+
+def form_fault(grammar: Grammar, text: str) -> str:
+    """Why a text does not follow a grammar, in a few words; empty if it does.
+
+    JSON may have other blanks and another order of properties than our own answers. A schema that
+    cannot be judged here is not.
+    """
+    if is_complete(grammar, text):
+        return ""
+    if grammar.kind != "json_schema":
+        return "it has another form"
+    try:
+        value = json.loads(text, parse_constant=refuse_constant)
+    except (ValueError, RecursionError):
+        return "it is not JSON"
+    return schema_fault(parse_schema(grammar.text), value)
+
+
+def refuse_constant(name: str) -> None:
+    """Raise ValueError: NaN and Infinity are not JSON."""
+    raise ValueError(name)
+
+
+def schema_fault(schema: dict[str, Any], value: Any) -> str:
+    """The first place where a value does not fit a schema, and why; empty if it fits."""
+    from jsonschema.exceptions import best_match
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    try:  # an empty registry asks no machine for a schema
+        error = best_match(validator_for(schema)(schema, registry=Registry()).iter_errors(value))
+    except Exception:  # a wrong schema raises several types, and the server took it
+        return ""
+    return "" if error is None else f"{error.json_path}: {error.message}"
 
 
 def grammar_error(grammar: Grammar, message: str) -> UsageError:

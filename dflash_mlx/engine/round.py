@@ -41,8 +41,8 @@ class ScheduledStep:
     verify: `output`, the logits and hidden states of the target's pass.
     accept: `outcome`, the result of the acceptance rule, and `sampled_token` [1], the target's
     token after a row without drafts. The host has not waited for either.
-    commit: `accepted`, how many drafts the rule accepted, in a tree along the rows of `path`, and
-    `block`, the committed tokens; or the `error` that ends the answer.
+    commit: `accepted`, how many drafts the rule accepted, in a tree along the rows of `path`, the
+    `rejected` drafts, and `block`, the committed tokens; or the `error` that ends the answer.
     """
 
     sequence: TokenSequence
@@ -58,6 +58,7 @@ class ScheduledStep:
     outcome: mx.array | None = None
     accepted: int = 0
     path: tuple[int, ...] | None = None
+    rejected: tuple[int, ...] = ()
     block: Block | None = None
     error: DFlashError | None = None
 
@@ -174,6 +175,7 @@ class ScheduledStep:
         accepted = answer.rule.accept(self.draft, self.outcome)
         self.accepted = len(accepted.drafts)
         self.path = accepted.path
+        self.rejected = accepted.rejected
         tokens = cut(accepted.tokens, answer.remaining, answer.request.stop_ids)
         if answer.constraint is not None:
             tokens = answer.constraint.accept_tokens(tokens)
@@ -213,6 +215,7 @@ class ScheduledStep:
             finish_reason=answer.finish_reason,
             depth=self.draft.depth,
             logprobs=logprobs,
+            rejected=self.rejected,
         )
 
     def _commit_chunk(self) -> None:

@@ -27,12 +27,14 @@ from .sampling import Draw, Keys, Shaper, new_seed
 class Accepted:
     """The accepted drafts of one sequence, and the target's bonus token.
 
-    path: the rows of the accepted drafts in a tree; None for a chain.
+    path: the rows of the accepted drafts in a tree; None for a chain. rejected: the drafts that
+    would have followed, in a tree the likeliest.
     """
 
     drafts: tuple[int, ...]
     bonus: int
     path: tuple[int, ...] | None = None
+    rejected: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -126,11 +128,13 @@ class Match:
             raise not_numbers()
         if draft.tree is not None:
             path, bonus = draft.tree.walk(values)
-            return Accepted(tuple(draft.tree.tokens[row - 1] for row in path), bonus, path)
+            drafts = tuple(draft.tree.tokens[row - 1] for row in path)
+            rejected = draft.tree.likeliest_after(path[-1] if path else 0)
+            return Accepted(drafts, bonus, path, rejected)
         if not draft.drafted:
             return Accepted((), values[0])
         kept, bonus, *drafts = values
-        return Accepted(tuple(drafts[:kept]), bonus)
+        return Accepted(tuple(drafts[:kept]), bonus, rejected=tuple(drafts[kept:]))
 
 
 class TokenRejection(Match):

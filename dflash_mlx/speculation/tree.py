@@ -77,6 +77,15 @@ class Tree:
             row = child
         return tuple(path), chosen[row]
 
+    def likeliest_after(self, row: int) -> tuple[int, ...]:
+        """The likeliest path that follows a row: its first child, that one's first child, ..."""
+        tokens = []
+        for child, parent in enumerate(self.parents, 1):
+            if parent == row:
+                tokens.append(self.tokens[child - 1])
+                row = child
+        return tuple(tokens)
+
     def path_to(self, row: int) -> tuple[int, ...]:
         """The rows from the anchor to this one."""
         path = [row]

@@ -21,9 +21,12 @@ def test_compare_transcript(dflash):
         re.sub(r"\s+", " ", lines[4]).strip(),
         "output identical",
         "run 1 warm-up · 1 run each · greedy · block 8",
+        *map(str.strip, lines[7:-1]),
         "the answer was cut by --max-tokens, after 96 tokens",
     ]
     assert re.fullmatch(r"  accept +– +[\d.]+%   of the checked drafts", lines[4])
+    conclusion = " ".join(map(str.strip, lines[7:-1]))
+    assert re.fullmatch("The same answer, token for token, .* instead of N s.", conclusion)
     assert len({len(line[:30].rstrip()) for line in result.stderr.splitlines()[2:5]}) == 1
 
 
@@ -80,3 +83,32 @@ def test_bundled_pair_is_named(cli_app, monkeypatch):
     assert result.stderr.startswith("no --model given: the bundled pair answers")
     quiet = CliRunner().invoke(cli_app, ["generate", *RAW, "--max-tokens", "9"])
     assert "no --model" not in quiet.stderr
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tokens", "comparable", "sentence"),
+    [
+        ((2.0, 5.0), (9, 9), True, "The same answer, token for token, 2.5 times as fast: 2.0 s "
+         "instead of 5.0 s."),
+        ((5.0, 2.0), (9, 9), True, "The same answer, token for token, slower with drafts here: "
+         "5.0 s instead of 2.0 s."),
+        ((2.0, 2.0), (9, 9), True, "The same answer, token for token, as fast with drafts as "
+         "without: 2.0 s instead of 2.0 s."),
+        ((2.0, 5.0), (9, 8), True, "The answers differ from token 9; 2.9 times as fast: 4 instead "
+         "of 1 tokens per second."),
+        ((2.0, 5.0), (9, 8), False, "Two random answers, 2.9 times as fast: 4 instead of 1 tokens "
+         "per second."),
+        ((0.0, 0.0), (1, 1), True, "The same answer, token for token, too short to compare the "
+         "speeds."),
+    ],
+)  # fmt: skip
+def test_the_last_sentence(seconds, tokens, comparable, sentence):
+    """What a person can repeat: whether the answers are the same, and what drafts did."""
+    report = import_module("dflash_mlx.cli.report")
+    stats = import_module("dflash_mlx.engine.stats").Stats
+    answer = import_module("dflash_mlx.cli.answer").Answer
+    both = [
+        answer(stats(generated=n, decode_seconds=s), [*range(n)], str(n))
+        for n, s in zip(tokens, seconds, strict=True)
+    ]
+    assert report.conclusion(report.Comparison(*both, comparable)) == sentence

@@ -302,3 +302,18 @@ def test_faults_are_noticed(monkeypatch):
 
 
 honest_after = Candidates.after
+
+
+@pytest.mark.parametrize("level", [False, True])
+@pytest.mark.parametrize("chain_seed", [False, True])
+def test_the_likeliest_path_after_a_row(level: bool, chain_seed: bool) -> None:
+    """From each row: no child has a higher probability than the one that it takes."""
+    for seed in range(6):
+        tree = best_first(conditional(seed, level=level), 12, chain_seed=chain_seed)
+        for row in range(tree.rows):
+            at = row
+            for token in tree.likeliest_after(row):
+                children = [n for n, parent in enumerate(tree.parents, 1) if parent == at]
+                at = next(n for n in children if tree.tokens[n - 1] == token)
+                assert tree.logs[at - 1] == max(tree.logs[n - 1] for n in children)
+            assert at not in tree.parents

@@ -26,8 +26,9 @@ TIMINGS = {
 class Behaviour:
     """How the server answers.
 
-    kind: `owned_by` of its models. fault: an HTTP status, or the place where a stream breaks off.
-    bodies: the requests so far. gone: number of clients that disconnected during a stream.
+    kind: `owned_by` of its models. says: the answer; empty repeats the prompt. fault: an HTTP
+    status, or the place where a stream breaks off. bodies: the requests so far. gone: number of
+    clients that disconnected during a stream.
     """
 
     kind: str = "vllm"
@@ -35,6 +36,7 @@ class Behaviour:
     fault: str = ""
     key: str | None = None
     pause: float = 0.0
+    says: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     gone: threading.Event = field(default_factory=threading.Event)
     url: str = ""
@@ -61,7 +63,7 @@ def chunks(how: Behaviour, body: dict[str, Any]) -> Iterator[str]:
             yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": part}}]})
         yield chunk({}, "tool_calls")
     else:
-        for number, word in enumerate(f"You said: {prompt}".split(" ")):
+        for number, word in enumerate((how.says or f"You said: {prompt}").split(" ")):
             yield ": a sign of life\r\n\r\n" if number == 1 else ""
             yield chunk({"content": f"{' ' if number else ''}{word}"})
             if how.fault == "cut" and number == 2:
