@@ -205,7 +205,10 @@ def fetch_pair(model_options: ModelOptions, out: Output) -> None:
 
 
 def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path | None]:
-    """Download the missing files of a pair; return the target's label and both folders."""
+    """Download the missing files of a pair; return the target's label and both folders.
+
+    They are the same for the target's own head.
+    """
     if is_address(model_options.model):
         raise UsageError(
             f"'{model_options.model}' is a server's address, not a model on this machine.",
@@ -234,8 +237,8 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
         target_config(checkpoint)
         if model_options.kv_bits:
             check_kv_bits(checkpoint)
-        draft = None
-        if names.draft is not None and not names.own_head:  # which is in the target's files
+        draft = checkpoint.path if names.own_head else None
+        if names.draft is not None and draft is None:
             draft = resolve.fetch(names.draft, download_progress(spinner, label, out))
     return names.target_label, checkpoint.path, draft
 
@@ -296,8 +299,8 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
         from dflash_mlx.pair import names_with, with_drafter
 
         names = names_with(pair, model_options.draft, no_draft=model_options.no_draft)
-        folder = None
-        if names.draft is not None and not names.own_head:
+        folder = pair.target.path if names.own_head else None
+        if names.draft is not None and folder is None:
             folder = resolve.fetch(names.draft, download_progress(spinner, label, out))
     check_memory(pair.target.path, folder, names.target_label, model_options, out)
     with Spinner(out, label) as spinner:

@@ -56,7 +56,6 @@ def fitting_word(checkpoint: Checkpoint, target: Checkpoint) -> str:
         kind.check(checkpoint, target)
     except DFlashError:
         return ""
-    folder = None if checkpoint is target else checkpoint.path
-    if memory_fit(estimate_memory(target.path, folder), working_set()) == "refuse":
+    if memory_fit(estimate_memory(target.path, checkpoint.path), working_set()) == "refuse":
         return ""
     return WORDS.get(kind, DSPARK if checkpoint.format == "dspark" else DFLASH)

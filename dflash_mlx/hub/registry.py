@@ -33,7 +33,8 @@ class Entry:
     published: the id of the target as its authors published it. kind: the drafter's, a key of
     `KINDS`. An MTP head of a published target is in the target's own files, so that both ids are
     the same. licence: the drafter's, empty if unconfirmed. Sizes are in bytes; None without even an
-    estimate. kv_bytes: per token of context. state_bytes: the constant size of recurrent states.
+    estimate. kv_bytes: of the target per token of context; draft_kv_bytes: of an MTP head, 0 for
+    other drafters. state_bytes: the constant size of recurrent states.
     """
 
     target: str
@@ -47,6 +48,7 @@ class Entry:
     target_bytes: int | None
     draft_bytes: int | None
     kv_bytes: int
+    draft_kv_bytes: int
     state_bytes: int
     estimated: bool
     gated: bool
@@ -82,7 +84,8 @@ class Entry:
             return None
         bits = chosen_bits(None, target_quantised=self.quantised)
         draft = round(self.draft_bytes * share_of_bytes(bits))
-        caches = CONTEXT * self.kv_bytes + self.state_bytes + max_snapshot_bytes(self.state_bytes)
+        rows = CONTEXT * (self.kv_bytes + self.draft_kv_bytes)
+        caches = rows + self.state_bytes + max_snapshot_bytes(self.state_bytes)
         return self.target_bytes + draft + caches
 
     @property
@@ -146,6 +149,7 @@ def entry_of(target: dict[str, Any], name: str, quant: str, drafter: dict[str, A
         target_bytes=size,
         draft_bytes=draft_bytes,
         kv_bytes=target.get("kv", 0),
+        draft_kv_bytes=drafter.get("kv", 0),
         state_bytes=target.get("state", 0),
         estimated=not exact_size,
         gated=target.get("gated", False) and not quant,

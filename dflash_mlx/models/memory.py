@@ -22,7 +22,9 @@ from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 from dflash_mlx.kernels.dispatch import by_metal
 
-HEAD = re.compile(r"(?:^|\.)mtp\.")  # in the names of an MTP head's tensors in a model's files
+# In names of tensors in a model's files: of its MTP head, and those that every rank loads whole.
+HEAD = re.compile(r"(?:^|\.)mtp\.")
+WHOLE = re.compile(r"embed_tokens\.|embed_tokens_per_layer\.|lm_head\.")
 FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
 STATEFUL = ("linear_attention", "conv")  # types of layers whose cache does not grow
 KV_GROUPS = (64, 32)  # numbers with one scale: mlx-lm's default, then MLX's next smaller size
@@ -140,12 +142,12 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """The memory of a pair with a context of `context_tokens` tokens.
 
-    `target` and `draft` are model folders; or `target` is a registry entry, with the drafter of
-    that entry, and unknown sizes count 0. `draft_bits` is as in `load`: None quantises the drafter
-    of a quantised target. `kv_bits` quantises the target's KV cache, None does not. `item_bytes` is
-    the size of a number that is not quantised: 2, or 4 where MLX computes on the CPU. With several
-    `ranks` the result is for rank 0: its part of the target, and the drafter. Raises DFlashError if
-    a config.json cannot be read.
+    `target` and `draft` are model folders, the same one for the target's own MTP head; or `target`
+    is a registry entry, with the drafter of that entry, and unknown sizes count 0. `draft_bits` is
+    as in `load`: None quantises the drafter of a quantised target. `kv_bits` quantises the target's
+    KV cache, None does not. `item_bytes` is the size of a number that is not quantised: 2, or 4
+    where MLX computes on the CPU. With several `ranks` the result is for rank 0: its part of the
+    target, and the drafter. Raises DFlashError if a config.json cannot be read.
     """
     widening = item_bytes / 2
     if isinstance(target, Entry):
@@ -155,11 +157,14 @@ def estimate_memory(
         family = FAMILIES.get(target.family)
         if kv_bits and family is not None and family.quantises_kv:
             caches *= kv_number_bytes(kv_bits, KV_GROUPS[0], item_bytes) / item_bytes
+        caches += target.draft_kv_bytes * context_tokens * widening
         caches += target.state_bytes + max_snapshot_bytes(target.state_bytes)
         quantised = target.quantised
     else:
         config = load_config(target)
         weights = weight_bytes(target, "model*.safetensors")
+        if draft == target:  # the head's own weights are the drafter's
+            weights -= tensor_bytes(target, "model*.safetensors", HEAD)
         quantised = "quantization" in config
         caches = cache_bytes(config, context_tokens, item_bytes, kv_bits)
         draft_weights = 0
@@ -198,11 +203,16 @@ def head_bytes(draft: Path, target: dict[str, Any]) -> int:
     shapes = {(one.get("model_type"), one.get("hidden_size")) for one in models}
     if len(shapes) > 1 or config.get("model_type") not in FAMILIES:
         return 0
+    return tensor_bytes(draft, "*.safetensors", HEAD)
+
+
+def tensor_bytes(folder: Path, pattern: str, names: re.Pattern[str]) -> int:
+    """The bytes of the tensors that have such a name, in a folder's files that match `pattern`."""
     return sum(
         tensor.nbytes
-        for file in draft.glob("*.safetensors")
+        for file in folder.glob(pattern)
         for name, tensor in tensor_headers(file).items()
-        if HEAD.search(name)
+        if names.search(name)
     )
 
 
@@ -215,13 +225,7 @@ def head_row_bytes(draft: Path, target: dict[str, Any], item_bytes: int) -> int:
 
 def whole_bytes(target: Path) -> int:
     """The bytes of the tensors that every rank loads whole: the embeddings and the head."""
-    parts = ("embed_tokens.", "embed_tokens_per_layer.", "lm_head.")
-    return sum(
-        tensor.nbytes
-        for file in target.glob("model*.safetensors")
-        for name, tensor in tensor_headers(file).items()
-        if any(part in name for part in parts)
-    )
+    return tensor_bytes(target, "model*.safetensors", WHOLE)
 
 
 def cache_bytes(

@@ -34,7 +34,7 @@ def traced(pairs: Sequence[Published], tau: float) -> dict[str, list[Passes]]:
     for published in pairs:
         bits = chosen_bits(None, target_quantised=published.mode != "none")
         pair = TracedPair(published, Kernels(), bits)
-        chance_of(tau, pair.drafter.config.block_size)
+        chance_of(tau, pair.drafter.block_size)
         known[published.name] = pair
     return {name: [passes_of(pair, depth) for depth in CONTEXTS] for name, pair in known.items()}
 

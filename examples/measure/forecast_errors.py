@@ -10,19 +10,16 @@ own. Counting all targets takes some minutes.
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, partial
 from itertools import groupby
 from statistics import median
 
+from ledger.counted import CountedPair
 from ledger.fit import PRODUCT, ROUND, STEP, Point, fit, forecast_of
 from ledger.forecast import Factors, chance_of, chips, committed, fitted, gpu_of
 from ledger.measured import LeftOut, Measured, Product, load
-from ledger.passes import TAPS, TracedPair
 from ledger.products import device_chip
-from ledger.tally import MATRIX, VECTOR, Tally, Work, tally
-from ledger.trace import Graph
+from ledger.tally import MATRIX, VECTOR, Tally, Work
 
-from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.row_limits import MATRIX_TILE, matrix_rows
 
 SLOW = (
@@ -57,50 +54,33 @@ def typical(rows: Iterable[Measured]) -> float:
 def counted(rows: Sequence[Measured], tau: float) -> Iterator[Row]:
     """Count the passes of each row; `tau` is assumed for a whole block where none is published.
 
-    Rows of one pair share its graphs, so each is traced once for all chips.
+    Rows of one pair share its passes, so each is traced once for all chips.
     """
 
-    def key(one: Measured) -> tuple[str, int, int]:
-        return one.target, one.bits, one.draft_bits
+    def key(one: Measured) -> tuple[str, int, int, str]:
+        return one.target, one.bits, one.draft_bits, one.kind
 
     for _, some in groupby(sorted(rows, key=key), key=key):
         each = list(some)
-        passes = TracedOnce(TracedPair(each[0].pair, Kernels(), each[0].draft_bits))
+        pair = CountedPair(each[0].pair, each[0].draft_bits)
         for one in each:
-            yield row_of(one, passes, tau)
+            yield row_of(one, pair, tau)
 
 
-class TracedOnce:
-    """The passes of a pair, each traced once."""
-
-    def __init__(self, pair: TracedPair):
-        self.step = cache(pair.step)
-        self.draft = cache(pair.draft)
-        self.verify = cache(partial(verify_of, pair))
-
-
-def verify_of(pair: TracedPair, depth: int, rows: int) -> Graph:
-    """A verify pass and the commit of a usual round."""
-    return pair.verify(depth, rows, kept=range(min(rows, TAPS)))
-
-
-def row_of(one: Measured, pair: TracedOnce, tau: float) -> Row:
+def row_of(one: Measured, pair: CountedPair, tau: float) -> Row:
     """The points of one row."""
-
-    def count(graph: Graph) -> Tally:
-        return tally(graph, gpu_of(one.chip))
-
+    gpu = gpu_of(one.chip)
     step = Point(
         one.chip,
         STEP,
         1 / one.plain if one.plain else 0.0,
-        (count(pair.step(one.context)),),
+        (pair.step(one.context, gpu),),
         used=bool(one.plain) and not one.held_out,
     )
     if not one.drafted:
         return Row(one, step, None, 0.0)
     tokens = one.tau or committed(chance_of(tau, BLOCK), one.rows)
-    passes = (count(pair.draft(one.context)), count(pair.verify(one.context, one.rows)))
+    passes = pair.draft(one.context, one.rows, gpu), pair.verify(one.context, one.rows, gpu)
     used = bool(one.tau) and not one.unfitted and not one.held_out
     slow = one.engine in SLOW
     return Row(one, step, Point(one.chip, ROUND, tokens / one.drafted, passes, slow, used), tokens)

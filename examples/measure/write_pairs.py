@@ -16,7 +16,7 @@ HEAD = """\
 # examples/measure/register.toml, which explains the keys and has the sources: change that one.
 """
 TARGET_KEYS = ("id", "family", "gated", "params", "bytes", "kv", "state", "mlx", "note")
-DRAFTER_KEYS = ("id", "kind", "block", "params", "bytes", "licence", "note")
+DRAFTER_KEYS = ("id", "kind", "block", "params", "bytes", "kv", "licence", "note")
 
 
 def read_table() -> list[dict[str, Any]]:

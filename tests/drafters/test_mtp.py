@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from feature_texts import Text, check_cache, rewind_rows_alone
 from mtp_heads import GOLDEN, random_head
 
 from dflash_mlx import api
-from dflash_mlx.drafters.chain import Chains
+from dflash_mlx.drafters.chain import ChainBlock, Chains
 from dflash_mlx.drafters.mtp import tensors
 from dflash_mlx.drafters.mtp.drafter import MTPCache, MTPDrafter
 from dflash_mlx.drafters.mtp.model import BoundHead
@@ -24,6 +25,7 @@ from dflash_mlx.engine.profiler import Job, Scratch
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.pair import Pair, load
+from dflash_mlx.speculation.tree import best_first
 
 useless_drafter: Callable[[Pair], str] = import_module(
     "dflash_mlx.cli.backend.local"
@@ -182,6 +184,40 @@ def test_a_draft_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     accept_one_too_many(monkeypatch)
     with pytest.raises(AssertionError):
         test_answers_are_those_of_plain_decoding("qwen3_5")
+
+
+def check_trees(source: MTPDrafter) -> None:
+    """The trees of two sequences are the likeliest paths by the distributions of each one's chain.
+
+    All paths are compared: the position's likeliest tokens after those of the positions before.
+    """
+    text, nodes = Text(source, tiny.BASE["hidden_size"]), 12
+    source.model.norm.weight *= 8  # so that some drafts are likelier than others
+    prompts, anchors = [tiny.prompt_of(9), tiny.prompt_of(23, 1)], [3, 5]
+    blocks = source.draft([text.fresh(prompt) for prompt in prompts], anchors, 4)
+    for prompt, anchor, block in zip(prompts, anchors, blocks, strict=True):
+        _, logits = Chains(source, [text.fresh(prompt)], [anchor], 3).greedy
+        logs = np.array(logits[:, 0] - mx.logsumexp(logits[:, 0], axis=-1, keepdims=True))
+        best = np.argsort(-logs, axis=-1)[:, :nodes].tolist()
+        ways = [way for length in (1, 2, 3) for way in product(*best[:length])]
+        sums = {way: sum(logs[place][token] for place, token in enumerate(way)) for way in ways}
+        tree = best_first(block.top_tokens(nodes).to_host(), nodes)
+        found = [tuple(tree.tokens[row - 1] for row in tree.path_to(n)[1:]) for n in range(1, 13)]
+        assert max(map(len, found)) > 1
+        assert sorted(found) == sorted(sorted(sums, key=lambda way: -sums[way])[:nodes])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_trees_are_of_the_heads_own_distributions(family: str) -> None:
+    """Which its drafts of one chain have left, for each sequence of a pass."""
+    check_trees(random_head(tiny.make_target(family)))
+
+
+def test_a_tree_of_another_sequence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: every tree is of the first sequence's chain."""
+    monkeypatch.setattr(MTPDrafter, "block", lambda self, chains, number: ChainBlock(chains, 0))
+    with pytest.raises(AssertionError):
+        check_trees(random_head(tiny.make_target("qwen3_5")))
 
 
 def test_the_final_norm_is_a_tap() -> None:

@@ -53,7 +53,7 @@ def test_the_package_has_the_table(table):
 TARGET_KEYS = set(
     "id family gated params bytes kv state mlx source unconfirmed note drafter".split()
 )
-DRAFTER_KEYS = set("id kind block params bytes licence source unconfirmed results note".split())
+DRAFTER_KEYS = set("id kind block params bytes kv licence source unconfirmed results note".split())
 
 
 def test_every_row_of_the_table(table):
@@ -73,6 +73,7 @@ def test_every_row_of_the_table(table):
             assert drafter.keys() <= DRAFTER_KEYS
             assert drafter["id"].count("/") == 1
             assert drafter["kind"] in KINDS
+            assert "kv" not in drafter or drafter["kind"] == MTP
             assert 2 <= drafter["block"] <= 16
             assert drafter["source"]
             known = "params" in drafter or "bytes" in drafter

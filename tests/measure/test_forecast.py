@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from dataclasses import astuple, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
 from forecast import main, table, traced
+from forecast_drafters import Figures
 from forecast_errors import Row, Table, points_of
+from ledger.counted import CountedPair
 from ledger.fit import ROUND, STEP, Point, fit, forecast_of
 from ledger.forecast import (
     Factors,
@@ -24,11 +27,12 @@ from ledger.forecast import (
     passes_of,
     round_seconds,
 )
-from ledger.measured import Measured, load
+from ledger.measured import Measured, load, load_drafters, pair_of
 from ledger.passes import TracedPair
-from ledger.published import of_folders
-from ledger.tally import MATRIX, MOVE, VECTOR, Tally, Work, tally
+from ledger.published import Published, of_folders
+from ledger.tally import MATRIX, MOVE, VECTOR, Tally, Work, stretched, tally
 from ledger.trace import trace
+from mlx.utils import tree_flatten
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import bundled
@@ -230,6 +234,82 @@ def test_a_held_out_row_is_marked() -> None:
     ]
     used = [point.used for point in points_of(shown.rows, ())]
     assert used == [True, True, False, False]
+
+
+def short(target: str, kind: str, layers: int) -> Published:
+    """A pair of published sizes with fewer layers of the target."""
+    pair = pair_of(target, kind, 4)
+    sizes = {**pair.target, "num_hidden_layers": layers}
+    return replace(pair, target=sizes)
+
+
+def test_layers_that_repeat_are_stretched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two and one periods of layers tell what three are; planted: one period less."""
+    pair = short("Qwen3.6-35B-A3B", "mtp", 12)
+
+    def check() -> None:
+        counted = CountedPair(pair, 8)
+        whole = tally(counted.whole.verify(512, 3, kept=range(3)), CHIP.gpu)
+        found = counted.verify(512, 3, CHIP.gpu)
+        assert found.dispatches == whole.dispatches
+        assert dict(found.works) == dict(whole.works)
+
+    check()
+    monkeypatch.setattr(
+        "ledger.counted.stretched", lambda one, two, repeats: stretched(one, two, repeats - 1)
+    )
+    with pytest.raises(AssertionError):
+        check()
+
+
+def moved(counted: Tally) -> int:
+    """The bytes of all kernels."""
+    return sum(count * work.moved for work, count in counted.works)
+
+
+def test_a_head_takes_a_pass_for_each_draft() -> None:
+    """Each reads the head's weights and the target's output layer; a block costs one pass."""
+    counted = CountedPair(short("Qwen3.6-27B", "mtp", 4), 8)
+    two, three, four = (counted.draft(512, rows, CHIP.gpu) for rows in (2, 3, 4))
+    parameters: Any = tree_flatten(counted.whole.drafter.model.parameters())
+    head = sum(value.nbytes for _, value in parameters)
+    output = 248_320 * 5120 * 4.5 / 8
+    for less, more in ((two, three), (three, four)):
+        assert moved(more) - moved(less) == pytest.approx(head + output, rel=0.02)
+    block = CountedPair(short("LFM2.5-2.6B", "dspark", 30), 8)
+    assert block.draft(512, 4, CHIP.gpu) == block.draft(512, 8, CHIP.gpu)
+    assert counted.widths == [2, 3, 4]
+    assert block.widths == [2, 4, 8, 10]
+
+
+def test_figures_beside_their_forecasts() -> None:
+    """An error where tokens a round are published; else those that the figure takes."""
+    known, unknown = row(40, 80, more=2, held_out=True), row(40, 80, more=2, held_out=True)
+    unknown = replace(unknown, of=replace(unknown.of, tau=0.0))
+    shown = Figures([known, unknown])
+    _, _, first, second = (line.split(" | ") for line in shown.lines())
+    assert re.fullmatch(r"[\d.]+ \([+-]\d+%\)", first[8])
+    assert re.fullmatch(r"takes tau [\d.]+", second[8])
+    assert first[11] == "held out"
+    assert set(shown.errors) == {
+        "plain, not fitted",
+        "DFlash, MLX's kernels, not fitted",
+        "speedup",
+    }
+    assert len(shown.errors["plain, not fitted"]) == 2
+    assert len(list(shown.summary())) == 3
+
+
+def test_figures_of_drafters_take_no_part_in_a_fit() -> None:
+    """They stand in a file of their own, each with a known kind, chip and target."""
+    rows = load_drafters()
+    assert {one.kind for one in rows} == {"mtp", "dspark", "dflash2"}
+    for one in rows:
+        assert one.source
+        assert one.drafted
+        assert one.held_out
+        assert chip_named(one.chip)
+        assert one.pair.target["num_hidden_layers"]
 
 
 def test_public_rows_can_be_forecast() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +23,9 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, PromptTooLong
-from dflash_mlx.hub.registry import find
+from dflash_mlx.hub.registry import CONTEXT, find, pairs_of
 from dflash_mlx.hub.resolve import MTP
+from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.models import memory
 from dflash_mlx.models.cache import sliding
 from dflash_mlx.models.memory import (
@@ -32,6 +34,7 @@ from dflash_mlx.models.memory import (
     check_fits,
     estimate_memory,
     free_bytes,
+    head_row_bytes,
     memory_fit,
     snapshot_bytes,
 )
@@ -39,6 +42,9 @@ from dflash_mlx.session import Session
 from dflash_mlx.types import SNAPSHOT_LIMITS
 
 GB = 10**9
+ModelOptions = import_module("dflash_mlx.cli.options").ModelOptions
+Output = import_module("dflash_mlx.cli.terminal.output").Output
+loading = import_module("dflash_mlx.cli.loading")
 stock_generate = import_module("mlx_lm.generate")  # the package has a function of that name
 CONFIG = {
     "num_hidden_layers": 4,
@@ -186,6 +192,45 @@ def test_an_mtp_head_is_one_layer(tmp_path):
     whole = estimate_memory(target, target, 100)
     assert whole.caches == split.caches
     assert 0 < whole.draft < 0.5 * whole.weights
+    assert whole.weights + whole.draft == alone.weights  # its weights count once
+
+
+def test_the_head_of_a_target_needs_room_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In what is refused before loading, with the bytes of plain decoding as the limit."""
+    target = tiny.GOLDEN / "mtp_qwen35" / "target"
+    options, out = ModelOptions(model=str(target), draft=MTP), Output(quiet=True)
+    head = dflash_mlx.load(target, MTP).drafter
+    assert isinstance(head, MTPDrafter)
+    item = 4 if on_cpu() else 2
+    limit = estimate_memory(target, item_bytes=item).total + CONTEXT * head.row_bytes(item) - 1
+    monkeypatch.setattr("dflash_mlx.models.memory.working_set", lambda: limit)
+    loading.fetch_pair(replace(options, draft=None, no_draft=True), out)
+    with pytest.raises(DFlashError, match="needs"):
+        loading.fetch_pair(options, out)
+    monkeypatch.setattr("dflash_mlx.models.memory.working_set", lambda: limit + 1)
+    loading.fetch_pair(options, out)
+
+
+@pytest.mark.parametrize(
+    ("name", "kv_heads", "hidden"),
+    [
+        ("Qwen/Qwen3.5-0.8B", 2, 1024),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 2, 2048),
+        ("mlx-community/Qwen3.6-27B-4bit", 4, 5120),
+        ("mlx-community/Qwen3.8-27B-4bit", 4, 5120),
+        ("mlx-community/Qwen3.6-35B-A3B-4bit", 2, 2048),
+        ("mlx-community/Qwen3.5-9B-4bit", 4, 4096),
+    ],
+)
+def test_the_rows_of_a_listed_head(name: str, kv_heads: int, hidden: int) -> None:
+    """As of a folder with the published shapes; they count in the estimate of the entry."""
+    (entry,) = (one for one in pairs_of(name) if one.kind == MTP)
+    shapes = {"num_attention_heads": 16, "num_key_value_heads": kv_heads, "head_dim": 256}
+    assert entry.draft_kv_bytes == head_row_bytes({**shapes, "hidden_size": hidden}, 2)
+    found = estimate_memory(entry)
+    assert found.total == entry.memory_bytes
+    without = estimate_memory(replace(entry, draft_kv_bytes=0))
+    assert found.caches - without.caches == CONTEXT * entry.draft_kv_bytes
 
 
 def test_a_rank_has_a_part_of_the_target():

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 from dflash_mlx.models.cache import sliding
 from dflash_mlx.models.cache.recurrent import RecurrentCache
@@ -76,3 +76,10 @@ def labels_of(caches: Sequence[Any]) -> list[str]:
         else:
             found += [SLIDING if isinstance(cache, RotatingKVCache) else ROWS] * 2
     return found
+
+
+def layers_of(cache: Any) -> list[KVCache]:
+    """The caches that a drafter's cache of one sequence consists of."""
+    held = vars(cache).values()
+    parts = [part for one in held for part in (one if isinstance(one, list) else [one])]
+    return [part for part in parts if isinstance(part, KVCache)]

@@ -98,9 +98,10 @@ class ChipCosts:
         )
 
 
-def shortened(pair: Published, layers: int) -> TracedPair:
+def shortened(pair: Published, layers: int, kernels: Kernels = STOCK_ATTENTION) -> TracedPair:
     """The pair with so many layers of its target, of which one is tapped."""
-    taps = {**pair.drafter["dflash_config"], "target_layer_ids": [0]}
-    drafter = {**pair.drafter, "num_target_layers": layers, "dflash_config": taps}
     target = {**pair.target, "num_hidden_layers": layers}
-    return TracedPair(replace(pair, target=target, drafter=drafter), STOCK_ATTENTION)
+    drafter = {**pair.drafter, "num_target_layers": layers}
+    if taps := drafter.get("dflash_config"):
+        drafter["dflash_config"] = {**taps, "target_layer_ids": [0]}
+    return TracedPair(replace(pair, target=target, drafter=drafter), kernels)

@@ -136,7 +136,7 @@ def chip_named(name: str) -> Chip:
 def passes_of(pair: TracedPair, depth: int) -> Passes:
     """Trace the passes of a pair with MLX's own kernels, once for all chips."""
     pair.target.kernels = Kernels()
-    block = pair.drafter.config.block_size
+    block = pair.drafter.block_size
     widths = [rows for rows in WIDTHS if rows < block] + [block]
     verifies = {rows: pair.verify(depth, rows, kept=range(min(rows, TAPS))) for rows in widths}
     return Passes(depth, pair.step(depth), pair.draft(depth), verifies)

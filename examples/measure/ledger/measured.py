@@ -1,4 +1,4 @@
-"""Public measurements of plain and speculative decoding on Macs, by others (measured.toml)."""
+"""Public measurements of plain and speculative decoding on Macs, by others."""
 
 import tomllib
 from collections.abc import Mapping
@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from .published import CODER, HYBRID, LARGE_HYBRID, QWEN3, Published, drafter, shape
+from .published import (
+    CODER,
+    HYBRID,
+    LARGE_HYBRID,
+    LFM,
+    MIXED_HYBRID,
+    QWEN3,
+    Published,
+    drafter_of_kind,
+    shape,
+)
 
 DEPTH = 1024  # tokens of context where a source names none
 HELD_OUT = 10  # every tenth row is not fitted
@@ -22,16 +32,7 @@ SMALL_HYBRID = {
     **shape(2560, 9216, 32, 16, 4, 256),
     "tie_word_embeddings": True,
 }
-MIXED_HYBRID = {
-    **HYBRID,
-    **shape(2048, 0, 40, 16, 2, 256),
-    "model_type": "qwen3_5_moe",
-    "num_experts": 256,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-}
-# The target and its drafter's sizes and taps. DFlash 2 drafters count as DFlash of as many layers.
+# The target, and the sizes and taps of its drafters of the DFlash family.
 SHAPES: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], int]] = {
     "Qwen3-4B": (SMALL_QWEN3, shape(2560, 9728, 5, 32, 8, 128), 5),
     "Qwen3-8B": (QWEN3, shape(4096, 12_288, 5, 32, 8, 128), 5),
@@ -41,14 +42,19 @@ SHAPES: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], int]] = {
     "Qwen3.5-9B": (HYBRID, shape(4096, 12_288, 6, 32, 8, 128), 8),
     "Qwen3.6-27B": (LARGE_HYBRID, shape(5120, 17_408, 5, 32, 8, 128), 5),
     "Qwen3.6-35B-A3B": (MIXED_HYBRID, shape(2048, 6144, 6, 32, 4, 128), 5),
+    "Qwen3.8-27B": (LARGE_HYBRID, shape(5120, 17_408, 5, 32, 8, 128), 5),
+    "LFM2.5-2.6B": (LFM, shape(2048, 6144, 5, 32, 8, 64), 5),
 }
+BLOCKS = {"dflash": 16, "dflash2": 8, "dspark": 7, "mtp": 3}  # as the configs state them
+DSPARK_BLOCKS = {"Qwen3.6-35B-A3B": 15, "LFM2.5-2.6B": 9}
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A row of measured.toml. Speeds in tok/s; 0 is not measured, and a tau of 0 not published.
 
-    `unfitted`: why the speculative speed is not fitted, where kernels or engine are not MLX's own.
+    `rows` of a verify pass; `kind` of the drafter, as in hub/kinds.py. `unfitted`: why the
+    speculative speed is not fitted, where kernels or engine are not MLX's own.
     """
 
     chip: str
@@ -60,6 +66,7 @@ class Measured:
     drafted: float = 0.0
     rows: int = 16
     tau: float = 0.0
+    kind: str = "dflash"
     draft_bits: int = 0
     context: int = DEPTH
     unfitted: str = ""
@@ -69,10 +76,16 @@ class Measured:
     @property
     def pair(self) -> Published:
         """The shapes of the pair. Targets of 16 bits are not quantised."""
-        config, sizes, taps = SHAPES[self.target]
-        draft = drafter(sizes, config, taps, 16)
-        mode = "none" if self.bits == 16 else "affine"
-        return Published(f"{self.target} {self.bits}-bit", config, draft, mode, self.bits)
+        return pair_of(self.target, self.kind, self.bits)
+
+
+def pair_of(target: str, kind: str, bits: int) -> Published:
+    """A target of SHAPES with a drafter of a kind; one of 16 bits is not quantised."""
+    config, sizes, taps = SHAPES[target]
+    block = DSPARK_BLOCKS.get(target, BLOCKS[kind]) if kind == "dspark" else BLOCKS[kind]
+    draft = drafter_of_kind(kind, sizes, config, taps, block)
+    mode = "none" if bits == 16 else "affine"
+    return Published(f"{target} {bits}-bit", config, draft, mode, bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +108,13 @@ class LeftOut:
     row: str
     reason: str
     source: str
+
+
+def load_drafters() -> tuple[Measured, ...]:
+    """Every row of measured_drafters.toml: figures of which none was used for the factors."""
+    file = files("ledger").joinpath("measured_drafters.toml")
+    rows = tomllib.loads(file.read_text(encoding="utf-8"))["measured"]
+    return tuple(Measured(**one, held_out=True) for one in rows)
 
 
 def load() -> tuple[tuple[Measured, ...], tuple[Product, ...], tuple[LeftOut, ...]]:

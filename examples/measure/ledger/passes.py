@@ -17,15 +17,12 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes, quantize_model
 
-from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
-from dflash_mlx.drafters.dflash.model import DraftModel
+from dflash_mlx.drafters.feature_head import FeatureDrafter
 from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.sliding import sliding_caches
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.packed import SequenceRows
-from dflash_mlx.models.precision import quantise
 from dflash_mlx.models.recurrent import TapedDelta, recurrent_caches
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
@@ -33,7 +30,8 @@ from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.tree import Tree
 
-from .contexts import after, held, labels_of, put
+from .contexts import after, held, labels_of, layers_of, put
+from .drafters import evaluate_hidden, make_drafter
 from .fold import fold
 from .fused import patterns
 from .published import Published
@@ -56,13 +54,8 @@ class TracedPair:
         for module in model.modules():
             if isinstance(module, TapedDelta):
                 module.keeps_states = False  # as on a GPU
-        settings = parse(dict(pair.drafter))
-        drafter = DraftModel(settings, self.target.hidden_size)
-        drafter.set_dtype(mx.bfloat16)
-        quantise(drafter, draft_bits)
-        evaluate_hidden(drafter)
-        self.target.tap(settings.target_layer_ids)
-        self.drafter = DFlashDrafter(drafter, self.target.embed, self.target.head)
+        self.drafter: Any = make_drafter(pair.drafter, self.target, draft_bits)
+        self.drafts_one_by_one = isinstance(self.drafter, FeatureDrafter)
 
     def step(self, depth: int) -> Graph:
         """A decode step of the engine."""
@@ -141,27 +134,28 @@ class TracedPair:
 
         return self._trace(self.stock, run, layers, depth, (rows,))
 
-    def draft(self, depth: int) -> Graph:
-        """A greedy draft of a block after `depth` tokens, with the last round's context rows."""
-        config, model = self.drafter.config, self.drafter.model
-        width = len(config.target_layer_ids) * self.target.hidden_size
-        taps = mx.zeros((1, TAPS, width), mx.bfloat16)
-        cache = self.drafter.make_cache()
-        cache.append(taps[:, :2])
-        self.drafter.commit_waiting([cache])
-        caches = cache.rows
-        arrays = [*held(caches, depth - TAPS), taps]
+    def draft(self, depth: int, rows: int | None = None) -> Graph:
+        """A greedy draft of `rows` rows, by default a block, with the last round's context rows."""
+        drafter = self.drafter
+        rows = rows or drafter.block_size
+        count = min(TAPS, rows)
+        taps = mx.zeros((1, count, len(drafter.taps) * self.target.hidden_size), mx.bfloat16)
+        cache = drafter.make_cache()
+        cache.append(taps[:, :2], (0, 0))
+        assert cache.state  # computes the rows that wait
+        caches = layers_of(cache)
+        arrays = [*held(caches, depth - count), taps]
 
         def run(*given: mx.array) -> Outputs:
             parts = iter(given)
-            put(caches, parts, depth - TAPS)
-            cache.append(next(parts))
-            block = cache.block(1, config.block_size)
+            put(caches, parts, depth - count)
+            cache.append(next(parts), (0,) * count)
+            (block,) = drafter.draft([cache], [1], rows)
             return [block.greedy().tokens]
 
         labels = [*labels_of(caches), READ]
         both = nn.Module()
-        both.target, both.drafter = self.target.model, model
+        both.target, both.drafter = self.target.model, drafter.model
         return traced(both, run, arrays, labels, rows=())
 
     def _trace(
@@ -205,12 +199,6 @@ def lazy_model(config: dict[str, Any], pair: Published) -> nn.Module:
     model.eval()
     evaluate_hidden(model)
     return model
-
-
-def evaluate_hidden(model: nn.Module) -> None:
-    """Compute the small arrays of modules that are not parameters, as loading does."""
-    for module in model.modules():
-        mx.eval([v for k, v in module.items() if k.startswith("_") and isinstance(v, mx.array)])
 
 
 def traced(

@@ -67,6 +67,30 @@ def drafter(
     }
 
 
+def drafter_of_kind(
+    kind: str, sizes: dict[str, Any], target: Mapping[str, Any], taps: int, block: int
+) -> dict[str, Any]:
+    """The config.json of a drafter of a kind of hub/kinds.py; `block` as it stands there.
+
+    An MTP head has the sizes of its target's layers. LFM2.5's drafters turn in interleaved pairs.
+    """
+    if kind == "mtp":
+        return {"model_type": "qwen3_5_mtp"}
+    base = drafter(sizes, target, taps, block)
+    if kind == "dflash2":
+        return {**base, "architectures": ["DFlash2DraftModel"]}
+    if kind == "dspark":
+        interleaved = target["model_type"].startswith("lfm2")
+        return {
+            **base,
+            "architectures": ["Lfm2DSparkDraftModel" if interleaved else "Qwen3DSparkModel"],
+            "rope_is_neox_style": not interleaved,
+            "markov_rank": 256,
+            "enable_confidence_head": True,
+        }
+    return base
+
+
 QWEN3 = {
     **shape(4096, 12_288, 36, 32, 8, 128),
     "model_type": "qwen3",
@@ -104,6 +128,15 @@ LARGE_HYBRID = {
     **HYBRID,
     **shape(5120, 17_408, 64, 24, 4, 256),
     "linear_num_value_heads": 48,
+}
+MIXED_HYBRID = {
+    **HYBRID,
+    **shape(2048, 0, 40, 16, 2, 256),
+    "model_type": "qwen3_5_moe",
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
 }
 GEMMA = {
     **shape(2816, 2112, 30, 16, 8, 256),

@@ -52,6 +52,19 @@ def tally(graph: Graph, chip: Chip) -> Tally:
     return Tally(dispatches, ((Work(MOVE, moved), 1), *works.items()))
 
 
+def stretched(one: Tally, two: Tally, repeats: float) -> Tally:
+    """The tally of a pass with `repeats` more of what makes the difference of these two."""
+    counts, more = (dict(each.works[1:]) for each in (one, two))  # behind the moved bytes
+    works = {
+        work: round(counts.get(work, 0) + repeats * (more.get(work, 0) - counts.get(work, 0)))
+        for work in counts | more
+    }
+    moved, after = (each.works[0][0].moved for each in (one, two))
+    moves = Work(MOVE, round(moved + repeats * (after - moved)))
+    dispatches = round(one.dispatches + repeats * (two.dispatches - one.dispatches))
+    return Tally(dispatches, ((moves, 1), *works.items()))
+
+
 def work_of(cost: Cost, graph: Graph, chip: Chip) -> Work:
     """The work of one operation. Rows that share no read of a matrix or of an expert find it in the
     chip's cache, so it counts once.
