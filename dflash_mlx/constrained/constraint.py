@@ -187,9 +187,9 @@ class Bitmask:
         matcher = compiled.deep_copy()
         rows = np.zeros((1, self.words), dtype=np.int32)
         self.fill(matcher, [], rows)
-        if rows.any():
-            return ""
         error = matcher.get_error()
+        if not error and rows.any():
+            return ""
         return "no text fits it" if error in ("", "NoExtensionBias") else error
 
 

@@ -34,6 +34,7 @@ from .protocol import (
     EventStream,
     Problem,
     Settings,
+    StopSignal,
     as_problem,
     check_model,
     problem_reply,
@@ -118,7 +119,7 @@ class Server:
         self.metrics = Metrics()
         self.runner = Runner(pair, settings, self.metrics)
         self.began = int(time.time())
-        self.stopping = asyncio.Event()  # set when running answers must end
+        self.stopping = StopSignal()  # set when running answers must end
         self._unknown_fields: set[str] = set()
         routes = [
             Route(path, self._endpoint(api), methods=["POST"]) for api in APIS for path in api.paths
@@ -233,8 +234,8 @@ class Server:
         return JSONResponse({"object": "list", "data": data})
 
     async def _model(self, request: Request) -> Response:
-        check_model(request.path_params["name"], self.settings)
-        return JSONResponse(self._model_fields(request.path_params["name"]))
+        name = check_model(request.path_params["name"], self.settings)
+        return JSONResponse(self._model_fields(name))
 
 
 class AccessMiddleware:
@@ -354,9 +355,7 @@ class StoppableServer(uvicorn.Server):
     uvicorn's messages about answers that it cuts are left out: the access log has these answers.
     """
 
-    def __init__(
-        self, config: uvicorn.Config, on_stop: Callable[[], None], stopping: asyncio.Event
-    ):
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None], stopping: StopSignal):
         super().__init__(config)
         self._on_stop = on_stop
         self._stopping = stopping

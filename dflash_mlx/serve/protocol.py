@@ -159,9 +159,10 @@ def find_model(name: str, names: Sequence[str]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def check_model(name: str | None, settings: Settings) -> None:
-    """Raise Problem 404 for a model that is not served."""
-    if name is not None and find_model(name, settings.names) is None:
+def check_model(name: str | None, settings: Settings) -> str:
+    """The whole name of a model. Raises Problem 404 if it is not served."""
+    found = settings.names[0] if name is None else find_model(name, settings.names)
+    if found is None:
         raise Problem(
             404,
             f"the model '{name:.100}' is not served here: this is '{settings.names[0]}'. "
@@ -169,6 +170,7 @@ def check_model(name: str | None, settings: Settings) -> None:
             param="model",
             code="model_not_found",
         )
+    return found
 
 
 def check_tools(pair: Pair) -> None:
@@ -195,6 +197,28 @@ def problem_reply(problem: Problem, path: str) -> JSONResponse:
 
 async def send_problem(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
     await problem_reply(problem, scope["path"])(scope, receive, send)
+
+
+class StopSignal:
+    """Tells running answers, in whatever event loop, that the server stops."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    async def wait(self) -> None:
+        """Wait until the server stops."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        try:
+            await waiting
+        finally:
+            self._waiting.discard(waiting)
+
+    def set(self) -> None:
+        """Wake all that wait; call it in their event loop."""
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
 
 
 # Server-sent events
@@ -226,7 +250,7 @@ class EventStream(Response):
         self,
         source: AsyncGenerator[bytes],
         *,
-        stopping: asyncio.Event,
+        stopping: StopSignal,
         ping: bytes,
         ping_seconds: float,
         write_problem: Callable[[Problem], bytes],
@@ -300,7 +324,7 @@ async def wait_for_disconnect(receive: Receive) -> None:
 
 
 async def unless_disconnected(
-    receive: Receive, work: Coroutine[Any, Any, T], stopping: asyncio.Event
+    receive: Receive, work: Coroutine[Any, Any, T], stopping: StopSignal
 ) -> T | None:
     """The result of some work. If the client disconnects, cancel the work and return None.
 
