@@ -190,7 +190,7 @@ class Bitmask:
         error = matcher.get_error()
         if not error and rows.any():
             return ""
-        return "no text fits it" if error in ("", "NoExtensionBias") else error
+        return "no text fits it" if not error or error.startswith("NoExtensionBias") else error
 
 
 class Constraint:
