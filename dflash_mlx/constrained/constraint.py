@@ -187,10 +187,10 @@ class Bitmask:
         matcher = compiled.deep_copy()
         rows = np.zeros((1, self.words), dtype=np.int32)
         self.fill(matcher, [], rows)
-        if rows.any():
-            return ""
         error = matcher.get_error()
-        return "no text fits it" if error in ("", "NoExtensionBias") else error
+        if not error and rows.any():
+            return ""
+        return "no text fits it" if not error or error.startswith("NoExtensionBias") else error
 
 
 class Constraint:

@@ -34,6 +34,7 @@ from .protocol import (
     EventStream,
     Problem,
     Settings,
+    StopSignal,
     as_problem,
     problem_reply,
     send_problem,
@@ -136,7 +137,7 @@ class Server:
         self.models.add(settings.names[0], pair, settings.options, stays=offers is None)
         mlx_thread().call(self.models.share_memory)
         self.began = int(time.time())
-        self.stopping = asyncio.Event()  # set when running answers must end
+        self.stopping = StopSignal()  # set when running answers must end
         self._unknown_fields: set[str] = set()
         layers = [Middleware(AccessMiddleware, server=self)]
         if settings.origins:
@@ -324,7 +325,10 @@ class Server:
         return JSONResponse({"object": "list", "data": data})
 
     async def _model(self, request: Request) -> Response:
-        return JSONResponse(self._model_fields(request.path_params["name"]))
+        name = request.path_params["name"]
+        if name not in (*self.settings.names, self.embedder and self.embedder.name):
+            name = self.models.find(name)
+        return JSONResponse(self._model_fields(name))
 
     async def _unload(self, request: Request) -> Response:
         """Unload a model after its running answers: `{"model": NAME}`."""

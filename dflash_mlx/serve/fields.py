@@ -128,7 +128,10 @@ OTHERS = (
         "structured_outputs.disable_additional_properties",
         "write additionalProperties into the schema",
     ),
-    *ignored("guided_decoding_backend structured_outputs.*", "llguidance is the only one"),
+    *ignored(
+        "guided_decoding_backend structured_outputs.backend structured_outputs.disable_fallback",
+        "llguidance is the only one",
+    ),
     *rejected("grammar_lazy grammar_triggers preserved_tokens", "a grammar holds from the start"),
     *rejected("include_stop_str_in_output no_stop_trim", "stop texts are not part of the answer"),
     *rejected("skip_special_tokens", "special tokens are not shown", neutral=(True,)),

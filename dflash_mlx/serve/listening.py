@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dflash_mlx.errors import DFlashError
 
 from .app import Server
+from .protocol import StopSignal
 
 HEAD_SECONDS = 15.0  # to receive a request's headers
 STOP_SECONDS = 10  # for running answers when the server is stopped
@@ -102,9 +103,7 @@ class StoppableServer(uvicorn.Server):
     uvicorn's messages about answers that it cuts are left out: the access log has these answers.
     """
 
-    def __init__(
-        self, config: uvicorn.Config, on_stop: Callable[[], None], stopping: asyncio.Event
-    ):
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None], stopping: StopSignal):
         super().__init__(config)
         self._on_stop = on_stop
         self._stopping = stopping

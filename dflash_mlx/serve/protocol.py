@@ -185,6 +185,28 @@ async def send_problem(problem: Problem, scope: Scope, receive: Receive, send: S
     await problem_reply(problem, scope["path"])(scope, receive, send)
 
 
+class StopSignal:
+    """Tells running answers, in whatever event loop, that the server stops."""
+
+    def __init__(self) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    async def wait(self) -> None:
+        """Wait until the server stops."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiting)
+        try:
+            await waiting
+        finally:
+            self._waiting.discard(waiting)
+
+    def set(self) -> None:
+        """Wake all that wait; call it in their event loop."""
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+
 # Server-sent events
 
 T = TypeVar("T")
@@ -214,7 +236,7 @@ class EventStream(Response):
         self,
         source: AsyncGenerator[bytes],
         *,
-        stopping: asyncio.Event,
+        stopping: StopSignal,
         ping: bytes,
         ping_seconds: float,
         write_problem: Callable[[Problem], bytes],
@@ -288,7 +310,7 @@ async def wait_for_disconnect(receive: Receive) -> None:
 
 
 async def unless_disconnected(
-    receive: Receive, work: Coroutine[Any, Any, T], stopping: asyncio.Event
+    receive: Receive, work: Coroutine[Any, Any, T], stopping: StopSignal
 ) -> T | None:
     """The result of some work. If the client disconnects, cancel the work and return None.
 

@@ -87,9 +87,9 @@ def test_forms_by_other_names(pair: Pair, mode: Mode) -> None:
 
 def test_a_form_of_a_text_completion(client: openai.OpenAI) -> None:
     found = client.completions.create(
-        model="m", prompt="The sum is", max_tokens=20, extra_body={"guided_regex": " [0-9]{3}"}
+        model="m", prompt="The sum is", max_tokens=20, extra_body={"guided_regex": "[0-9]{3}"}
     )
-    assert re.fullmatch(r" [0-9]{3}", found.choices[0].text)
+    assert re.fullmatch(r"[0-9]{3}", found.choices[0].text)
 
 
 @pytest.mark.parametrize("stream", [False, True])
