@@ -132,7 +132,7 @@ def test_colours_show_the_passes_of_the_stream(browser: Browser, served: Served)
     with browser.tab() as tab:
         tab.open(served.url)
         tab.js("localStorage.setItem('dflash.settings', '{\"temperature\": 0}')")
-        tab.open(f"{served.url}/?")
+        tab.reload()
         ask(tab, SUM)
         tab.wait(ANSWERED)
         assert tab.js("document.querySelectorAll('.pass').length") == 0
@@ -185,8 +185,8 @@ def test_a_reload_in_the_middle(browser: Browser, served: Served, go_on: threadi
         tab.open(served.url)
         ask(tab, CODE)
         tab.wait("document.querySelector('.assistant > .text')?.innerText.includes('Here is')")
-        tab.call("Page.reload")
-        tab.wait("document.readyState === 'complete' && document.querySelector('.note')?.innerText")
+        tab.reload()
+        tab.wait("document.querySelector('.note')?.innerText")
         served.wait_until_idle()
         assert tab.text(".assistant .note") == "Cut by a reload."
         assert "Here is a Python function" in answer_text(tab)
@@ -248,8 +248,8 @@ def test_the_key(browser: Browser, keyed: Served) -> None:
         assert "geheim" not in stored
         assert "wrong" not in stored.replace("missing or wrong", "")
         assert not any("geheim" in address or "?" in address for address in tab.requests())
-        tab.call("Page.reload")
-        tab.wait("document.querySelector('#model')?.value === 'm'")  # the tab still has it
+        tab.reload()
+        tab.wait("document.querySelector('#model').value === 'm'")  # the tab still has it
         tab.click("#show-settings")
         tab.click("#forget-key")
         tab.wait("document.querySelector('#login').open")

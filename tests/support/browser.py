@@ -150,6 +150,12 @@ class Tab:
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'")
 
+    def reload(self) -> None:
+        """Load the page again."""
+        self.js("window.isOld = true")
+        self.call("Page.reload")
+        self.wait("!window.isOld && document.readyState === 'complete'")
+
     def js(self, expression: str) -> Any:
         """The value of an expression. AssertionError if it throws."""
         found = self.call(
