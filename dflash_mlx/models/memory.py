@@ -175,7 +175,7 @@ def estimate_memory(
             caches /= 1 if "kv_lora_rank" in text_config(config) else ranks
         if draft is not None and (head := head_bytes(draft, config)):
             draft_weights = head
-            caches += context_tokens * head_row_bytes(draft, config, item_bytes)
+            caches += context_tokens * head_row_bytes(head_config(draft, config), item_bytes)
         elif draft is not None:
             draft_weights = weight_bytes(draft, "*.safetensors") or weight_bytes(draft, TORCH_FILE)
             caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
@@ -216,10 +216,14 @@ def tensor_bytes(folder: Path, pattern: str, names: re.Pattern[str]) -> int:
     )
 
 
-def head_row_bytes(draft: Path, target: dict[str, Any], item_bytes: int) -> int:
-    """What an MTP head keeps of a token: the row of one full layer, and the feature before it."""
+def head_config(draft: Path, target: dict[str, Any]) -> dict[str, Any]:
+    """What describes the layer of an MTP head: its own config if we trained it, else the target's."""
     own = load_config(draft)
-    config = own if own.get("model_type") == TRAINED_MTP else text_config(target)
+    return own if own.get("model_type") == TRAINED_MTP else text_config(target)
+
+
+def head_row_bytes(config: dict[str, Any], item_bytes: int) -> int:
+    """What an MTP head keeps of a token: the row of one full layer, and the feature before it."""
     return (kv_width(config, "full_attention") + config["hidden_size"]) * item_bytes
 
 

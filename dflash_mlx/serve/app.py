@@ -326,7 +326,8 @@ class Server:
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in (*self.settings.names, self.embedder and self.embedder.name):
+        is_embedder = self.embedder is not None and name == self.embedder.name
+        if name not in self.settings.names and not is_embedder:
             name = self.models.find(name)
         return JSONResponse(self._model_fields(name))
 

@@ -33,6 +33,7 @@ def test_rules_are_those_of_plain_decoding(
     usual = api.generate(
         pair, QUESTION, mode="baseline", max_tokens=30, sampling=SamplingParams(**sampling)
     )
+    mine = usual
     word = pair.tokenizer.decode([usual.tokens[-3]]).strip() or "the"
     rules: list[dict[str, Any]] = [
         {"min_tokens": 25, "stop_token_ids": (usual.tokens[5],)},
@@ -113,7 +114,7 @@ def test_an_answer_that_is_cut_before_its_form_is_complete_says_so(
 def test_a_limit_beyond_the_context_is_clipped(client: openai.OpenAI, served: Served) -> None:
     """Agents send 32,000 to everyone."""
     found = ask(client, max_tokens=32_000, stop=["1", "2", "the"])
-    left = served.server.runner.context - found.usage.prompt_tokens
+    left = served.server.first.runner.context - found.usage.prompt_tokens
     assert found.dflash["max_tokens"] == left
     assert found.dflash["clipped_from"] == 32_000
     text = client.completions.create(model="m", prompt="a", max_tokens=32_000, stop=["e", "a"])
