@@ -58,5 +58,5 @@ class CountedPair:
         return tally(self._draft(depth, rows if self.whole.drafts_one_by_one else None), gpu)
 
     def _tally(self, graphs: list[Graph], gpu: Chip) -> Tally:
-        found = [tally(one, gpu) for one in graphs]
-        return found[0] if len(found) == 1 else stretched(*found, self.repeats)
+        first, *more = (tally(one, gpu) for one in graphs)
+        return stretched(first, more[0], self.repeats) if more else first

@@ -137,8 +137,8 @@ class TracedPair:
     def draft(self, depth: int, rows: int | None = None) -> Graph:
         """A greedy draft of `rows` rows, by default a block, with the last round's context rows."""
         drafter = self.drafter
-        rows = rows or drafter.block_size
-        count = min(TAPS, rows)
+        width: int = rows or drafter.block_size
+        count = min(TAPS, width)
         taps = mx.zeros((1, count, len(drafter.taps) * self.target.hidden_size), mx.bfloat16)
         cache = drafter.make_cache()
         cache.append(taps[:, :2], (0, 0))
@@ -150,7 +150,7 @@ class TracedPair:
             parts = iter(given)
             put(caches, parts, depth - count)
             cache.append(next(parts), (0,) * count)
-            (block,) = drafter.draft([cache], [1], rows)
+            (block,) = drafter.draft([cache], [1], width)
             return [block.greedy().tokens]
 
         labels = [*labels_of(caches), READ]
