@@ -217,7 +217,7 @@ def tensor_bytes(folder: Path, pattern: str, names: re.Pattern[str]) -> int:
 
 
 def head_config(draft: Path, target: dict[str, Any]) -> dict[str, Any]:
-    """What describes the layer of an MTP head: its own config if we trained it, else the target's."""
+    """The config of an MTP head's layer: the head's own if we trained it, else the target's."""
     own = load_config(draft)
     return own if own.get("model_type") == TRAINED_MTP else text_config(target)
 
