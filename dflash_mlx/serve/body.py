@@ -116,7 +116,7 @@ class SamplingFields(create_model("SamplingFields", __base__=FormatFields, **SAM
         biases = (self.logit_bias or {}).items()
         values["logit_bias"] = tuple((token_id(key), bias) for key, bias in biases)
         if self.repeat_penalty is not None:
-            if self.repetition_penalty not in (None, self.repeat_penalty):
+            if values.get("repetition_penalty", self.repeat_penalty) != self.repeat_penalty:
                 message = "repeat_penalty and repetition_penalty differ: give one of them."
                 raise Problem(400, message, "repeat_penalty")
             values["repetition_penalty"] = self.repeat_penalty
