@@ -38,7 +38,7 @@ def by_engine(pair: Pair, requests: list[Request], count: int) -> Answers:
     while waiting or running:
         while waiting and len(running) < count:
             number, request = waiting.pop(0)
-            running[number] = Sequence(pair.target, pair.drafter)
+            running[number] = Sequence(pair.target, *pair.engine.drafters)
             pair.engine.begin(running[number], request, -1)
         blocks = pair.engine.step(list(running.values()))
         for number, block in zip(list(running), blocks, strict=True):
