@@ -23,6 +23,8 @@ OTHER_VARIABLES = (
     "DFLASH_NEED_EMULATOR",  # CI and the tests of the kernels
     "DFLASH_PROGRAM",  # the tests of README and guide
     "DFLASH_TEST_DEVICE",  # the tests
+    "DFLASH_BROWSER",  # the tests of the chat page
+    "DFLASH_SCREENSHOTS",  # the tests of the chat page
 )
 
 

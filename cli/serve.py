@@ -229,7 +229,7 @@ def serve(
     service: ServiceOptions,
     display: DisplayOptions,
 ) -> None:
-    """Serve the models on this machine to other programs, or one of them.
+    """Serve the models of this machine to other programs.
 
     \b
       dflash serve                                   all, at http://127.0.0.1:8080

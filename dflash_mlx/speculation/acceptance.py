@@ -146,9 +146,15 @@ class TokenRejection(Match):
     joint = False
     draws = True
 
-    def __init__(self, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None):
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        kernels: Kernels | None = None,
+        kept_ids: Sequence[int] = (),
+    ):
         """Cannot do XTC, which makes the target's distribution depend on chance."""
-        super().__init__(params, vocab_size, kernels)
+        super().__init__(params, vocab_size, kernels, kept_ids)
         self._used = 0
 
     def _key(self) -> mx.array:
@@ -193,7 +199,7 @@ def make_rule(
     kernels: Kernels | None = None,
     kept_ids: Sequence[int] = (),
 ) -> Match:
-    """The rule of this name; at temperature 0 always `Match`, whose `kept_ids` these are.
+    """The rule of this name; at temperature 0 always `Match`. kept_ids: as of `Match`.
 
     Without `kernels`, MLX operations compute everything. Raises UsageError for an unknown
     name.
@@ -202,9 +208,8 @@ def make_rule(
         raise UsageError(
             f"there is no acceptance rule '{name}'.", hint=f"use one of {', '.join(RULES)}"
         )
-    if params.greedy or name == "match":
-        return Match(params, vocab_size, kernels, kept_ids)
-    return RULES[name](params, vocab_size, kernels)
+    rule = Match if params.greedy else RULES[name]
+    return rule(params, vocab_size, kernels, kept_ids)
 
 
 def random_bits(key: mx.array, count: int) -> mx.array:

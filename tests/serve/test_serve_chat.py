@@ -194,7 +194,7 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"modalities": ["audio"]}, "modalities"),
     *(({name: "root ::= x"}, name) for name in ("grammar", "guided_json", "json_schema")),
-    ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
+    ({"structured_outputs": {"regex": "("}}, "regex"),
     ({"format": "json"}, "format"),
     ({"system": "Be brief."}, "system"),
     ({"allowed_token_ids": []}, "allowed_token_ids"),

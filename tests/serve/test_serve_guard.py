@@ -11,7 +11,7 @@ import pytest
 from serving import Served, serving
 
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve import access_log, app, guard
+from dflash_mlx.serve import access_log, guard, listening
 from dflash_mlx.serve.protocol import Limits, Problem
 
 BODY = {"messages": [{"role": "user", "content": "What is 12 plus 7?"}], "max_tokens": 9}
@@ -106,7 +106,7 @@ def test_slow_bodies(served: Served) -> None:
 
 
 def test_slow_heads(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", served.port)) as wire:
         wire.sendall(b"POST / HTTP/1.1\r\nHost: ")
         wire.settimeout(10)

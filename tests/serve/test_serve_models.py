@@ -86,7 +86,7 @@ def test_names_that_no_model_has() -> None:
         unknown, two = ask(served, "pub/aa"), ask(served, "c", stream=True)
         assert unknown.status_code == two.status_code == 404
         assert "'pub/a'" in unknown.json()["error"]["message"]
-        assert "'other/c', 'pub/c'" in two.json()["error"]["message"]
+        assert "'pub/c', 'other/c'" in two.json()["error"]["message"]
         assert not shelf.loads
 
 

@@ -9,6 +9,7 @@ import pytest
 import tiny
 from mlx.optimizers import Muon
 from mlx.utils import tree_flatten
+from train_blocks import blocks_of, largest_difference
 
 from dflash_mlx.drafters.dflash import model as shared_rows
 from dflash_mlx.drafters.dflash.config import DraftConfig
@@ -16,11 +17,10 @@ from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.train import dflash as blocks_module
 from dflash_mlx.train import loss as head_loss
-from dflash_mlx.train.data import Rectangle
 from dflash_mlx.train.dflash import DFlashStudent, block_hidden, own_head
 from dflash_mlx.train.loss import cross_entropy, decay_weights, default_gamma, dpace_weights
 from dflash_mlx.train.settings import TrainSettings
-from dflash_mlx.train.step import BlockGradient, Blocks, StreamedMuon
+from dflash_mlx.train.step import BlockGradient, StreamedMuon
 from dflash_mlx.train.streams import Streams
 from dflash_mlx.train.student import Text
 
@@ -136,21 +136,6 @@ def gradient_of_repeated_rows(drafter: DFlashDrafter, taps, tokens, grid, weight
     found = mx.value_and_grad(loss)(parameters)
     drafter.model.update(parameters)
     return found
-
-
-def blocks_of(anchors: np.ndarray, taps: mx.array, tokens: mx.array) -> Blocks:
-    """The blocks of these sequences."""
-    parts = list(taps)
-    mx.eval(parts)
-    rows = tuple(range(len(anchors)))
-    lines: Any = tokens.tolist()
-    return Blocks(Rectangle(rows, anchors), parts, [tuple(row) for row in lines])
-
-
-def largest_difference(ours, wanted) -> float:
-    """Of two gradients, relative to each tensor's largest number."""
-    pairs: Any = zip(tree_flatten(ours), tree_flatten(wanted), strict=True)
-    return max(float(mx.abs(a - b).max() / mx.abs(b).max()) for (_, a), (_, b) in pairs)
 
 
 @pytest.mark.parametrize("fault", [None, "context", "own rows"])

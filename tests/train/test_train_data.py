@@ -27,7 +27,7 @@ from dflash_mlx.train.data import (
     without_overlap,
 )
 from dflash_mlx.train.new_drafter import choose_mask_token, layer_ids
-from dflash_mlx.train.settings import AnswerSettings, DrafterShape
+from dflash_mlx.train.settings import AnswerSettings
 
 SETTINGS = AnswerSettings(max_tokens=12, answer_batch=2)
 
@@ -259,7 +259,6 @@ def test_layer_ids():
     for wrong in (0, (), (8,), (1, 1)):
         with pytest.raises(UsageError):
             layer_ids(8, wrong)
-    assert DrafterShape().block_size == 16
 
 
 def test_anchors_are_answer_tokens_with_a_successor():

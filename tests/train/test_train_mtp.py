@@ -11,7 +11,7 @@ import tiny
 from engines import accept_one_too_many
 from mlx.utils import tree_flatten
 from mtp_heads import GOLDEN, golden_head, quantised, random_head, save_folder
-from test_train_blocks import blocks_of, largest_difference
+from train_blocks import blocks_of, largest_difference
 from train_runs import check_replay, losses, parameters, start, weights
 from typer.testing import CliRunner
 

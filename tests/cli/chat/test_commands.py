@@ -118,6 +118,8 @@ def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> No
     value = {
         "top-p": "0.5",
         "min-p": "0.5",
+        "xtc-probability": "0.5",
+        "xtc-threshold": "0.1",
         "mode": "ddtree",
         "accept": "token",
         "stop": '"2"',
