@@ -235,7 +235,8 @@ def test_fields_inside_objects(case: Objects) -> None:
 SUPPORTED: dict[str, Any] = {
     "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 3, "logit_bias": {"5": 1},
     "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1, "stop": ["x"],
-    "stream": False, "n": 1, "logprobs": True, "top_logprobs": 1, "return_progress": True, "return_passes": True,
+    "stream": False, "n": 1, "logprobs": True, "top_logprobs": 1, "return_progress": True,
+    "return_passes": True,
     "max_completion_tokens": 1, "tools": [], "tool_choice": "none", "parallel_tool_calls": True,
     "response_format": {"type": "text"}, "reasoning_effort": "low", "modalities": ["text"],
     "chat_template_kwargs": {"enable_thinking": False}, "stream_options": {"include_usage": True},
