@@ -268,7 +268,7 @@ def connect(address: Address, key: str | None = None) -> RemoteServer:
     names = ", ".join([*models][:MAX_NAMES]) + (", ..." if len(models) > MAX_NAMES else "")
     name = address.model or (next(iter(models)) if len(models) == 1 else None)
     if name is None and models and {kind_of(model) for model in models.values()} == {"dflash"}:
-        name = next(iter(models))  # the other names are aliases of the same model
+        name = next(iter(models))  # our server begins with the model that it was started for
     if name is None:
         raise UsageError(
             f"{address.url} has {len(models)} models."
