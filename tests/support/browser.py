@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ NAMES = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 )
 FLAGS = ("--headless=new", "--remote-debugging-pipe", "--no-first-run", "--hide-scrollbars")
+LEFT = "Inspected target navigated or closed"  # the error of a page that was left
 KEY_CODES = {"Enter": 13, "Escape": 27, "ArrowUp": 38, "Tab": 9}
 
 
@@ -26,6 +27,10 @@ def find_browser() -> str | None:
     """The program of Chromium or Chrome; DFLASH_BROWSER names another."""
     found = (shutil.which(name) for name in (os.environ.get("DFLASH_BROWSER", ""), *NAMES))
     return next((path for path in found if path), None)
+
+
+class PageLeft(AssertionError):
+    """The page was left while it computed."""
 
 
 class Browser:
@@ -66,6 +71,8 @@ class Browser:
         while True:
             reply = self._next()
             if reply.get("id") == self._last:
+                if reply.get("error", {}).get("message") == LEFT:
+                    raise PageLeft(method)
                 assert "error" not in reply, (method, reply["error"])
                 return reply["result"]
             self.events.append(reply)
@@ -168,10 +175,12 @@ class Tab:
     def wait(self, expression: str, seconds: float = 60) -> Any:
         """Wait until an expression is true; AssertionError after `seconds`."""
         until = time.monotonic() + seconds
-        while not (value := self.js(expression)):
-            assert time.monotonic() < until, f"never true: {expression}"
+        while time.monotonic() < until:
+            with suppress(PageLeft):  # while a new page comes
+                if value := self.js(expression):
+                    return value
             time.sleep(0.02)
-        return value
+        raise AssertionError(f"never true: {expression}")
 
     def text(self, selector: str) -> str:
         """The visible text of an element."""
