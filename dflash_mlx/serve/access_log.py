@@ -60,6 +60,15 @@ class AccessLog:
             note = json.dumps(record, ensure_ascii=False)
         self.write(note)
 
+    def write_model(self, name: str, event: str, seconds: float) -> None:
+        """Write that a model was loaded or unloaded, and how long that took."""
+        line = f"{event} {name} in {seconds:.1f} s"
+        if self.as_json:
+            record = {"time": round(time.time(), 3), "model": name, "event": event}
+            record["seconds"] = round(seconds, 3)
+            line = json.dumps(record, ensure_ascii=False)
+        self.write(line)
+
     def write_record(self, record: AccessRecord) -> None:
         """Write the line of a request that has ended."""
         seconds = time.perf_counter() - record.began

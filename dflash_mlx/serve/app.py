@@ -133,7 +133,9 @@ class Server:
         self.settings = settings
         self.log = log or AccessLog()
         self.metrics = Metrics()
-        self.models = Models(settings, self.metrics, offers or tuple, keep_alive, cache_ram)
+        self.models = Models(
+            settings, self.metrics, self.log, offers or tuple, keep_alive, cache_ram
+        )
         self.models.add(settings.names[0], pair, settings.options, stays=offers is None)
         mlx_thread().call(self.models.share_memory)
         self.began = int(time.time())

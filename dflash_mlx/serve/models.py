@@ -8,7 +8,6 @@ so is a model that nobody has asked for a while.
 import asyncio
 import difflib
 import gc
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,10 +24,10 @@ from dflash_mlx.models.memory import CACHES_SHARE, working_set
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 
+from .access_log import AccessLog
 from .protocol import Problem, Settings, find_model, problem_of
 from .runner import Admission, Metrics, PromptThreads, Runner
 
-logger = logging.getLogger("dflash.serve")
 KEEP_ALIVE = 600.0  # seconds
 
 
@@ -52,8 +51,7 @@ class Offer:
 class Served:
     """A loaded model. nbytes: of its weights. users: requests that are being answered.
 
-    stays: it is never unloaded. keep_alive: seconds that it stays after an answer. unload: the
-    timer for that.
+    stays: it is never unloaded. unload: the timer that unloads it some time after an answer.
     """
 
     name: str
@@ -61,7 +59,6 @@ class Served:
     runner: Runner
     stays: bool = False
     users: int = 0
-    keep_alive: float = inf
     used_at: float = field(default_factory=time.monotonic)
     unload: asyncio.TimerHandle | None = None
     nbytes: int = field(init=False)
@@ -74,7 +71,7 @@ class Served:
         """Seconds until it is unloaded, if no request comes; None without such a time."""
         if self.unload is None:
             return None
-        return max(0.0, self.keep_alive - (time.monotonic() - self.used_at))
+        return max(0.0, self.unload.when() - asyncio.get_running_loop().time())
 
     @property
     def can_go(self) -> bool:
@@ -94,12 +91,14 @@ class Models:
         self,
         settings: Settings,
         metrics: Metrics,
+        log: AccessLog,
         offers: Callable[[], Sequence[Offer]] = tuple,
         keep_alive: float = KEEP_ALIVE,
         cache_ram: int | None = None,
     ):
         self.settings = settings
         self.metrics = metrics
+        self.log = log
         self.offers = offers
         self.keep_alive = keep_alive
         self.cache_ram = cache_ram
@@ -196,11 +195,11 @@ class Models:
         """Whether a request for this model need not wait for it. Raises Problem 404 as `find`."""
         return self.find(name) in self._loaded
 
-    async def acquire(self, name: str | None, keep_alive: float | None = None) -> Served:
+    async def acquire(self, name: str | None) -> Served:
         """The model of a request, loaded now if it is not. `release` it after the answer.
 
-        keep_alive: seconds that it stays loaded then; None is the server's. Raises Problem 404 for
-        an unknown name, 503 for a model that does not fit the memory, 500 for one that is damaged.
+        Raises Problem 404 for an unknown name, 503 for a model that does not fit the memory, 500
+        for one that is damaged.
         """
         name = self.find(name)
         while (served := self._loaded.get(name)) is None:
@@ -209,7 +208,6 @@ class Models:
                 self._loads[name].add_done_callback(without_warning)
             await asyncio.shield(self._loads[name])  # the load goes on if the client leaves
         served.users += 1
-        served.keep_alive = self.keep_alive if keep_alive is None else keep_alive
         self._used(served)
         return served
 
@@ -244,8 +242,7 @@ class Models:
                     raise problem_of(error, bad_request=False) from error
                 served = self.add(name, pair, options)
                 await in_mlx_thread(self.share_memory)
-                logger.info("loaded %s in %.1f s", name, time.perf_counter() - started)
-                served.keep_alive = self.keep_alive
+                self.log.write_model(name, "loaded", time.perf_counter() - started)
                 self._used(served)
         finally:
             del self._loads[name]
@@ -278,11 +275,13 @@ class Models:
         if served.unload is not None:
             served.unload.cancel()
         del self._loaded[served.name]
-        logger.info("unloaded %s", served.name)
+        name = served.name
+        started = time.perf_counter()
         if (disk := served.pair.engine.prefix_cache.disk) is not None:
             await asyncio.to_thread(disk.wait)
         del disk, served  # the last references to the pair
         await in_mlx_thread(free_memory)
+        self.log.write_model(name, "unloaded", time.perf_counter() - started)
         if self._loaded:
             await in_mlx_thread(self.share_memory)
 
@@ -292,9 +291,9 @@ class Models:
         if served.unload is not None:
             served.unload.cancel()
             served.unload = None
-        if served.can_go and served.keep_alive < inf:
+        if served.can_go and self.keep_alive < inf:
             loop = asyncio.get_running_loop()
-            served.unload = loop.call_later(served.keep_alive, self._begin_expiry, served)
+            served.unload = loop.call_later(self.keep_alive, self._begin_expiry, served)
 
     def _begin_expiry(self, served: Served) -> None:
         task = asyncio.create_task(self._expire(served))

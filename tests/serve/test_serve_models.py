@@ -188,6 +188,10 @@ def test_a_model_is_unloaded_after_a_while() -> None:
         assert unload(json={"model": "a"}).json() == {"model": "pub/a", "unloaded": False}
         assert unload(json={"model": 3}).status_code == 400
         assert states(served)["pub/a"] == "not-loaded"
+        told = [record for line in served.lines if "event" in (record := json.loads(line))]
+        assert [(one["event"], one["model"]) for one in told] == [
+            ("loaded", "pub/a"), ("unloaded", "pub/a"),
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
