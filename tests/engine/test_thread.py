@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Event, Thread, Timer
 
 import pytest
 import tiny
 
+import dflash_mlx
 from dflash_mlx.engine import worker_thread
 from dflash_mlx.engine.worker_thread import MLXThread, mlx_thread
 from dflash_mlx.options import GenerationOptions
@@ -276,3 +278,26 @@ def test_the_thread_ends_after_a_paused_call() -> None:
     thread._end()  # at exit
     loading.join(60)
     assert results == ["whole"]
+
+
+def test_a_load_pauses(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within it a whole answer of another pair is generated."""
+    target, _ = tiny.save_pair(tmp_path, tiny.draft_settings)
+    paused, answered = Event(), Event()
+    honest = MLXThread.pause
+
+    def pause(self: MLXThread) -> None:
+        paused.set()
+        while not answered.is_set():
+            time.sleep(0.001)
+            honest(self)
+
+    monkeypatch.setattr(MLXThread, "pause", pause)
+    loading = Thread(target=dflash_mlx.load, args=(target,), kwargs={"no_draft": True})
+    loading.start()
+    try:
+        assert paused.wait(20)
+        assert len(tokens_of(pair)) == 40
+    finally:
+        answered.set()
+        loading.join(60)
