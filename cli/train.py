@@ -165,7 +165,7 @@ class View:
         self._task: tuple[str, TaskID] | None = None
         self._loss: float | None = None
         self._seconds: float | None = None  # of a step
-        self._tenths = 0  # of all taps
+        self._tenths = 0  # of the answers or taps, at the last line
         self._tau = ""
 
     def __enter__(self) -> "View":
@@ -192,29 +192,30 @@ class View:
         rate = event.tokens / max(event.seconds, 1e-9)
         note = f"{rate:,.0f} tok/s"
         self._show_bar("answers", event.done, event.total, note)
-        left = (event.total - event.done) * event.seconds / max(1, event.done)
-        self._print_every(
-            event.done,
-            max(1, event.total // 10),
-            f"answers {event.done:,} of {event.total:,} · {event.tokens:,} tokens made · {note}"
-            f" · {duration(left)} left",
-        )
+        if self._is_next_tenth(event.done, event.total):
+            left = (event.total - event.done) * event.seconds / event.done
+            self._print_if_not_live(
+                f"answers {event.done:,} of {event.total:,} · {event.tokens:,} tokens made · {note}"
+                f" · {duration(left)} left",
+            )
 
     def _tapsprogress(self, event: "TapsProgress") -> None:
         note = f"{event.done / max(event.seconds, 1e-9):,.0f} tok/s"
         self._show_bar("taps", event.done, event.total, note)
-        left = (event.total - event.done) * event.seconds / event.done
-        tenth = max(1, event.total // 10)
-        if event.done // tenth < self._tenths:  # the next sequences have begun
-            self._tenths = 0
-        if event.done // tenth > self._tenths or event.done == event.total:
-            self._tenths = event.done // tenth
-            self._print_every(
-                0,
-                1,
+        if self._is_next_tenth(event.done, event.total):
+            left = (event.total - event.done) * event.seconds / event.done
+            self._print_if_not_live(
                 f"taps of {event.done:,} of {event.total:,} tokens · {note}"
                 f" · {duration(left)} left",
             )
+
+    def _is_next_tenth(self, done: int, total: int) -> bool:
+        """Whether another tenth of the work is done since the last line."""
+        tenths = 10 * done // total
+        if tenths <= self._tenths:
+            return False
+        self._tenths = tenths % 10  # the next work starts again at 0
+        return True
 
     def _prepared(self, event: "Prepared") -> None:
         taps = ", ".join(map(str, event.layer_ids))
@@ -245,7 +246,8 @@ class View:
             self._seconds = 0.9 * self._seconds + 0.1 * event.seconds
         left = duration(self._seconds * (event.steps - event.step))
         text = f"step {event.step:,} of {event.steps:,} · {note} · {left} left"
-        self._print_every(event.step, 50, text)
+        if event.step % 50 == 0:
+            self._print_if_not_live(text)
 
     def _taumeasured(self, event: "TauMeasured") -> None:
         self._tau = f" · τ {event.tau:.2f}"
@@ -265,8 +267,8 @@ class View:
             self._task[1], completed=done, total=total, note=self._out.ascii_fallback(note)
         )
 
-    def _print_every(self, number: int, every: int, text: str) -> None:
-        if not self._out.stderr_live and number % every == 0:
+    def _print_if_not_live(self, text: str) -> None:
+        if not self._out.stderr_live:
             self._print(text)
 
     def _print(self, text: str) -> None:
