@@ -254,7 +254,7 @@ class Session:
         call = mlx_thread().call
         drafting = request.mode != "baseline"
         read_ahead(engine.prefix_cache, call, self.sequence, request.prompt, drafting=drafting)
-        cached, lost = call(engine.begin, self.sequence, request, *prompted.snapshots_at)
+        reuse = call(engine.begin, self.sequence, request, *prompted.snapshots_at)
         detokenizer = IncrementalDetokenizer(
             self.pair.tokenizer,
             request.reasoning_prefix,
@@ -262,8 +262,9 @@ class Session:
             split_thinking=prompted.split,
         )
         reply = Reply(engine, self.sequence, request, detokenizer)
-        reply.stats.cached_tokens = cached
-        reply.stats.lost_tokens = lost
+        reply.stats.cached_tokens = reuse.cached
+        reply.stats.lost_tokens = reuse.lost
+        reply.stats.differs_at = reuse.differs_at
         self.stats = reply.stats
         return reply
 

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -72,6 +73,15 @@ def prefill_step_size(config: dict[str, Any], kv_bits: int = 0) -> int:
 
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReuse:
+    """How much of a prompt is cached, in tokens; `lost` and `differs_at` are as in `Stats`."""
+
+    cached: int
+    lost: int
+    differs_at: int | None
 
 
 class Engine:
@@ -223,9 +233,8 @@ class Engine:
             elif step.kind is StepKind.PREFILL:
                 self.prefix_cache.keep(step.sequence)
 
-    def begin(self, sequence: Sequence, request: Request, *snapshots_at: int) -> tuple[int, int]:
-        """Begin an answer. Returns how many tokens of the prompt are cached, and how many were
-        cached but must be read again.
+    def begin(self, sequence: Sequence, request: Request, *snapshots_at: int) -> PromptReuse:
+        """Begin an answer. Returns how much of its prompt is cached.
 
         snapshots_at: the lengths of prefixes that other prompts may share. Raises UsageError for a
         request that the target or the drafter cannot serve.
@@ -290,7 +299,9 @@ class Engine:
         self._running.add(sequence)
         tokens = len(prompt) + sequence.answer.remaining
         self._wired.hold(mx.get_active_memory() + self.sequence_bytes(tokens))
-        return kept + reuse.taken, max(0, lost - reuse.taken)
+        cached = kept + reuse.taken
+        lost = max(lost - reuse.taken, reuse.branch - cached, 0)
+        return PromptReuse(cached, lost, reuse.differs_at)
 
     def stop(self, sequence: Sequence, length: int | None = None) -> None:
         """End an answer: drop the pass that was run ahead, and the tokens after `length`.

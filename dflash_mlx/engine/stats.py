@@ -16,6 +16,8 @@ class Stats:
     accepted_by_position: how often a draft in position 1, 2, ... was accepted.
     prompt_tokens, cached_tokens: the prompt's length, and how many of its tokens were cached.
     lost_tokens: tokens read again only because a cache lacked them or could not rewind to them.
+    differs_at: the token of the prompt that differs from the cached prompt with the longest common
+        beginning; None if the prompt continues a cached one, or has no beginning in common.
     generated: tokens of the answer, with a stop token.
     seed: of the answer's random numbers; None at temperature 0.
     prefill_seconds: until the first token; decode_seconds: from the first token to the last.
@@ -26,6 +28,7 @@ class Stats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     lost_tokens: int = 0
+    differs_at: int | None = None
     seed: int | None = None
     generated: int = 0
     committed: list[int] = field(default_factory=list)

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 
 from starlette.types import Scope
 
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.session import Session
 
 from .answer_request import AnswerRequest
 from .protocol import Problem
 
 MAX_REASON = 200  # characters of an error
+MIN_READ = 512  # tokens read anew; less is not worth a reason
+NEAR = 8  # tokens shown before and after the place where a prompt differs
 NOT_SENT = 499  # the client disconnected before the response
 
 
@@ -84,6 +87,7 @@ class AccessLog:
             fields |= {
                 "prompt": stats[0].prompt_tokens,
                 "cached": stats[0].cached_tokens,
+                **why_read(stats[0]),
                 "generated": sum(choice.generated for choice in stats),
                 "tokens_per_second": round(stats[0].tokens_per_second, 1),
                 "acceptance_length": round(stats[0].acceptance_length, 2),
@@ -94,6 +98,8 @@ class AccessLog:
             fields["error"] = record.reason
         if self.prompts and record.answer_request is not None:
             fields["prompt_text"] = record.answer_request.prompt
+            if "differs_at" in fields:
+                fields["differs_near"] = text_near(record.sessions[0])
         if self.as_json:
             self.write(json.dumps({"time": round(time.time(), 3), **fields}, ensure_ascii=False))
             return
@@ -105,8 +111,34 @@ class AccessLog:
             )
             if fields["cached"]:
                 line += f", {fields['cached']} cached"
+            if "differs_at" in fields:
+                line += f", unlike earlier prompts from token {fields['differs_at']} on"
+            if "lost" in fields:
+                line += f", {fields['lost']} read again that the cache could not give"
         for sentence in (*notes, record.reason):
             line += f": {sentence}" if sentence else ""
+        if "differs_near" in fields:
+            line += f"  differs near {json.dumps(fields['differs_near'], ensure_ascii=False)}"
         if "prompt_text" in fields:
             line += f"  {json.dumps(fields['prompt_text'], ensure_ascii=False)}"
         self.write(line)
+
+
+def why_read(stats: Stats) -> dict[str, int]:
+    """Why much of a prompt was read anew; empty if little was, or if it is all new."""
+    why: dict[str, int] = {}
+    if stats.prompt_tokens - stats.cached_tokens < MIN_READ:
+        return why
+    if stats.differs_at is not None:
+        why["differs_at"] = stats.differs_at
+    if stats.lost_tokens >= MIN_READ:
+        why["lost"] = stats.lost_tokens
+    return why
+
+
+def text_near(session: Session) -> str:
+    """The text around the place where an answered prompt differs from earlier ones."""
+    place = session.stats.differs_at or 0
+    return session.pair.tokenizer.decode(
+        session.sequence.tokens[max(0, place - NEAR) : place + NEAR]
+    )

@@ -61,7 +61,7 @@ def answer(engine: Engine, prompt: list[int], **options: Any) -> tuple[list[int]
     """A fresh sequence's answer, and how many of the prompt's tokens it did not read."""
     sequence = Sequence(engine.target, *engine.drafters)
     request = Request(tuple(prompt), **{"max_tokens": 9, **options})
-    cached, _ = engine.begin(sequence, request, len(prompt) - 1)
+    cached = engine.begin(sequence, request, len(prompt) - 1).cached
     return tiny.joined(list(tiny.rounds(engine, sequence))), cached
 
 
@@ -87,6 +87,19 @@ def check_tree(family: str, seed: int, count: int) -> int:
         if len(prompt) < 150:
             texts.append([*prompt, *found])
     return saved
+
+
+def test_where_a_prompt_differs() -> None:
+    """From a cached prompt that goes on otherwise; not where it is the first, or continues one."""
+    engine = engine_of("qwen3")
+    text = tiny.prompt_of(60)
+    places = []
+    for prompt in (text, [*text, 5, 6], [*text[:40], *tiny.prompt_of(9, 1)], text):
+        sequence = Sequence(engine.target, *engine.drafters)
+        request = Request(tuple(prompt), max_tokens=1)
+        places.append(engine.begin(sequence, request, len(prompt) - 1).differs_at)
+        list(tiny.rounds(engine, sequence))
+    assert places == [None, None, 40, None]
 
 
 @pytest.mark.quick_every(3)
@@ -134,7 +147,7 @@ def test_a_prompt_is_held_before_its_answer_ends(family: str) -> None:
     said: list[list[int]] = [[], [], []]
     for number in range(3):
         running.append(Sequence(engine.target, *engine.drafters))
-        cached, _ = engine.begin(running[-1], Request(tuple(prompt), max_tokens=9), 49)
+        cached = engine.begin(running[-1], Request(tuple(prompt), max_tokens=9), 49).cached
         assert cached == (49 if number else 0)
         while not said[number]:
             for place, block in enumerate(engine.step(running)):
@@ -289,7 +302,7 @@ def left_behind(engine: Engine, prompt: list[int]) -> tuple[list[int], int, list
     """An answer in exact mode, the tokens that were not read, and the keys and values it left."""
     sequence = Sequence(engine.target, None)
     request = Request(tuple(prompt), max_tokens=4, mode="baseline")
-    cached, _ = engine.begin(sequence, request, len(prompt) - 1)
+    cached = engine.begin(sequence, request, len(prompt) - 1).cached
     said = tiny.joined(list(tiny.rounds(engine, sequence)))
     count = len(sequence.tokens)
     held = sequence.target_cache.members
@@ -324,7 +337,7 @@ def test_exact_mode_takes_nothing_of_an_answer() -> None:
     engine.begin(sequence, Request(first, max_tokens=9, mode="baseline"), len(first) - 1)
     answer = tiny.joined(list(tiny.rounds(engine, sequence)))
     assert len(sequence.tokens) > EXACT_CHUNK
-    cached, _ = engine.begin(sequence, Request((*first, *answer, 3), mode="baseline"), -1)
+    cached = engine.begin(sequence, Request((*first, *answer, 3), mode="baseline"), -1).cached
     assert cached == 0
 
 

@@ -68,7 +68,7 @@ def answer(engine: Engine, prompt: list[int], **options: Any) -> tuple[list[int]
     """A fresh sequence's answer, and how many of the prompt's tokens it did not read."""
     sequence = Sequence(engine.target, *engine.drafters)
     request = Request(tuple(prompt), **{"max_tokens": 9, **options})
-    cached, _ = engine.begin(sequence, request, len(prompt) - 1)
+    cached = engine.begin(sequence, request, len(prompt) - 1).cached
     said = tiny.joined(list(tiny.rounds(engine, sequence)))
     if engine.prefix_cache.disk is not None:
         engine.prefix_cache.disk.wait()

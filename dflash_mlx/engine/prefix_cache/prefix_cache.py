@@ -90,11 +90,13 @@ class Reuse:
 
     taken: tokens copied from the cache. branch: the length of the prefix shared with a cached
     prompt, if it is longer but has no recurrent state; a snapshot there helps the next such
-    prompt. Otherwise 0.
+    prompt. Otherwise 0. differs_at: the length of that shared prefix, if the cached prompt goes on
+    with other tokens; None if the prompt continues it, or shares nothing.
     """
 
     taken: int = 0
     branch: int = 0
+    differs_at: int | None = None
 
 
 class PrefixCache:
@@ -143,7 +145,12 @@ class PrefixCache:
         self.tree.evict(self.limit)
         shared = path[-1].end if path else 0
         reached = len(sequence.tokens)
-        return Reuse(reached - start, shared if shared - reached >= MIN_BRANCH else 0)
+        differs = bool(path) and shared < len(tokens) and path[-1].goes_on
+        return Reuse(
+            taken=reached - start,
+            branch=shared if shared - reached >= MIN_BRANCH else 0,
+            differs_at=shared if differs else None,
+        )
 
     def records_to_read(
         self, sequence: Sequence, prompt: Many[int], *, drafting: bool

@@ -101,6 +101,11 @@ class Match:
     node: Node
     end: int
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a cached text has more tokens after this one."""
+        return self.end < self.node.end or bool(self.node.children)
+
 
 def walk(root: Node, prompt: np.ndarray) -> list[Match]:
     """The longest path of nodes that a prompt [n] starts with."""
