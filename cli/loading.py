@@ -18,6 +18,7 @@ import typer
 from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
 
+from .downloads import download_progress
 from .options import BUNDLED, NO_CACHE, TOY_NOTE, CacheOptions, ModelOptions
 from .terminal.output import Output, format_bytes
 from .terminal.spinner import Spinner
@@ -347,35 +348,6 @@ def kernel_progress(spinner: Spinner) -> Callable[[int, int], None]:
         spinner.update(done, total)
 
     return update
-
-
-def download_progress(spinner: Spinner, label: str, out: Output) -> Callable[[int, int], None]:
-    """A callback that shows a download's progress in place of `label`, and warns of a stall."""
-
-    def update(done: int, total: int) -> None:
-        spinner.relabel("download" if done < total else label, "bytes" if done < total else "")
-        spinner.update(done, total)
-
-    return with_stalls(update, out)
-
-
-def with_stalls(update: Callable[[int, int], None], out: Output) -> Callable[[int, int], None]:
-    """A callback for downloads that calls `update`, and warns once of a stall.
-
-    `download` calls it with the same counts again when no byte has come for a minute.
-    """
-    last = -1
-    warned = False
-
-    def update_or_warn(done: int, total: int) -> None:
-        nonlocal last, warned
-        if done == last < total and not warned:
-            warned = True
-            out.warn("no data for a minute: trying again in small pieces")
-        last = done
-        update(done, total)
-
-    return update_or_warn
 
 
 def bundled_note(model_options: ModelOptions) -> str:

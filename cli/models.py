@@ -2,7 +2,7 @@
 
 import shutil
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -10,14 +10,10 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.families import FAMILIES
 
 from .confirm import check_can_ask, confirm
-from .loading import best_downloaded, known_target, with_stalls
+from .downloads import download_models
+from .loading import best_downloaded, known_target
 from .options import BUNDLED, DisplayOptions, ModelOptions, bits_option, option_groups
 from .terminal.output import Output, format_bytes
-from .terminal.spinner import Spinner
-
-if TYPE_CHECKING:
-    from dflash_mlx.hub.download import Plan
-
 
 # The table of `dflash models list`
 
@@ -278,7 +274,8 @@ def pull(
 ) -> None:
     """Download a model and its drafter, or their newest versions.
 
-    Stopped or cut off, the same command goes on from there.
+    Stopped or cut off, the same command goes on from there. Files that are downloaded already are
+    read, and damaged ones are downloaded again.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     if model == BUNDLED and draft is None:
@@ -301,10 +298,8 @@ def pull(
 
 
 def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Output) -> None:
-    """Show what will be downloaded, ask, and download it."""
+    """Say which drafter is downloaded, or why none is; show the sizes, ask, and download both."""
     from dflash_mlx.hub import registry
-    from dflash_mlx.hub.download import check_room, plan
-    from dflash_mlx.hub.download import download as fetch
 
     if draft is None and not no_draft:
         entry = registry.find(target)
@@ -320,28 +315,7 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
         elif entry.lacks:
             draft = None
             out.info(f"no drafter is downloaded: {entry.lacks}; lookup drafts instead", "warning")
-    with Spinner(out, "asking the Hub"):
-        plans = [plan(repo) for repo in (target, draft) if repo is not None]
-    for pending in plans:
-        out.info(f"{pending.repo} · {missing_summary(pending)}")
-    check_room(*plans)
-    total = sum(pending.missing_bytes for pending in plans)
-    if total:
-        question = f"Download {format_bytes(total)}?"
-        confirm(question, "nothing was downloaded", out, yes=yes, default=True)
-    for pending in plans:
-        with Spinner(out, pending.repo, unit="bytes") as spinner:
-            folder = fetch(pending.repo, with_stalls(spinner.update, out))
-        out.note(f"{pending.repo} is in {folder}")
-
-
-def missing_summary(plan: "Plan") -> str:
-    """How much is left to download, in words."""
-    if plan.cached:
-        return "nothing to download"
-    partial = plan.missing_bytes < plan.total_bytes
-    of_total = f" of {format_bytes(plan.total_bytes)}" if partial else ""
-    return f"{format_bytes(plan.missing_bytes)}{of_total} to download"
+    download_models([repo for repo in (target, draft) if repo is not None], out, yes=yes)
 
 
 @models.command("rm")

@@ -17,11 +17,11 @@ from dflash_mlx.serve.keep_alive import parse_keep_alive
 
 from .awake import awake
 from .backend.local import LocalBackend
+from .downloads import download_progress
 from .keys import server_key
 from .loading import (
     bundled_note,
     choose_pair,
-    download_progress,
     load_pair,
     prepare_libraries,
 )
