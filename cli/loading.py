@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,23 +26,24 @@ from .terminal.spinner import Spinner
 if TYPE_CHECKING:
     from dflash_mlx import Pair
     from dflash_mlx.hub.registry import Entry
+    from dflash_mlx.hub.resolve import Names
 
 
 # Which pair
 
 
 def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
-    """The options with a short name replaced by its Hub id.
+    """The options with a short name replaced by its Hub id, or by the folder of a model here.
 
-    Unchanged for ids, folders, unknown names and a server's address. Without --force, DFlashError
-    for a pair that does not fit the memory, before anything is downloaded.
+    Unchanged for other ids, folders, unknown names and a server's address. Without --force,
+    DFlashError for a pair that does not fit the memory, before anything is downloaded.
     """
     if model_options.model in (None, BUNDLED):
         return replace(model_options, model=None)
     if is_address(model_options.model):
         return model_options
     prepare_libraries(offline=model_options.offline)
-    target = known_target(model_options.model, out)
+    target = known_target(model_options.model, out, model_options.folders)
     if target == model_options.model:
         return model_options
     from dflash_mlx.cpu.blas import use_openblas
@@ -58,11 +59,15 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
     return replace(model_options, model=target)
 
 
-def known_target(name: str, out: Output) -> str:
-    """The Hub id of a short name, which is printed; an unknown name is returned unchanged."""
-    from dflash_mlx.hub.registry import find_target
+def known_target(name: str, out: Output, folders: Sequence[Path] = ()) -> str:
+    """The Hub id or the folder that a name means, which is printed; other names are unchanged.
 
-    target = find_target(name) or name
+    folders: more folders of models than those that are always looked at. Raises DFlashError as
+    `hub.local.find_model`.
+    """
+    from dflash_mlx.hub.local import find_model
+
+    target = find_model(name, folders) or name
     if target != name and not out.quiet:
         out.info(f"'{name}' is {target}", "dim")
     return target
@@ -79,9 +84,9 @@ def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) 
     from dflash_mlx.hub.registry import best_pair
     from dflash_mlx.models.memory import working_set
 
-    downloaded = best_downloaded(model_options)
-    if downloaded is not None:
-        return with_target(model_options, downloaded)
+    here = model_here(model_options)
+    if here is not None:
+        return here
     if not interactive or model_options.offline:
         out.note("no model is downloaded yet: `dflash models list` shows what fits this Mac")
         return model_options
@@ -92,10 +97,36 @@ def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) 
     return offer_download(model_options, entry, out)
 
 
-def best_downloaded(model_options: ModelOptions) -> "Entry | None":
-    """The downloaded pair that a chat uses if none is named; None is the bundled pair."""
+def model_here(model_options: ModelOptions) -> ModelOptions | None:
+    """The options with the model that a chat uses if none is named; None is the bundled pair.
+
+    The best known pair that is downloaded, else the largest other model on this machine that fits.
+    """
     if not has_metal():
         return None
+    downloaded = best_downloaded(model_options)
+    if downloaded is not None:
+        return with_target(model_options, downloaded)
+    from dflash_mlx.hub.local import local_models
+    from dflash_mlx.hub.resolve import LOOKUP
+    from dflash_mlx.models.memory import memory_fit, weight_bytes, working_set
+
+    limit = working_set()
+    sizes = {
+        model.source: weight_bytes(model.folder, "*.safetensors")
+        for model in local_models(model_options.folders)
+        if not model.lacks
+    }
+    fitting = [source for source, size in sizes.items() if memory_fit(size, limit) == "ok"]
+    if not fitting:
+        return None
+    source = max(fitting, key=lambda source: sizes[source])
+    names = names_at_hand(source, no_draft=model_options.no_draft)
+    return replace(model_options, model=source, draft=LOOKUP if names.lookup else None)
+
+
+def best_downloaded(model_options: ModelOptions) -> "Entry | None":
+    """The downloaded pair that a chat uses if none is named; None is the bundled pair."""
     from dflash_mlx.hub.registry import best_known, best_pair
     from dflash_mlx.models.memory import working_set
 
@@ -157,6 +188,23 @@ def free_disk() -> int:
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
+
+
+def names_at_hand(source: str | None, *, no_draft: bool) -> "Names":
+    """The names of a target and its drafter; prompt lookup for a drafter that is not here."""
+    from dflash_mlx.hub.resolve import LOOKUP, pair_names
+
+    names = pair_names(source, None, no_draft=no_draft)
+    if names.draft is None or folder_at_hand(names.draft) is not None:
+        return names
+    return pair_names(source, LOOKUP)
+
+
+def folder_at_hand(name: str | Path) -> Path | None:
+    """The folder of a model that is on this machine."""
+    from dflash_mlx.hub.cache import cached_folder
+
+    return Path(name) if Path(name).is_dir() else cached_folder(str(name))
 
 
 # Loading

@@ -150,7 +150,7 @@ def choose_target(
         return with_saved_pair(values, saved)
     if values["model"] is None and values["draft"] is None:
         chosen = choose_pair(values.group(ModelOptions), out, interactive=interactive)
-        return values.changed(model=chosen.model)
+        return values.changed(model=chosen.model, draft=chosen.draft)
     return values
 
 

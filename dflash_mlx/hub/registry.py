@@ -159,8 +159,12 @@ def entry_of(target: dict[str, Any], name: str, quant: str, drafter: dict[str, A
 
 
 def pairs_of(target: str) -> tuple[Entry, ...]:
-    """The pairs of a target's Hub id, case-insensitive, best first; empty if it is not listed."""
-    return tuple(entry for entry in entries() if entry.target.lower() == target.lower())
+    """The pairs of a target, best first; empty if it is not listed.
+
+    target: its Hub id, in any case, or a folder whose path ends with the id, as LM Studio's do.
+    """
+    name = "/".join(Path(target).parts[-2:]).lower()
+    return tuple(entry for entry in entries() if entry.target.lower() == name)
 
 
 def find(target: str) -> Entry | None:
