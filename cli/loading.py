@@ -13,14 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .downloads import download_progress
 from .options import BUNDLED, NO_CACHE, TOY_NOTE, CacheOptions, ModelOptions
-from .terminal.output import Output, format_bytes
+from .terminal.output import Output
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
@@ -74,27 +72,17 @@ def known_target(name: str, out: Output, folders: Sequence[Path] = ()) -> str:
 
 
 def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) -> ModelOptions:
-    """The options with a pair filled in; unchanged for the bundled pair.
+    """The options with a model that is on this machine; unchanged for the bundled pair.
 
-    Takes a downloaded pair without asking. Otherwise, if `interactive`, offers the best pair that
-    fits memory and disk.
+    Unless `interactive`, a note says that none is here: an interactive chat offers some then, see
+    `first_model`.
     """
     if not has_metal():
         return model_options
-    from dflash_mlx.hub.registry import best_pair
-    from dflash_mlx.models.memory import working_set
-
     here = model_here(model_options)
-    if here is not None:
-        return here
-    if not interactive or model_options.offline:
+    if here is None and (not interactive or model_options.offline):
         out.note("no model is downloaded yet: `dflash models list` shows what fits this Mac")
-        return model_options
-    entry = best_pair(working_set(), free_disk())
-    if entry is None:
-        out.note("no published pair fits the memory and the free disk of this Mac")
-        return model_options
-    return offer_download(model_options, entry, out)
+    return here or model_options
 
 
 def model_here(model_options: ModelOptions) -> ModelOptions | None:
@@ -140,30 +128,6 @@ def is_downloaded(entry: "Entry", model_options: ModelOptions) -> bool:
 
     needed = [entry.target] if model_options.no_draft else [entry.target, entry.draft]
     return all(cached_state(repo) == "yes" for repo in needed)
-
-
-def offer_download(model_options: ModelOptions, entry: "Entry", out: Output) -> ModelOptions:
-    """Offer to download a pair; return the options with it, or unchanged after a no."""
-    from dflash_mlx.hub.download import plan
-
-    try:
-        with Spinner(out, "asking the Hub"):
-            repos = [entry.target] if model_options.no_draft else [entry.target, entry.draft]
-            missing = sum(plan(repo).missing_bytes for repo in repos)
-    except DFlashError as error:
-        out.note(f"{error.message} The bundled pair answers.", "warning")
-        return model_options
-    memory = (
-        f" They need {format_bytes(entry.memory_bytes)} of memory." if entry.memory_bytes else ""
-    )
-    out.info(f"{entry.target} with the drafter {entry.draft} suits this Mac.{memory}")
-    out.info("`dflash models list` shows the others; -m names one.", "dim")
-    confirmation = f"Download {format_bytes(missing)}? (no: chat with the tiny bundled pair)"
-    return (
-        with_target(model_options, entry)
-        if typer.confirm(confirmation, default=True, err=True)
-        else model_options
-    )
 
 
 def with_target(model_options: ModelOptions, entry: "Entry") -> ModelOptions:
