@@ -113,6 +113,10 @@ class DownloadState:
     def complete(self) -> bool:
         return self.ended and self.error is None
 
+    @property
+    def share(self) -> str:
+        return f"{100 * self.done // max(self.total, 1)}%"
+
 
 class BackgroundDownload:
     """Downloads a pair in a thread of its own, which ends with the program."""
@@ -139,8 +143,7 @@ class BackgroundDownload:
             return f"the download of {name} has stopped"
         if state.complete:
             return f"{name} answers from now on"
-        share = f"{100 * state.done // max(state.total, 1)}%"
-        return f"downloading {name}: {share} of {format_bytes(state.total)}"
+        return f"downloading {name}: {state.share} of {format_bytes(state.total)}"
 
     def _run(self) -> None:
         from dflash_mlx.hub.download import download, plan

@@ -38,8 +38,8 @@ def use_arrived(state: ChatState) -> None:
 
 
 def show_unfinished_download(state: ChatState) -> None:
-    """Print how to go on with a download that ends with the chat."""
+    """Print the command that goes on with a download that ends with the chat."""
     download = state.download
     if download is not None and not download.state.ended:
-        command = f"dflash models pull {download.target}"
-        state.out.note(f"{download.status()} is kept; `{command}` goes on", wraps=False)
+        share = download.state.share
+        state.out.note(f"{share} downloaded: dflash models pull {download.target}", wraps=False)

@@ -1,6 +1,7 @@
 """The first start without a model: three pairs, one key, and a chat that opens at once."""
 
 import os
+import re
 import sys
 import time
 from dataclasses import replace
@@ -174,19 +175,22 @@ def test_the_first_start_in_a_terminal(
     try:
         shown.wait_for("Press 1, 2 or 3")
         shown.settle()
-        if columns == 40:
-            assert "No model is here yet." in shown.screen.text
+        assert "These fit:" in shown.screen_text()
+        assert "Press 1, 2 or 3 to" in shown.screen_text()
         assert hub.requests == 0
         shown.send("1")
         shown.wait_for("downloading Qwen3.5-9B-4bit: ")
         shown.wait_for("/help lists")
-        shown.wait_for(r"downloading Qwen3.5-9B-4bit: \d+%")
+        on_screen = shown.screen_text
+        last_row = re.compile(r"downloading Qwen3.5-9B-4bit: \d+%[^\n]*\s*\Z")
+        shown.wait_until(lambda: last_row.search(on_screen()), "below the prompt")
         hub.delay = 0.0
-        shown.wait_for("Qwen3.5-9B-4bit answers")
+        shown.wait_until(lambda: "4bit answers from now" in on_screen(), "here")
         shown.send("Hello\r")
-        shown.wait_for("drafter")
+        shown.wait_for("drafter z-lab/Qwen3.5-9B-DFlash" if columns > 40 else "drafter")
         shown.wait_for("tok/s")
         shown.settle()
+        assert "answers from now on" not in on_screen()
     finally:
         shown.close()
 
@@ -202,9 +206,9 @@ def test_leaving_says_how_to_go_on(hub: Any, cache: Path, tmp_path: Path) -> Non
         shown.wait_for("Press 1, 2 or 3")
         shown.send("1")
         shown.wait_for("/help lists")
-        shown.wait_for(r"downloading Qwen3.5-9B-4bit: \d+%")
+        shown.prompted()
         shown.send("\x04")
-        shown.wait_for(f"dflash models pull {first_start.TARGET}")
+        shown.wait_for(rf"\d+% downloaded: dflash models pull {first_start.TARGET}")
     finally:
         shown.close()
     assert cached_state(first_start.TARGET) == "partly"
