@@ -160,6 +160,7 @@ def test_the_arrived_model_is_used_unless_another_one_was_chosen(
 
 
 PROGRAM = Path(first_start.__file__)
+LOADING = 240.0  # seconds that a busy machine may take to load the bundled pair
 
 
 @pytest.mark.slow
@@ -180,7 +181,7 @@ def test_the_first_start_in_a_terminal(
         assert hub.requests == 0
         shown.send("1")
         shown.wait_for("downloading Qwen3.5-9B-4bit: ")
-        shown.wait_for("/help lists")
+        shown.wait_for("/help lists", LOADING)
         on_screen = shown.screen_text
         last_row = re.compile(r"downloading Qwen3.5-9B-4bit: \d+%[^\n]*\s*\Z")
         shown.wait_until(lambda: last_row.search(on_screen()), "below the prompt")
@@ -205,7 +206,7 @@ def test_leaving_says_how_to_go_on(hub: Any, cache: Path, tmp_path: Path) -> Non
     try:
         shown.wait_for("Press 1, 2 or 3")
         shown.send("1")
-        shown.wait_for("/help lists")
+        shown.wait_for("/help lists", LOADING)
         shown.prompted()
         shown.send("\x04")
         shown.wait_for(rf"\d+% downloaded: dflash models pull {first_start.TARGET}")
