@@ -9,9 +9,14 @@ from dflash_mlx.errors import UsageError
 from .terminal.output import Output
 
 
+def can_ask() -> bool:
+    """Whether there is a terminal to ask a question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def check_can_ask(yes: bool) -> None:
     """Raise UsageError if a question is needed and there is no terminal to ask it."""
-    if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not yes and not can_ask():
         raise UsageError(
             "there is no terminal to ask at.", hint="give --yes to continue without asking"
         )

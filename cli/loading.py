@@ -7,41 +7,41 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
 
+from .downloads import download_progress
 from .options import BUNDLED, NO_CACHE, TOY_NOTE, CacheOptions, ModelOptions
-from .terminal.output import Output, format_bytes
+from .terminal.output import Output
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
     from dflash_mlx.hub.registry import Entry
+    from dflash_mlx.hub.resolve import Names
 
 
 # Which pair
 
 
 def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
-    """The options with a short name replaced by its Hub id.
+    """The options with a short name replaced by its Hub id, or by the folder of a model here.
 
-    Unchanged for ids, folders, unknown names and a server's address. Without --force, DFlashError
-    for a pair that does not fit the memory, before anything is downloaded.
+    Unchanged for other ids, folders, unknown names and a server's address. Without --force,
+    DFlashError for a pair that does not fit the memory, before anything is downloaded.
     """
     if model_options.model in (None, BUNDLED):
         return replace(model_options, model=None)
     if is_address(model_options.model):
         return model_options
     prepare_libraries(offline=model_options.offline)
-    target = known_target(model_options.model, out)
+    target = known_target(model_options.model, out, model_options.folders)
     if target == model_options.model:
         return model_options
     from dflash_mlx.cpu.blas import use_openblas
@@ -57,44 +57,64 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
     return replace(model_options, model=target)
 
 
-def known_target(name: str, out: Output) -> str:
-    """The Hub id of a short name, which is printed; an unknown name is returned unchanged."""
-    from dflash_mlx.hub.registry import find_target
+def known_target(name: str, out: Output, folders: Sequence[Path] = ()) -> str:
+    """The Hub id or the folder that a name means, which is printed; other names are unchanged.
 
-    target = find_target(name) or name
+    folders: more folders of models than those that are always looked at. Raises DFlashError as
+    `hub.local.find_model`.
+    """
+    from dflash_mlx.hub.local import find_model
+
+    target = find_model(name, folders) or name
     if target != name and not out.quiet:
         out.info(f"'{name}' is {target}", "dim")
     return target
 
 
 def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) -> ModelOptions:
-    """The options with a pair filled in; unchanged for the bundled pair.
+    """The options with a model that is on this machine; unchanged for the bundled pair.
 
-    Takes a downloaded pair without asking. Otherwise, if `interactive`, offers the best pair that
-    fits memory and disk.
+    Unless `interactive`, a note says that none is here: an interactive chat offers some then, see
+    `first_model`.
     """
     if not has_metal():
         return model_options
-    from dflash_mlx.hub.registry import best_pair
-    from dflash_mlx.models.memory import working_set
+    here = model_here(model_options)
+    if here is None and (not interactive or model_options.offline):
+        out.note("no model is downloaded yet: `dflash models list` shows what fits this Mac")
+    return here or model_options
 
+
+def model_here(model_options: ModelOptions) -> ModelOptions | None:
+    """The options with the model that a chat uses if none is named; None is the bundled pair.
+
+    The best known pair that is downloaded, else the largest other model on this machine that fits.
+    """
+    if not has_metal():
+        return None
     downloaded = best_downloaded(model_options)
     if downloaded is not None:
         return with_target(model_options, downloaded)
-    if not interactive or model_options.offline:
-        out.note("no model is downloaded yet: `dflash models list` shows what fits this Mac")
-        return model_options
-    entry = best_pair(working_set(), free_disk())
-    if entry is None:
-        out.note("no published pair fits the memory and the free disk of this Mac")
-        return model_options
-    return offer_download(model_options, entry, out)
+    from dflash_mlx.hub.local import local_models
+    from dflash_mlx.hub.resolve import LOOKUP
+    from dflash_mlx.models.memory import memory_fit, weight_bytes, working_set
+
+    limit = working_set()
+    sizes = {
+        model.source: weight_bytes(model.folder, "*.safetensors")
+        for model in local_models(model_options.folders)
+        if not model.lacks
+    }
+    fitting = [source for source, size in sizes.items() if memory_fit(size, limit) == "ok"]
+    if not fitting:
+        return None
+    source = max(fitting, key=lambda source: sizes[source])
+    names = names_at_hand(source, no_draft=model_options.no_draft)
+    return replace(model_options, model=source, draft=LOOKUP if names.lookup else None)
 
 
 def best_downloaded(model_options: ModelOptions) -> "Entry | None":
     """The downloaded pair that a chat uses if none is named; None is the bundled pair."""
-    if not has_metal():
-        return None
     from dflash_mlx.hub.registry import best_known, best_pair
     from dflash_mlx.models.memory import working_set
 
@@ -108,30 +128,6 @@ def is_downloaded(entry: "Entry", model_options: ModelOptions) -> bool:
 
     needed = [entry.target] if model_options.no_draft else [entry.target, entry.draft]
     return all(cached_state(repo) == "yes" for repo in needed)
-
-
-def offer_download(model_options: ModelOptions, entry: "Entry", out: Output) -> ModelOptions:
-    """Offer to download a pair; return the options with it, or unchanged after a no."""
-    from dflash_mlx.hub.download import plan
-
-    try:
-        with Spinner(out, "asking the Hub"):
-            repos = [entry.target] if model_options.no_draft else [entry.target, entry.draft]
-            missing = sum(plan(repo).missing_bytes for repo in repos)
-    except DFlashError as error:
-        out.note(f"{error.message} The bundled pair answers.", "warning")
-        return model_options
-    memory = (
-        f" They need {format_bytes(entry.memory_bytes)} of memory." if entry.memory_bytes else ""
-    )
-    out.info(f"{entry.target} with the drafter {entry.draft} suits this Mac.{memory}")
-    out.info("`dflash models list` shows the others; -m names one.", "dim")
-    confirmation = f"Download {format_bytes(missing)}? (no: chat with the tiny bundled pair)"
-    return (
-        with_target(model_options, entry)
-        if typer.confirm(confirmation, default=True, err=True)
-        else model_options
-    )
 
 
 def with_target(model_options: ModelOptions, entry: "Entry") -> ModelOptions:
@@ -156,6 +152,23 @@ def free_disk() -> int:
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
+
+
+def names_at_hand(source: str | None, *, no_draft: bool) -> "Names":
+    """The names of a target and its drafter; prompt lookup for a drafter that is not here."""
+    from dflash_mlx.hub.resolve import LOOKUP, pair_names
+
+    names = pair_names(source, None, no_draft=no_draft)
+    if names.draft is None or folder_at_hand(names.draft) is not None:
+        return names
+    return pair_names(source, LOOKUP)
+
+
+def folder_at_hand(name: str | Path) -> Path | None:
+    """The folder of a model that is on this machine."""
+    from dflash_mlx.hub.cache import cached_folder
+
+    return Path(name) if Path(name).is_dir() else cached_folder(str(name))
 
 
 # Loading
@@ -347,35 +360,6 @@ def kernel_progress(spinner: Spinner) -> Callable[[int, int], None]:
         spinner.update(done, total)
 
     return update
-
-
-def download_progress(spinner: Spinner, label: str, out: Output) -> Callable[[int, int], None]:
-    """A callback that shows a download's progress in place of `label`, and warns of a stall."""
-
-    def update(done: int, total: int) -> None:
-        spinner.relabel("download" if done < total else label, "bytes" if done < total else "")
-        spinner.update(done, total)
-
-    return with_stalls(update, out)
-
-
-def with_stalls(update: Callable[[int, int], None], out: Output) -> Callable[[int, int], None]:
-    """A callback for downloads that calls `update`, and warns once of a stall.
-
-    `download` calls it with the same counts again when no byte has come for a minute.
-    """
-    last = -1
-    warned = False
-
-    def update_or_warn(done: int, total: int) -> None:
-        nonlocal last, warned
-        if done == last < total and not warned:
-            warned = True
-            out.warn("no data for a minute: trying again in small pieces")
-        last = done
-        update(done, total)
-
-    return update_or_warn
 
 
 def bundled_note(model_options: ModelOptions) -> str:

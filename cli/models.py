@@ -1,7 +1,9 @@
 """`dflash models`: lists, downloads and deletes models in the Hub's cache."""
 
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,18 +12,26 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.families import FAMILIES
 
 from .confirm import check_can_ask, confirm
-from .loading import best_downloaded, known_target, with_stalls
-from .options import BUNDLED, DisplayOptions, ModelOptions, bits_option, option_groups
+from .downloads import download_models
+from .loading import model_here
+from .options import (
+    BUNDLED,
+    DisplayOptions,
+    ModelOptions,
+    bits_option,
+    option,
+    option_groups,
+)
 from .terminal.output import Output, format_bytes
-from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
-    from dflash_mlx.hub.download import Plan
+    from dflash_mlx.hub.local import LocalModel
 
 
 # The table of `dflash models list`
 
 OWN_HEAD = "in the target's files"
+FOLDER = "folder"  # the state of a model that is not in the Hub's cache
 FIT_WORDS = {"ok": "yes", "warn": "tight", "refuse": "no"}
 TITLES = ("TARGET", "DRAFTER", "KIND", "BLOCK", "SIZE", "MEMORY", "CACHED", "FITS")
 # Columns to show, from the widest terminal to the narrowest; if none fits, a row takes two lines.
@@ -40,7 +50,8 @@ class Row:
     """A known pair, or another cached model; sizes in bytes.
 
     published: the target as its authors published it. licence: the drafter's. lacks: why it cannot
-    run yet.
+    run yet. path: of a model that is not in the Hub's cache. gguf: in this format, which mlx-lm
+    does not read.
     """
 
     target: str
@@ -57,6 +68,8 @@ class Row:
     lacks: str = ""
     licence: str = ""
     note: str = ""
+    path: str | None = None
+    gguf: bool = False
 
     def data(self) -> dict[str, Any]:
         fields = asdict(self)
@@ -78,7 +91,7 @@ class Row:
             f"{approximately}{size} GB",
             memory,
             self.cached,
-            "not yet" if self.lacks else self.fits or "?",
+            "GGUF" if self.gguf else "not yet" if self.lacks else self.fits or "?",
         )
 
 
@@ -86,8 +99,10 @@ def gigabytes(count: int) -> str:
     return f"{count / 1e9:.1f} GB"
 
 
-def known_rows(kv_bits: int | None = None) -> list[Row]:
+def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = None) -> list[Row]:
     """The pairs of the registry; those that this version can run come first.
+
+    paths: of the models in folders, by their names.
 
     Of a quantised target only the pair with the drafter that is taken without `--draft`; the
     published one has a row for each drafter. The memory is that of 4,096 tokens, with a KV cache
@@ -99,6 +114,7 @@ def known_rows(kv_bits: int | None = None) -> list[Row]:
     from dflash_mlx.models.memory import estimate_memory, memory_fit, working_set
 
     limit = working_set()
+    paths = paths or {}
     best = best_known()
     listed = [entry for entry in entries() if not entry.quant or entry in best]
     rows = []
@@ -106,6 +122,8 @@ def known_rows(kv_bits: int | None = None) -> list[Row]:
         memory = entry.memory_bytes
         if memory is not None:
             memory = estimate_memory(entry, kv_bits=kv_bits).total
+        cached = pair_cached(cached_state(entry.target), cached_state(entry.draft))
+        path = paths.get(entry.target.lower()) if cached == "no" else None
         rows.append(
             Row(
                 target=entry.target,
@@ -117,7 +135,8 @@ def known_rows(kv_bits: int | None = None) -> list[Row]:
                 draft_bytes=entry.draft_bytes,
                 memory_bytes=memory,
                 estimated=entry.estimated,
-                cached=pair_cached(cached_state(entry.target), cached_state(entry.draft)),
+                cached=FOLDER if path else cached,
+                path=path,
                 fits=None if memory is None else FIT_WORDS[memory_fit(memory, limit)],
                 lacks=entry.lacks,
                 licence=entry.licence,
@@ -135,8 +154,9 @@ def pair_cached(target: str, draft: str) -> str:
 
 
 def cached_rows() -> list[Row]:
-    """The cached models that belong to no known pair."""
-    from dflash_mlx.hub.cache import cached_bytes, cached_repos, cached_state
+    """The cached models that belong to no known pair; GGUF files, too."""
+    from dflash_mlx.hub.cache import cached_bytes, cached_gguf, cached_repos, cached_state
+    from dflash_mlx.hub.local import GGUF
     from dflash_mlx.hub.registry import entries
     from dflash_mlx.models.memory import memory_fit, working_set
 
@@ -149,6 +169,37 @@ def cached_rows() -> list[Row]:
             state = cached_state(repo)
             fits = FIT_WORDS[memory_fit(size, limit)] if state == "yes" else None
             rows.append(Row(target=repo, target_bytes=size, cached=state, fits=fits))
+    for repo in cached_gguf():
+        rows.append(
+            Row(target=repo, target_bytes=cached_bytes(repo), cached="yes", lacks=GGUF, gguf=True)
+        )
+    return rows
+
+
+def folder_rows(models: Sequence["LocalModel"]) -> list[Row]:
+    """The models in folders that belong to no known pair."""
+    from dflash_mlx.hub.local import GGUF
+    from dflash_mlx.hub.registry import find
+    from dflash_mlx.models.memory import memory_fit, weight_bytes, working_set
+
+    limit = working_set()
+    rows = []
+    for model in models:
+        if find(model.name) is not None and not model.lacks:
+            continue
+        gguf = model.lacks == GGUF
+        size = weight_bytes(model.folder, "*.gguf" if gguf else "*.safetensors")
+        rows.append(
+            Row(
+                target=model.name,
+                target_bytes=size,
+                cached=FOLDER,
+                fits=None if model.lacks else FIT_WORDS[memory_fit(size, limit)],
+                lacks=model.lacks,
+                path=str(model.folder),
+                gguf=gguf,
+            )
+        )
     return rows
 
 
@@ -183,8 +234,12 @@ def show_rows(rows: list[Row], out: Output) -> None:
     if hides_columns(cells, columns):
         out.note("a wider terminal shows the drafter, its kind and block size, and the memory, too")
     out.note("size: target + drafter on disk; ~ marks an estimate")
-    if any(row.lacks for row in rows):
+    if any(row.lacks and not row.gguf for row in rows):
         out.note("not yet: this version does not run the target's type or the drafter's kind")
+    if any(row.gguf for row in rows):
+        out.note("GGUF: mlx-lm does not read this format; the same model in another one does run")
+    if any(row.cached == FOLDER for row in rows):
+        out.note("folder: not in the Hub's cache; --json has its path")
 
 
 def fit_rows(cells: list[tuple[str, ...]], width: int) -> list[str]:
@@ -238,16 +293,32 @@ def show(
             "Count the memory with a quantised KV cache, as with `dflash chat --kv-bits`.",
         ),
     ] = None,
+    models: Annotated[
+        list[Path] | None,
+        option(
+            "--models",
+            "--model-folders",
+            metavar="FOLDER",
+            help="Also list the models in this folder; repeatable.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
     display: DisplayOptions,
 ) -> None:
     """List your models, and those that fit this machine.
 
-    Nothing is asked of the Hub. Sizes with ~ are estimates; the memory is that of both models with
-    4,096 tokens of context, where a quantised target's drafter is held in 8 bits (--draft-bits).
+    Your models are those of the Hub's cache, of LM Studio, and of your own folders: --models, or
+    model-folders in the config file. Nothing is asked of the Hub. Sizes with ~ are estimates; the
+    memory is that of both models with 4,096 tokens of context, where a quantised target's drafter
+    is held in 8 bits (--draft-bits).
     """
+    from dflash_mlx.hub.local import in_folders
+
     out = Output(quiet=display.quiet, plain=display.plain)
-    rows = [*known_rows(kv_bits), *cached_rows()]
+    options = ModelOptions(models=models)
+    here = list(in_folders(options.folders))
+    paths = {model.name.lower(): model.source for model in here if not model.lacks}
+    rows = [*known_rows(kv_bits, paths), *cached_rows(), *folder_rows(here)]
     if json:
         out.write_json([row.data() for row in rows])
         return
@@ -258,8 +329,8 @@ def show(
     if kv_bits:
         unchanged = sorted({name for name, family in FAMILIES.items() if not family.quantises_kv})
         out.note(f"memory with a KV cache of {kv_bits} bits, except {', '.join(unchanged)}")
-    chosen = best_downloaded(ModelOptions())
-    out.note(f"`dflash chat` uses {'the bundled pair' if chosen is None else chosen.target}")
+    chosen = model_here(options)
+    out.note(f"`dflash chat` uses {'the bundled pair' if chosen is None else chosen.model}")
     out.note("-m also takes short names: qwen3:4b, or what follows the /")
 
 
@@ -278,13 +349,14 @@ def pull(
 ) -> None:
     """Download a model and its drafter, or their newest versions.
 
-    Stopped or cut off, the same command goes on from there.
+    Stopped or cut off, the same command goes on from there. Files that are downloaded already are
+    read, and damaged ones are downloaded again.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     if model == BUNDLED and draft is None:
         out.info("the bundled pair comes with the package: there is nothing to download")
         return
-    model = known_target(model, out)
+    model = known_id(model, out)
     check_id(model)
     if draft is not None:
         check_id(draft)
@@ -301,10 +373,8 @@ def pull(
 
 
 def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Output) -> None:
-    """Show what will be downloaded, ask, and download it."""
+    """Say which drafter is downloaded, or why none is; show the sizes, ask, and download both."""
     from dflash_mlx.hub import registry
-    from dflash_mlx.hub.download import check_room, plan
-    from dflash_mlx.hub.download import download as fetch
 
     if draft is None and not no_draft:
         entry = registry.find(target)
@@ -320,28 +390,7 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
         elif entry.lacks:
             draft = None
             out.info(f"no drafter is downloaded: {entry.lacks}; lookup drafts instead", "warning")
-    with Spinner(out, "asking the Hub"):
-        plans = [plan(repo) for repo in (target, draft) if repo is not None]
-    for pending in plans:
-        out.info(f"{pending.repo} · {missing_summary(pending)}")
-    check_room(*plans)
-    total = sum(pending.missing_bytes for pending in plans)
-    if total:
-        question = f"Download {format_bytes(total)}?"
-        confirm(question, "nothing was downloaded", out, yes=yes, default=True)
-    for pending in plans:
-        with Spinner(out, pending.repo, unit="bytes") as spinner:
-            folder = fetch(pending.repo, with_stalls(spinner.update, out))
-        out.note(f"{pending.repo} is in {folder}")
-
-
-def missing_summary(plan: "Plan") -> str:
-    """How much is left to download, in words."""
-    if plan.cached:
-        return "nothing to download"
-    partial = plan.missing_bytes < plan.total_bytes
-    of_total = f" of {format_bytes(plan.total_bytes)}" if partial else ""
-    return f"{format_bytes(plan.missing_bytes)}{of_total} to download"
+    download_models([repo for repo in (target, draft) if repo is not None], out, yes=yes)
 
 
 @models.command("rm")
@@ -360,7 +409,7 @@ def rm(
     from dflash_mlx.hub.cache import cached_bytes, remove, repo_folder
 
     out = Output(quiet=display.quiet, plain=display.plain)
-    model = known_target(model, out)
+    model = known_id(model, out)
     check_id(model)
     if not repo_folder(model).is_dir():
         raise DFlashError(
@@ -379,6 +428,16 @@ def rm(
     confirm(f"Delete {format_bytes(sum(sizes.values()))}?", "nothing was deleted", out, yes=yes)
     freed = sum(remove(repo) for repo in repos)
     out.note(f"{format_bytes(freed)} freed")
+
+
+def known_id(name: str, out: Output) -> str:
+    """The Hub id of a short name, which is printed; other names are unchanged."""
+    from dflash_mlx.hub.registry import find_target
+
+    target = find_target(name) or name
+    if target != name and not out.quiet:
+        out.info(f"'{name}' is {target}", "dim")
+    return target
 
 
 def check_id(name: str) -> None:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from dflash_mlx.options import GenerationOptions
 
 from .backend.local import LocalBackend
-from .loading import load_pair
+from .loading import folder_at_hand, load_pair, names_at_hand
 from .options import BUNDLED, OptionValues
 from .resolve import resolve
 from .terminal.output import Output
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
-    from dflash_mlx.hub.resolve import Names
     from dflash_mlx.serve.models import Offer
 
 SCAN_SECONDS = 5.0  # a list of the models is as old as this at most
@@ -64,7 +63,7 @@ class Offers:
         names = names_at_hand(source, no_draft=self._values["no_draft"])
         estimate = estimate_memory(
             folder,
-            None if names.draft is None else local_folder(names.draft),
+            None if names.draft is None else folder_at_hand(names.draft),
             draft_bits=self._values["draft_bits"],
             kv_bits=self._values["kv_bits"],
             item_bytes=4 if on_cpu() else 2,
@@ -101,20 +100,3 @@ class Offers:
         options = resolved.fitted(backend, self._out, recommended=True).generation
         self._out.warn(*backend.warnings())
         return pair, options
-
-
-def names_at_hand(source: str | None, *, no_draft: bool) -> "Names":
-    """The names of a target and its drafter; prompt lookup for a drafter that is not here."""
-    from dflash_mlx.hub.resolve import LOOKUP, pair_names
-
-    names = pair_names(source, None, no_draft=no_draft)
-    if names.draft is None or local_folder(names.draft) is not None:
-        return names
-    return pair_names(source, LOOKUP)
-
-
-def local_folder(name: str | Path) -> Path | None:
-    """The folder of a model that is on this machine."""
-    from dflash_mlx.hub.cache import cached_folder
-
-    return Path(name) if Path(name).is_dir() else cached_folder(str(name))

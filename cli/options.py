@@ -81,6 +81,16 @@ class ModelOptions:
             panel="Model",
         ),
     ] = None
+    models: Annotated[
+        list[Path] | None,
+        option(
+            "--models",
+            "--model-folders",
+            metavar="FOLDER",
+            help="Also find models in this folder; repeatable.",
+            panel="Model",
+        ),
+    ] = None
     draft: Annotated[
         str | None,
         option(
@@ -143,6 +153,11 @@ class ModelOptions:
             "--offline", help="Use only files on this machine; never ask the Hub.", panel="Model"
         ),
     ] = False
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of `models`."""
+        return [folder.expanduser() for folder in self.models or ()]
 
 
 SAMPLING_BY = Annotated[

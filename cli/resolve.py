@@ -32,6 +32,7 @@ LOCAL_NAMES = {
     "exact",
     "force",
     "trust_remote_code",
+    "models",
     "offline",
     "cache_ram",
     "cache_disk",
@@ -114,6 +115,7 @@ def resolve(
     for values that contradict each other.
     """
     values = without_contradictions(values)
+    check_folders(values, out)
     values = choose(values)
     values = with_target_id(values, out)
     if is_address(values["model"]):
@@ -130,6 +132,22 @@ def with_preset(values: OptionValues, name: str | None) -> OptionValues:
     return values.layered(
         OptionTables(values.ctx).preset(name), Origin.PRESET, f"of the preset '{name}'"
     )
+
+
+def check_folders(values: OptionValues, out: Output) -> None:
+    """Raise UsageError for a folder of --models that does not exist.
+
+    Only a warning if a variable or the config file names it: its disk may be unplugged.
+    """
+    for folder in values.group(ModelOptions).folders:
+        if folder.is_dir():
+            continue
+        missing = f"the folder '{folder}' of {values.place('models')} does not exist"
+        if values.origin("models") is Origin.FLAG:
+            raise UsageError(
+                f"{missing}.", hint="give a folder that holds models, or folders of them"
+            )
+        out.warn(missing)
 
 
 def with_target_id(values: OptionValues, out: Output) -> OptionValues:

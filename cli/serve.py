@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,11 +18,11 @@ from dflash_mlx.serve.keep_alive import parse_keep_alive
 
 from .awake import awake
 from .backend.local import LocalBackend
+from .downloads import download_progress
 from .keys import server_key
 from .loading import (
     bundled_note,
     choose_pair,
-    download_progress,
     load_pair,
     prepare_libraries,
 )
@@ -43,7 +44,6 @@ from .terminal.output import Output, format_bytes, format_count
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair
     from dflash_mlx.embedder import Embedder
     from dflash_mlx.serve.app import Server
     from dflash_mlx.serve.protocol import Settings
@@ -123,15 +123,6 @@ class ServeOptions:
             metavar="ID",
             help="Also serve this model's embeddings: Qwen3-Embedding.",
             panel="Model",
-        ),
-    ] = None
-    models: Annotated[
-        list[Path] | None,
-        option(
-            "--models",
-            metavar="FOLDER",
-            help="Also offer the models in this folder; repeatable.",
-            panel="Server",
         ),
     ] = None
     keep_alive: Annotated[
@@ -255,7 +246,7 @@ def serve(
         return
     from dflash_mlx.serve.listening import listen
 
-    check_folders(values, own)
+    check_allow_pull(values, own)
     listening = listen(own.host, own.port)
     if not own.let_sleep:
         ctx.with_resource(awake())
@@ -313,11 +304,11 @@ def start(
         if log_file is not None:
             log_file.rotate()
 
-    folders = [folder.expanduser() for folder in own.models or ()]
+    folders = values.group(ModelOptions).folders
     offers = Offers(values, folders, out, allow_pull=own.allow_pull)
     server = Server(
         pair,
-        settings_of(pair, options, own, api_key),
+        settings_of(served_name(pair.target_name, folders), options, own, api_key),
         AccessLog(on_answered, own.log_json, own.log_prompts),
         embedder,
         offers=offers if offers_all(values) else None,
@@ -327,21 +318,13 @@ def start(
     return server, seconds
 
 
-def check_folders(values: OptionValues, own: ServeOptions) -> None:
-    """Raise UsageError for a folder of models that does not exist or that nothing would read."""
-    given = [flag for flag, value in (("--models", own.models), ("--allow-pull", own.allow_pull))
-             if value]  # fmt: skip
-    if given and not offers_all(values):
+def check_allow_pull(values: OptionValues, own: ServeOptions) -> None:
+    """Raise UsageError for --allow-pull where no request can name another model."""
+    if own.allow_pull and not offers_all(values):
         raise UsageError(
-            f"{given[0]} is for a server of many models, and this one has a single one.",
-            hint=f"leave {given[0]} out, or --model and --draft",
+            "--allow-pull is for a server of many models, and this one has a single one.",
+            hint="leave --allow-pull out, or --model and --draft",
         )
-    for folder in own.models or ():
-        if not folder.expanduser().is_dir():
-            raise UsageError(
-                f"the folder '{folder}' of --models does not exist.",
-                hint="give a folder that holds models, or folders of them",
-            )
 
 
 def offers_all(values: OptionValues) -> bool:
@@ -365,11 +348,11 @@ def choose_target(values: OptionValues, out: Output) -> OptionValues:
     if values["model"] is not None or values["draft"] is not None:
         return values
     chosen = choose_pair(values.group(ModelOptions), out, interactive=False)
-    return values.changed(model=chosen.model)
+    return values.changed(model=chosen.model, draft=chosen.draft)
 
 
 def settings_of(
-    pair: "Pair", options: GenerationOptions, own: ServeOptions, api_key: str | None
+    name: str, options: GenerationOptions, own: ServeOptions, api_key: str | None
 ) -> "Settings":
     from dflash_mlx.serve.guard import LOCAL_HOSTS, is_loopback
     from dflash_mlx.serve.protocol import Limits, Settings
@@ -378,7 +361,7 @@ def settings_of(
     if is_loopback(own.host):
         hosts = (*LOCAL_HOSTS, own.host.lower(), *hosts)
     return Settings(
-        names=(served_name(pair.target_name), *(own.alias or ())),
+        names=(name, *(own.alias or ())),
         options=options,
         max_sequences=own.max_sequences,
         context=own.context,
@@ -389,10 +372,15 @@ def settings_of(
     )
 
 
-def served_name(target: str) -> str:
-    """The name of a target in requests: its id, or the last component of its folder."""
+def served_name(target: str, folders: Sequence[Path]) -> str:
+    """The name of a target in requests: as it is offered, else its id or its folder's name."""
+    from dflash_mlx.hub.local import in_folders
+
     folder = Path(target)
-    return folder.resolve().name if folder.is_dir() else target
+    if not folder.is_dir():
+        return target
+    offered = (model.name for model in in_folders(folders) if model.source == target)
+    return next(offered, folder.resolve().name)
 
 
 def run_until_stopped(server: "Server", listening: socket, out: Output) -> None:
@@ -492,7 +480,7 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
         f"{fitting} of {server.settings.max_sequences} fit at once; loaded in {seconds:.1f} s",
         "dim",
     )
-    if others := len(server.models.offers()) - 1:
+    if (others := len(server.models.offers()) - 1) > 0:
         out.info(
             f"  {format_count(others, 'other model', 'other models')} can be asked for: "
             "`dflash ps --all`",

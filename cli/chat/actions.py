@@ -54,10 +54,12 @@ from .transcript import Chat
 
 
 def known_targets(state: ChatState) -> list[str]:
-    """Completions of `/model`: the targets in the registry."""
+    """Completions of `/model`: the targets on this machine, then those in the registry."""
+    from dflash_mlx.hub.local import local_models
     from dflash_mlx.hub.registry import entries
 
-    return [entry.target for entry in entries()]
+    here = (model.name for model in local_models(state.model_options.folders) if not model.lacks)
+    return list(dict.fromkeys([*here, *(entry.target for entry in entries())]))
 
 
 def drafter_arguments(state: ChatState) -> list[str]:
@@ -433,7 +435,7 @@ def use_preset(state: ChatState, name: str) -> None:
     keys = ", ".join(KEYS[name] for name in values)
     model = values.pop("model", None)
     if model is not None:
-        target = known_target(model, state.out)
+        target = known_target(model, state.out, state.model_options.folders)
         if target != state.dialogue.backend.target_name:
             state.print_line(
                 f"  the preset '{name}' is of another model: {target} is loaded", "dim"

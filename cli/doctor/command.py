@@ -1,7 +1,7 @@
 """`dflash doctor`: checks the machine, the installation and the settings, and gives hints.
 
 `checks`, `macos`, `mlx_checks` and `service` have the checks of this machine, `group` those of
-several machines, `kernels` the self-check of the Metal kernels.
+several machines, `kernels` the self-check of the Metal kernels, `model` that of a model's files.
 """
 
 import os
@@ -48,12 +48,12 @@ def doctor(
             "--model",
             "-m",
             metavar="ID",
-            help="Check with this target's sizes; with --hosts, compare its files.",
+            help="Check this target's files; with --kernels its sizes, with --hosts its copies.",
         ),
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option("--draft", "-d", metavar="ID", help="Check with this drafter, too."),
+        typer.Option("--draft", "-d", metavar="ID", help="Check this drafter, too."),
     ] = None,
     hosts: Annotated[
         Path | None,
@@ -85,6 +85,7 @@ def doctor(
 
     \b
       dflash doctor                         the machine, MLX, models, settings
+      dflash doctor -m qwen3:4b             the files of a model
       dflash doctor --kernels -m qwen3:4b   check and time the Metal kernels
       dflash doctor --hosts hosts.json      several machines
 
@@ -102,10 +103,9 @@ def doctor(
 
         healthy = check_kernels(ModelOptions(model=model, draft=draft), out, json=json)
     elif model or draft:
-        name = "--model" if model else "--draft"
-        raise UsageError(
-            f"{name} is for the check of the kernels.", hint="add --kernels, or --hosts"
-        )
+        from .model import check_files
+
+        healthy = check_files(model, draft, out, json=json)
     else:
         healthy = check_installation(cast(typer.Context, ctx.find_root()), out, json=json)
     if not healthy:

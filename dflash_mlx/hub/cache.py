@@ -150,6 +150,13 @@ def cached_repos() -> list[str]:
     return repos
 
 
+def cached_gguf() -> list[str]:
+    """The sorted Hub ids of the cached models that are GGUF files only."""
+    folders = {path.parents[2] for path in cache_folder().glob("models--*--*/snapshots/*/*.gguf")}
+    names = (folder.name.removeprefix("models--").replace("--", "/", 1) for folder in folders)
+    return sorted(set(names) - set(cached_repos()))
+
+
 def remove(repo: str) -> int:
     """Delete a model from the cache. Returns the bytes freed.
 

@@ -3,15 +3,12 @@
 `Transfer` downloads the files; huggingface_hub arranges them in its cache.
 """
 
-import errno
 import fcntl
-import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
@@ -20,141 +17,18 @@ from typing import Any, BinaryIO
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import TORCH_FILE, json_object
 from dflash_mlx.files.formats import is_eagle
-from dflash_mlx.types import Progress
+from dflash_mlx.types import Progress, silent
 
 from .cache import (
     ALLOW_PATTERNS,
     IGNORE_PATTERNS,
     INCOMPLETE,
     cache_folder,
-    cached_state,
     first_missing_file,
     repo_folder,
 )
-from .registry import did_you_mean
-
-# Errors of huggingface_hub and the disk as DFlashErrors
-
-DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-RETRY_STATUS = {408, 429, 500, 502, 503, 504}
-RESUME_HINT = "run the same command again: it goes on from what is there"
-
-
-def class_names(error: BaseException) -> set[str]:
-    """The class names of an exception and its bases.
-
-    Names, because the module of httpx differs between versions of huggingface_hub.
-    """
-    return {kind.__name__ for kind in type(error).__mro__}
-
-
-def http_status(error: BaseException) -> int:
-    """The HTTP status of an exception's response; 0 without a response."""
-    return getattr(getattr(error, "response", None), "status_code", 0)
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether a retry may succeed: a lost connection, or a slow or overloaded Hub."""
-    return "TransportError" in class_names(error) or http_status(error) in RETRY_STATUS
-
-
-def to_dflash_error(error: Exception, repo: str) -> Exception:
-    """The DFlashError for an exception of a download of `repo`.
-
-    Returns an exception that is not known here as it is.
-    """
-    names = class_names(error)
-    code = http_status(error)
-    if "LocalEntryNotFoundError" in names:  # it hides the cause
-        cause = error.__cause__
-        return to_dflash_error(cause, repo) if isinstance(cause, Exception) else offline_error(repo)
-    if "GatedRepoError" in names:
-        return DFlashError(
-            f"'{repo}' asks for a licence that this machine's Hub account has not accepted.",
-            hint=f"accept it on https://huggingface.co/{repo} and run `hf auth login`",
-        )
-    if names & {"RepositoryNotFoundError", "HFValidationError"}:
-        return DFlashError(
-            f"there is no model '{repo}' on the Hub, and no folder of that name.",
-            hint=did_you_mean(repo) or "check the spelling; a private model needs `hf auth login`",
-        )
-    if "OfflineModeIsEnabled" in names:
-        return offline_error(repo)
-    if code == 401:
-        return DFlashError(
-            "the Hub does not accept this machine's token.", hint="run `hf auth login` again"
-        )
-    if code == 429:
-        return DFlashError(
-            "the Hub has had too many requests from this address (429).",
-            hint=f"wait some minutes, then {RESUME_HINT}; `hf auth login` raises the limit",
-        )
-    if code >= 500:
-        return DFlashError(
-            f"the Hub has failed ({code}).", hint=f"wait a while, then {RESUME_HINT}"
-        )
-    if code:
-        return DFlashError(
-            f"the Hub refuses '{repo}' ({code}).", hint=f"look at https://huggingface.co/{repo}"
-        )
-    if "TransportError" in names:
-        return network_error(names, repo)
-    if isinstance(error, OSError) and error.errno is not None:
-        return disk_error(error, repo)
-    if "FileMetadataError" in names:
-        return DFlashError(
-            "the address of the Hub is answered by something else.",
-            hint="check HF_ENDPOINT and the proxy settings",
-        )
-    return error
-
-
-def offline_error(repo: str) -> DFlashError:
-    """The error of a download in offline mode."""
-    state = cached_state(repo)
-    if state == "yes":
-        return DFlashError(
-            f"'{repo}' is on this machine, and offline the Hub is not asked for a newer version.",
-            hint="leave out --offline and HF_HUB_OFFLINE",
-        )
-    if state == "partly":
-        return DFlashError(
-            f"'{repo}' is downloaded only in part, and offline the rest cannot be fetched.",
-            hint=f"run `dflash models pull {repo}` without --offline and HF_HUB_OFFLINE",
-        )
-    return DFlashError(
-        f"'{repo}' is not on this machine, and offline it cannot be downloaded.",
-        hint="leave out --offline and HF_HUB_OFFLINE, or give a local folder",
-    )
-
-
-def network_error(names: set[str], repo: str) -> DFlashError:
-    """The error of a connection that failed or was cut; `names` are the exception's classes."""
-    if names & {"ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol"}:
-        part = cached_state(repo) == "partly"
-        have = "downloaded only in part" if part else "not on this machine"
-        return DFlashError(
-            f"'{repo}' is {have} and the Hub cannot be reached.",
-            hint=f"check the network, then {RESUME_HINT}" if part else "check the network",
-        )
-    what = "the Hub does not answer" if "TimeoutException" in names else "the connection was cut"
-    return DFlashError(
-        f"{what} while '{repo}' is downloaded.", hint=f"check the network and {RESUME_HINT}"
-    )
-
-
-def disk_error(error: OSError, repo: str) -> DFlashError:
-    """The error of a write to the cache that failed."""
-    if error.errno in DISK_FULL:
-        return DFlashError(
-            f"the disk is full while '{repo}' is downloaded.",
-            hint=f"free some space (`dflash models rm` deletes a model) and {RESUME_HINT}",
-        )
-    return DFlashError(
-        f"'{repo}' cannot be written to the cache ({error.strerror or error}).",
-        hint="check who may write there, or set HF_HOME to another folder",
-    )
-
+from .content import blobs_of, damaged_files, hash_of
+from .failures import dflash_errors, is_transient
 
 # Parallel, resumable download of files into the cache's blobs
 
@@ -163,7 +37,7 @@ READ_TIMEOUT = 20.0  # seconds without a byte
 RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds; a request that received bytes resets the count
 STALL_SECONDS = 60.0  # without a byte, then a file is requested in pieces
 PIECE_BYTES = 8 << 20  # a proxy that holds a response back until it is whole passes small ones on
-LOCK_TIMEOUT = 2.0  # seconds; an interrupted download in this process releases its lock in less
+WAIT_SECONDS = 0.1  # between two looks at a file that another download receives
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +46,7 @@ class File:
 
     `size` and `cached` are bytes: the full length, and what the cache holds. `blob` is the file's
     hash and its name in the cache: sha256 for LFS files, else git's sha1; empty if unknown.
+    damaged: the cache holds the full length with another content, which does not count as cached.
     """
 
     name: str
@@ -179,6 +54,7 @@ class File:
     size: int
     blob: str
     cached: int
+    damaged: bool = False
 
 
 class Cancelled(Exception):
@@ -188,14 +64,24 @@ class Cancelled(Exception):
 class Transfer:
     """One download into `folder`, by plain HTTP; hf-xet, which has stalled for many, is not used.
 
-    count: gets the bytes of each chunk, and 0 when nothing has come for a minute.
+    count: gets the bytes of each chunk, and 0 when nothing has come for a minute. on_wait: called
+    once if another download, of this program or another one, receives a file already. This one
+    waits for it then, and counts its bytes.
     """
 
-    def __init__(self, folder: Path, headers: Mapping[str, str], count: Callable[[int], None]):
+    def __init__(
+        self,
+        folder: Path,
+        headers: Mapping[str, str],
+        count: Callable[[int], None],
+        on_wait: Callable[[], None] = lambda: None,
+    ):
         self._folder = folder
         # Bytes of a compressed response can be neither counted nor resumed.
         self._headers = {**headers, "Accept-Encoding": "identity"}
         self._count = count
+        self._on_wait = on_wait
+        self._has_waited = False
         self._lock = Lock()
         self._stop = Event()
 
@@ -235,15 +121,18 @@ class Transfer:
     def _fetch(self, file: File) -> None:
         blob = self._folder / file.blob
         part = self._folder / (file.blob + INCOMPLETE)
-        with part.open("ab", buffering=0) as out:
-            self._lock_file(out, file)
-            if is_complete(blob, file.size):  # another process has downloaded it
-                part.unlink(missing_ok=True)
-                return self._add(file.size - file.cached)
+        out, counted = self._open_alone(part, file)
+        with out:
+            received = is_complete(blob, file.size)  # by another download
+            done = file.size if received else out.tell()
+            if done != counted:
+                self._add(done - counted)
+            if received:
+                return part.unlink(missing_ok=True)
             if out.tell() > file.size:
                 self._restart(out)
             self._receive(out, file)
-            if file_hash(part, file) != file.blob:
+            if hash_of(part, len(file.blob)) != file.blob:
                 part.unlink()
                 raise DFlashError(
                     f"'{file.name}' arrived damaged.", hint="run the same command again"
@@ -251,19 +140,37 @@ class Transfer:
             os.fsync(out.fileno())
             part.replace(blob)
 
-    def _lock_file(self, out: BinaryIO, file: File) -> None:
-        """Lock the file against other writers until it is closed."""
-        end = time.monotonic() + LOCK_TIMEOUT
+    def _open_alone(self, part: Path, file: File) -> tuple[BinaryIO, int]:
+        """Open a file's part at its end, locked against other writers until it is closed.
+
+        While another download has it, wait, and count the bytes that arrive there. Returns the part
+        and the bytes of the file that are counted.
+        """
+        counted = file.cached
         while True:
+            out = part.open("ab", buffering=0)
             try:
-                return fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise DFlashError(
-                        f"'{file.name}' is being downloaded by another program.",
-                        hint="wait until it is done",
-                    ) from None
-                self._sleep(0.1)
+                while not lock(out):
+                    self._tell_wait()
+                    size = os.fstat(out.fileno()).st_size
+                    if size != counted:
+                        self._add(size - counted)
+                        counted = size
+                    self._sleep(WAIT_SECONDS)
+                if is_open_at(part, out):
+                    out.seek(0, os.SEEK_END)
+                    return out, counted
+            except BaseException:
+                out.close()
+                raise
+            out.close()  # the other download has renamed or deleted the file
+
+    def _tell_wait(self) -> None:
+        with self._lock:
+            first = not self._has_waited
+            self._has_waited = True
+        if first:
+            self._on_wait()
 
     def _receive(self, out: BinaryIO, file: File) -> None:
         """Append the missing bytes; retry after transient errors, after a stall in pieces."""
@@ -334,16 +241,21 @@ def write_all(out: BinaryIO, data: bytes) -> None:
         view = view[out.write(view) :]
 
 
-def file_hash(path: Path, file: File) -> str:
-    """The hash of a file in hex: sha256 if `file.blob` is one (64 digits), else git's blob sha1."""
-    if len(file.blob) == 64:
-        digest = hashlib.sha256()
-    else:
-        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size)
-    with path.open("rb") as stream:
-        while data := stream.read(1 << 20):
-            digest.update(data)
-    return digest.hexdigest()
+def lock(out: BinaryIO) -> bool:
+    """Lock a file against other writers until it is closed; False if another one has it."""
+    try:
+        fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_open_at(path: Path, out: BinaryIO) -> bool:
+    """Whether a path still names an open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(out.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 # Downloads of whole models
@@ -372,6 +284,16 @@ class Plan:
     def cached(self) -> bool:
         """Whether all files are in the cache."""
         return self.missing_bytes == 0
+
+    @property
+    def damaged(self) -> tuple[File, ...]:
+        """The files that `checked` found damaged."""
+        return tuple(file for file in self.files if file.damaged)
+
+    @property
+    def needed_bytes(self) -> int:
+        """The disk space that the download takes, beside that of the damaged files."""
+        return self.missing_bytes - sum(file.size for file in self.damaged)
 
 
 def plan(repo: str) -> Plan:
@@ -440,13 +362,66 @@ def bytes_in_cache(folder: Path, commit: str, name: str, blob: str, size: int) -
     return min(partial.stat().st_size, size) if blob and partial.exists() else 0
 
 
-def download(repo: str, on_download: Progress | None = None) -> Path:
+def checked(plan: Plan, on_check: Progress = silent) -> Plan:
+    """The plan with the content of all cached files checked: damaged ones count as missing.
+
+    `on_check(done, total)` is called with counts of bytes. Deletes nothing, see `delete_damaged`.
+    """
+    folder = repo_folder(plan.repo) / "blobs"
+    complete = {file.name: folder / file.blob for file in plan.files if file.cached == file.size}
+    damaged = damaged_files(
+        {name: blob for name, blob in complete.items() if blob.is_file()}, on_check
+    )
+    files = (
+        replace(file, cached=0, damaged=True) if file.name in damaged else file
+        for file in plan.files
+    )
+    return replace(plan, files=tuple(files))
+
+
+def delete_damaged(plan: Plan) -> None:
+    """Delete the damaged files of a checked plan, so that `download` receives them again."""
+    with dflash_errors(plan.repo):
+        for file in plan.damaged:
+            (repo_folder(plan.repo) / "blobs" / file.blob).unlink(missing_ok=True)
+
+
+def download(
+    repo: str,
+    on_download: Progress | None = None,
+    on_wait: Callable[[], None] = lambda: None,
+) -> Path:
     """Download the missing files of a model's latest revision. Returns its folder in the cache.
 
-    `on_download(done, total)` is called with counts of bytes, from any thread; with the same counts
-    again if no byte has come for a minute and the rest is now requested in pieces. Raises
-    DFlashError if the download fails; the bytes received so far stay in the cache.
+    A file that cannot be read because it is damaged is downloaded again. `on_download(done, total)`
+    is called with counts of bytes, from any thread; with the same counts again if no byte has come
+    for a minute and the rest is now requested in pieces. `on_wait()` is called once if another
+    download has begun with these files: then this one waits, and reports the bytes of that one.
+    Raises DFlashError if the download fails; the bytes received so far stay in the cache.
     """
+    with dflash_errors(repo):
+        folder = download_plan(request_plan(repo), on_download, on_wait)
+        while name := first_missing_file(folder):
+            if not delete_if_damaged(folder, name):
+                raise DFlashError(
+                    f"'{repo}' is incomplete on the Hub: {name} is missing or damaged.",
+                    hint="`dflash models list` shows models that are",
+                )
+            folder = download_plan(request_plan(repo), on_download, on_wait)
+        return folder
+
+
+def delete_if_damaged(folder: Path, name: str) -> bool:
+    """Delete the blob of one file of a cached revision if it is damaged; whether it was."""
+    blobs = {file: blob for file, blob in blobs_of(folder).items() if file == name}
+    if not damaged_files(blobs):
+        return False
+    blobs[name].unlink()
+    return True
+
+
+def download_plan(plan: Plan, on_download: Progress | None, on_wait: Callable[[], None]) -> Path:
+    """Download the missing files of a plan; raises the exceptions of huggingface_hub."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import build_hf_headers
     from tqdm.auto import tqdm
@@ -457,41 +432,35 @@ def download(repo: str, on_download: Progress | None = None) -> Path:
         def __init__(self, *args: Any, **options: Any):
             super().__init__(*args, **{**options, "disable": True})
 
-    with dflash_errors(repo):
-        plan = request_plan(repo)
-        check_room(plan)
-        done = plan.total_bytes - plan.missing_bytes
+    check_room(plan)
+    done = plan.total_bytes - plan.missing_bytes
 
-        def count(new_bytes: int) -> None:
-            nonlocal done
-            done += new_bytes
-            if on_download:
-                on_download(done, plan.total_bytes)
+    def count(new_bytes: int) -> None:
+        nonlocal done
+        done += new_bytes
+        if on_download:
+            on_download(done, plan.total_bytes)
 
-        count(0)
-        incomplete = [file for file in plan.files if file.cached < file.size and file.blob]
-        if incomplete:
-            headers = build_hf_headers(library_name="dflash-chat")
-            Transfer(repo_folder(repo) / "blobs", headers, count).run(incomplete)
-        folder = Path(
-            snapshot_download(
-                repo,
-                allow_patterns=[file.name for file in plan.files],
-                tqdm_class=Silent,
-            )
+    count(0)
+    incomplete = [file for file in plan.files if file.cached < file.size and file.blob]
+    if incomplete:
+        headers = build_hf_headers(library_name="dflash-chat")
+        blobs = repo_folder(plan.repo) / "blobs"
+        Transfer(blobs, headers, count, on_wait).run(incomplete)
+    folder = Path(
+        snapshot_download(
+            plan.repo,
+            allow_patterns=[file.name for file in plan.files],
+            tqdm_class=Silent,
         )
-        count(plan.total_bytes - done)
-        if name := first_missing_file(folder):
-            raise DFlashError(
-                f"'{repo}' is incomplete on the Hub: {name} is missing or damaged.",
-                hint="`dflash models list` shows models that are",
-            )
-        return folder
+    )
+    count(plan.total_bytes - done)
+    return folder
 
 
 def check_room(*plans: Plan) -> None:
     """Raise DFlashError if the disk has not enough free space for the missing files."""
-    needed = sum(plan.missing_bytes for plan in plans)
+    needed = sum(plan.needed_bytes for plan in plans)
     folder = cache_folder()
     while not folder.exists():
         folder = folder.parent
@@ -503,21 +472,3 @@ def check_room(*plans: Plan) -> None:
             f"'{folder}' has {free / 1e9:.1f} GB free.",
             hint="delete a model with `dflash models rm`, or set HF_HOME to another disk",
         )
-
-
-@contextmanager
-def dflash_errors(repo: str) -> Iterator[None]:
-    """Convert errors to DFlashErrors, and silence the warnings of huggingface_hub."""
-    from huggingface_hub.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    except Exception as error:
-        converted = to_dflash_error(error, repo)
-        if converted is error:
-            raise
-        raise converted from error
-    finally:
-        logging.set_verbosity(before)

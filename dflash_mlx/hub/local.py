@@ -1,5 +1,6 @@
 """The targets on this machine: in the Hub's cache, in LM Studio's folder, and in other folders."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +9,21 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint
 
-from .cache import cached_folder, cached_repos, missing_file
+from .cache import (
+    cached_folder,
+    cached_gguf,
+    cached_repos,
+    cached_state,
+    missing_file,
+    repo_folder,
+)
+from .registry import OPTIONAL, find_target, words
 
 LM_STUDIO = ("~/.lmstudio/models", "~/.cache/lm-studio/models")
 DEPTH = 3  # folders below one that holds models: publisher, model, and one more
+GGUF = "is a GGUF file, which mlx-lm does not read"
+# Words of a folder's name that a short name may leave out: the format and its bits.
+FORMAT = re.compile(r"mlx|gguf|dwq|awq|\d+bit|bf16|fp16|mxfp\d|nvfp\d|q\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +52,13 @@ def local_models(folders: Sequence[Path] = ()) -> list[LocalModel]:
 
 
 def in_cache() -> Iterator[LocalModel]:
-    """The targets that the Hub's cache holds completely."""
+    """The targets that the Hub's cache holds completely, and its GGUF files."""
     for repo in cached_repos():
         folder = cached_folder(repo)
         if folder is not None and (model := model_in(folder, repo, repo)):
             yield model
+    for repo in cached_gguf():
+        yield LocalModel(repo, repo, repo_folder(repo), GGUF)
 
 
 def in_folders(folders: Sequence[Path]) -> Iterator[LocalModel]:
@@ -73,7 +87,7 @@ def model_folders(start: Path, depth: int = DEPTH) -> Iterator[Path]:
 def model_in(folder: Path, name: str, source: str) -> LocalModel | None:
     """The target in a folder; None for a drafter."""
     if not (folder / "config.json").exists():
-        return LocalModel(name, source, folder, "is a GGUF file, which mlx-lm does not read")
+        return LocalModel(name, source, folder, GGUF)
     try:
         checkpoint = Checkpoint.read(folder, name)
         if checkpoint.format != "language model":
@@ -87,3 +101,42 @@ def model_in(folder: Path, name: str, source: str) -> LocalModel | None:
     if missing:
         return LocalModel(name, source, folder, f"is not complete ('{missing}' is missing)")
     return LocalModel(name, source, folder)
+
+
+def find_model(name: str, folders: Sequence[Path] = ()) -> str | None:
+    """What `dflash_mlx.load` takes for a name: a Hub id, or the path of a model on this machine.
+
+    A model that is here comes before one that would be downloaded, and the Hub's cache before
+    folders. None for a path, and for a name that means nothing here: it may be a Hub id. Raises
+    DFlashError if several models here have the name, or if the only one cannot run.
+    """
+    if not name or name.startswith((".", "~", "/")) or Path(name).exists():
+        return None
+    known = find_target(name)
+    if cached_state(known or name) == "yes":
+        return known
+    named = [model for model in local_models(folders) if is_named(name, model.name)]
+    usable = [model for model in named if not model.lacks]
+    if len(usable) > 1:
+        raise DFlashError(
+            f"'{name}' may be {' or '.join(model.name for model in usable)}.",
+            hint="give the whole name of one of them",
+        )
+    if usable:
+        return usable[0].source
+    if named and known is None:
+        raise DFlashError(
+            f"'{named[0].name}' {named[0].lacks}.",
+            hint="`dflash models list` shows models that run here",
+        )
+    return known
+
+
+def is_named(name: str, model: str) -> bool:
+    """Whether a model has this name, or this is short for it; the case of letters is ignored."""
+    if "/" in name or name.lower() == model.lower():
+        return name.lower() == model.lower()
+    short = words(name)
+    full = words(model)
+    optional = {word for word in full if OPTIONAL.fullmatch(word) or FORMAT.fullmatch(word)}
+    return bool(short) and short == [w for w in full if w in short or w not in optional]

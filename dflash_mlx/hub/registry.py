@@ -34,7 +34,9 @@ class Entry:
     `KINDS`. An MTP head of a published target is in the target's own files, so that both ids are
     the same. licence: the drafter's, empty if unconfirmed. Sizes are in bytes; None without even an
     estimate. kv_bytes: of the target per token of context; draft_kv_bytes: of an MTP head, 0 for
-    other drafters. state_bytes: the constant size of recurrent states.
+    other drafters. state_bytes: the constant size of recurrent states. active: the parameters that
+    one token reads. strength: answers, code or speed, of a target that a first start may offer, and
+    good: what it is good at; empty for others.
     """
 
     target: str
@@ -54,6 +56,9 @@ class Entry:
     gated: bool
     licence: str
     note: str
+    active: int | None
+    strength: str
+    good: str
 
     @property
     def own_head(self) -> bool:
@@ -155,12 +160,19 @@ def entry_of(target: dict[str, Any], name: str, quant: str, drafter: dict[str, A
         gated=target.get("gated", False) and not quant,
         licence=drafter.get("licence", ""),
         note="; ".join(row["note"] for row in (target, drafter) if "note" in row),
+        active=target.get("active", params),
+        strength=target.get("strength", ""),
+        good=target.get("good", ""),
     )
 
 
 def pairs_of(target: str) -> tuple[Entry, ...]:
-    """The pairs of a target's Hub id, case-insensitive, best first; empty if it is not listed."""
-    return tuple(entry for entry in entries() if entry.target.lower() == target.lower())
+    """The pairs of a target, best first; empty if it is not listed.
+
+    target: its Hub id, in any case, or a folder whose path ends with the id, as LM Studio's do.
+    """
+    name = "/".join(Path(target).parts[-2:]).lower()
+    return tuple(entry for entry in entries() if entry.target.lower() == name)
 
 
 def find(target: str) -> Entry | None:
@@ -193,19 +205,23 @@ def best_pair(
     `best_known`. Of one target the largest variant that fits is chosen. Gated repositories and
     EAGLE-3 heads, which draft token by token, are never chosen.
     """
-    fitting = [
-        entry
-        for entry in (best_known() if among is None else among)
-        if entry.supported
+    pairs = best_known() if among is None else among
+    fitting = [entry for entry in pairs if fits(entry, memory_bytes, free_disk_bytes)]
+    # max() returns the first of equal entries: the published target, not its bf16 copy.
+    return max(fitting, key=lambda e: (e.params or 0, e.target_bytes or 0), default=None)
+
+
+def fits(entry: Entry, memory_bytes: int, free_disk_bytes: int) -> bool:
+    """Whether a pair may be chosen for somebody on a machine; arguments as `best_pair`."""
+    return (
+        entry.supported
         and entry.kind not in TOKEN_BY_TOKEN
         and not entry.gated
         and entry.memory_bytes is not None
         and entry.download_bytes is not None
         and entry.memory_bytes < COMFORTABLE_SHARE * memory_bytes
         and entry.download_bytes + DISK_MARGIN <= free_disk_bytes
-    ]
-    # max() returns the first of equal entries: the published target, not its bf16 copy.
-    return max(fitting, key=lambda e: (e.params or 0, e.target_bytes or 0), default=None)
+    )
 
 
 # Short names of the registry's targets

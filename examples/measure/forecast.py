@@ -1,7 +1,7 @@
 """A forecast of published pairs, or of one in folders, on a chip. Nobody measured it.
 
 Counted bytes, products and dispatches with MLX's own kernels; parts of what is known of chips are
-estimates (`ledger/chips.toml`). Counting takes some minutes. Examples:
+estimates (`dflash_mlx/hub/chips.toml`). Counting takes some minutes. Examples:
 
     .venv/bin/python examples/measure/forecast.py "M4 Max" M1
     .venv/bin/python examples/measure/forecast.py M1 --folders TARGET DRAFT --tau 4

@@ -15,7 +15,10 @@ HEAD = """\
 # The known targets and their drafters, best first. Written by examples/measure/write_pairs.py from
 # examples/measure/register.toml, which explains the keys and has the sources: change that one.
 """
-TARGET_KEYS = ("id", "family", "gated", "params", "bytes", "kv", "state", "mlx", "note")
+TARGET_KEYS = (
+    "id", "family", "gated", "params", "active", "bytes", "kv", "state", "strength", "good", "mlx",
+    "note",
+)  # fmt: skip
 DRAFTER_KEYS = ("id", "kind", "block", "params", "bytes", "kv", "licence", "note")
 
 

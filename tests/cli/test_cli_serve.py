@@ -147,10 +147,10 @@ def test_a_service_lets_a_mac_sleep(
 
 
 def test_folders_of_models(serve: Callable[..., Result], tmp_path: Path) -> None:
-    """Those in them are offered; a wrong folder, and one beside a single model, are refused."""
+    """Those in them are offered, and -m finds one; a wrong folder is refused."""
     tiny.save_pair(tmp_path / "mine", tiny.draft_settings)
     assert "1 other model can be asked for" in serve("--models", str(tmp_path)).stderr
     missing = serve("--models", str(tmp_path / "no"))
     assert (missing.exit_code, "does not exist" in missing.stderr) == (2, True)
-    single = serve("--models", str(tmp_path), "-m", str(tmp_path / "mine/target"), "--no-draft")
-    assert (single.exit_code, "--models is for a server of many" in single.stderr) == (2, True)
+    single = serve("--models", str(tmp_path), "-m", "mine/target", "--no-draft")
+    assert (single.exit_code, "other model" in single.stderr) == (0, False)

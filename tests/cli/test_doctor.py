@@ -799,14 +799,6 @@ def test_verdicts_are_json():
     assert result_json(KernelResult("a", True, 0.5, 1e-3, 0.5))["error"] == 0.5
 
 
-@pytest.mark.parametrize("flag", ["--model", "--draft"])
-def test_a_model_is_for_the_check_of_the_kernels(cli_app, flag):
-    """No flag is ignored."""
-    result = CliRunner().invoke(cli_app, ["doctor", flag, "x/y"])
-    assert result.exit_code == 2
-    assert f"{flag} is for the check of the kernels." in result.stderr
-
-
 def test_verdicts_by_size_are_told():
     """At how many sizes a kernel is used, and that experts of an unknown kind have none."""
     import tiny

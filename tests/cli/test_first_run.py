@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub import cache as hub_cache
-from dflash_mlx.hub import download, registry
+from dflash_mlx.hub import registry
 from dflash_mlx.models import memory
 from dflash_mlx.options import GenerationOptions, declared
 
@@ -29,31 +29,13 @@ SMALL, LARGE = "mlx-community/Qwen3-4B-4bit", "Qwen/Qwen3-8B"
 
 
 class Mac:
-    """A Mac with the given gigabytes, downloads, and answers to questions."""
+    """A Mac with the given gigabytes and downloads."""
 
     def __init__(self, patch: pytest.MonkeyPatch):
-        self.limit, self.disk, self.cached = 12e9, 500e9, set[str]()
-        self.says: bool | None = None
-        self.asked: list[str] = []
-        self.fault: DFlashError | None = None
+        self.limit, self.cached = 12e9, set[str]()
         patch.setattr(first_run, "has_metal", lambda: True)
-        patch.setattr(first_run, "free_disk", lambda: int(self.disk))
         patch.setattr(memory, "working_set", lambda: int(self.limit))
         patch.setattr(hub_cache, "cached_state", lambda r: "yes" if r in self.cached else "no")
-        patch.setattr(download, "plan", self.plan)
-        patch.setattr(typer, "confirm", self.confirm)
-
-    def plan(self, repo: str) -> Any:
-        """What the Hub says about a model."""
-        if self.fault:
-            raise self.fault
-        return SimpleNamespace(missing_bytes=3_000_000_000)
-
-    def confirm(self, question: str, **_: Any) -> bool:
-        """A question that was not expected is a failure."""
-        assert self.says is not None, question
-        self.asked.append(question)
-        return self.says
 
     def choice(self, models: Any = NOTHING, interactive: bool = True) -> str | None:
         """The target that `dflash chat` would take; None is the bundled pair."""
@@ -72,48 +54,17 @@ def test_not_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first_run.choose_pair(NOTHING, output.Output(), interactive=True) is NOTHING
 
 
-@pytest.mark.parametrize("says", [True, False])
-def test_it_asks_before_it_downloads(mac: Mac, says: bool, capsys: Any) -> None:
-    """The pair is named, and the size is in the question; no means the bundled pair."""
-    mac.says = says
-    entry = registry.best_pair(int(mac.limit), int(mac.disk))
-    assert entry is not None
-    assert mac.choice() == (entry.target if says else None)
-    assert "6.0 GB" in mac.asked[0]
-    assert f"{entry.target} with the drafter {entry.draft} suits this Mac." in " ".join(
-        capsys.readouterr().err.split()
-    )
-
-
 def test_what_is_downloaded_is_taken(mac: Mac) -> None:
     """Without a question, when both parts are there and fit."""
     mac.cached = {SMALL}
-    mac.says = False
     assert mac.choice() is None
     drafter = registry.drafter_of(SMALL)
     assert drafter is not None
     mac.cached = {SMALL, drafter}
-    mac.says = None
     assert mac.choice() == SMALL
     assert mac.choice(interactive=False) == SMALL
     mac.limit = 2e9
     assert mac.choice(interactive=False) is None
-
-
-def test_no_question_without_a_terminal_or_a_network(mac: Mac, capsys: Any) -> None:
-    """The bundled pair answers; the reason is said where somebody watches."""
-    assert mac.choice(interactive=False) is None
-    assert mac.choice(replace(NOTHING, offline=True)) is None
-    mac.fault = DFlashError("the Hub cannot be reached.", hint="")
-    assert mac.choice() is None
-
-
-def test_a_full_disk_and_little_memory(mac: Mac) -> None:
-    """Nothing is offered that does not fit."""
-    mac.disk = 1e9
-    assert mac.choice() is None
-    mac.disk, mac.limit = 500e9, 1e9
-    assert mac.choice() is None
 
 
 def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:

@@ -1,5 +1,6 @@
 """`dflash models`: the table, downloads and deletions, in this process and in a terminal."""
 
+import fcntl
 import json
 import os
 import pty
@@ -10,9 +11,10 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from threading import Timer
 
 import pytest
-from hub_server import GATED, environment, tiny_repo
+from hub_server import GATED, blob_of, environment, tiny_repo
 from typer.testing import CliRunner
 
 from dflash_mlx.families import FAMILIES
@@ -245,10 +247,25 @@ def test_pull_goes_on(run, server, pull, monkeypatch):
     assert server.starts("model.safetensors") == [0, 9000]
 
 
+def test_a_second_pull_waits_and_says_so(server, run):
+    """It used to fail after two seconds."""
+    data = server.repos[REPO]["model.safetensors"]
+    name = blob_of("model.safetensors", data) + hub_cache.INCOMPLETE
+    part = hub_cache.repo_folder(REPO) / "blobs" / name
+    part.parent.mkdir(parents=True)
+    with part.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        Timer(2.5, other.close).start()
+        result = run("pull", "--yes", REPO, "--no-draft")
+    assert result.exit_code == 0, result.output
+    assert "another program downloads this model: this one waits" in result.stderr
+    assert hub_cache.cached_state(REPO) == "yes"
+
+
 def test_pull_tells_a_stall(run, server, monkeypatch):
     """A whole minute without a byte: what is done about it is said once, whatever the files."""
 
-    def fetch(repo, on_download):
+    def fetch(repo, on_download, on_wait):
         for done in (0, 5, 5, 5, 7, 7, 10, 10):
             on_download(done, 10)
 
@@ -370,7 +387,6 @@ class Terminal:
     """A command on a pseudo-terminal of its own."""
 
     def __init__(self, arguments, env, columns=100):
-        import fcntl
         import struct
         import termios
 

@@ -3,6 +3,7 @@ fail, each as one sentence with a hint. What is not whole is never handed out.
 """
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -10,9 +11,10 @@ import resource
 import shutil
 import signal
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
+from threading import Event, Thread
 from types import SimpleNamespace
 
 import pytest
@@ -204,18 +206,63 @@ def test_damaged_bytes_from_before_are_found(server, cache):
     assert content(fetch(REPO)) == wanted(server)
 
 
-def test_one_download_of_a_file_at_a_time(server, monkeypatch):
-    """Two that append to one file would damage it."""
-    import fcntl
+def test_a_second_download_waits_for_the_first(server, cache):
+    """It reports the bytes of the first, and no byte is sent twice."""
+    server.repos[REPO] = tiny_repo(200_000)
+    server.piece, server.delay = 10_000, 0.02
+    first = Thread(target=download.download, args=(REPO,))
+    first.start()
+    wait_for(lambda: sizes(cache)[-1:] > [10_000])
+    seen, waits = [], []
+    download.download(REPO, lambda done, total: seen.append((done, total)), lambda: waits.append(1))
+    first.join()
+    assert content(fetch(REPO)) == wanted(server)
+    assert server.starts(WEIGHTS) == [0]
+    assert waits == [1]
+    total = sum(map(len, wanted(server).values()))
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 3
+    assert seen[-1] == (total, total)
 
-    monkeypatch.setattr(download, "LOCK_TIMEOUT", 0.0)
+
+@contextmanager
+def part_of_another(server):
+    """A part with the first 5,000 bytes of the weights, held by another download."""
     data = wanted(server)[WEIGHTS]
     part = hub_cache.repo_folder(REPO) / "blobs" / (blob_of(WEIGHTS, data) + hub_cache.INCOMPLETE)
     part.parent.mkdir(parents=True)
     with part.open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        refused("being downloaded by another program")
+        other.write(data[:5000])
+        other.flush()
+        yield part
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_second_download_goes_on_if_the_first_ends(server, deleted):
+    """The first was killed, or has deleted what arrived damaged."""
+    waits = Event()
+    second = Thread(target=download.download, args=(REPO, None, waits.set))
+    with part_of_another(server) as part:
+        second.start()
+        assert waits.wait(60)
+        if deleted:
+            part.unlink()
+    second.join()
+    assert server.starts(WEIGHTS) == [0 if deleted else 5000]
     assert content(fetch(REPO)) == wanted(server)
+
+
+def test_ctrl_c_ends_the_wait(server, cache):
+    """At once, although the first download goes on."""
+    env = environment(server.endpoint, cache)
+    with part_of_another(server) as part:
+        process = start(PULL, REPO, "0", env=env)
+        wait_for(lambda: hub_cache.cached_bytes(REPO) > 5000)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert "KeyboardInterrupt" in err
+        assert part.stat().st_size == 5000
 
 
 def test_a_new_version_is_fetched_only_when_asked_for(server):

@@ -51,7 +51,8 @@ def test_the_package_has_the_table(table):
 
 
 TARGET_KEYS = set(
-    "id family gated params bytes kv state mlx source unconfirmed note drafter".split()
+    "id family gated params active bytes kv state strength good mlx source unconfirmed note"
+    " drafter".split()
 )
 DRAFTER_KEYS = set("id kind block params bytes kv licence source unconfirmed results note".split())
 

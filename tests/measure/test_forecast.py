@@ -44,7 +44,7 @@ PAIR = "-m", str(bundled("target")), "-d", str(bundled("draft"))
 
 def test_every_number_has_a_source() -> None:
     """All that is said of chips stands in one file, each number with where it is from."""
-    text = files("ledger").joinpath("chips.toml").read_text(encoding="utf-8")
+    text = files("dflash_mlx.hub").joinpath("chips.toml").read_text(encoding="utf-8")
     numbers = [line for line in text.splitlines() if " = " in line]
     assert len(numbers) == len(astuple(fitted())) + 4 * len(chips())
     assert all(re.search(r"\d  # \w", line) for line in numbers)

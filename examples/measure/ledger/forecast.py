@@ -90,7 +90,7 @@ class Forecast:
 @cache
 def sheet() -> dict[str, Any]:
     """The tables of chips.toml."""
-    return tomllib.loads(files("ledger").joinpath("chips.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(files("dflash_mlx.hub").joinpath("chips.toml").read_text(encoding="utf-8"))
 
 
 def fitted() -> Factors:

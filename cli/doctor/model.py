@@ -1,0 +1,83 @@
+"""`dflash doctor -m ID`: reads the files of a model and compares them with their hashes."""
+
+from ..confirm import can_ask
+from ..downloads import download_models
+from ..loading import known_target, prepare_libraries
+from ..options import BUNDLED
+from ..terminal.output import Output, format_bytes, format_count
+from ..terminal.spinner import Spinner
+from .report import CheckReport, CheckResult, fail, ok
+
+
+def check_files(model: str | None, draft: str | None, out: Output, *, json: bool) -> bool:
+    """Check the files of a target and a drafter; False if something is missing or damaged.
+
+    Without `draft` the target's known drafter is checked if it is downloaded. On a terminal, asks
+    whether damaged files are downloaded again; typer.Exit(1) after a no.
+    """
+    prepare_libraries(offline=False)
+    names = {}
+    if model is not None:
+        names["target"] = known_target(model, out)
+        draft = draft or downloaded_drafter(names["target"])
+    if draft is not None:
+        names["drafter"] = draft
+    report = CheckReport(out)
+    entries = []
+    damaged = []
+    for role, name in names.items():
+        result, repair = check_model(name, out)
+        entries.append(result.entry(role))
+        if repair:
+            damaged.append(name)
+        if not json:
+            report.show(entries[-1])
+    healthy = all(entry.status == "ok" for entry in entries)
+    if json:
+        report.write_json(entries, healthy=healthy)
+    elif damaged and can_ask():
+        download_models(damaged, out, yes=False)
+        return all(entry.status == "ok" or names[entry.name] in damaged for entry in entries)
+    return healthy
+
+
+def downloaded_drafter(target: str) -> str | None:
+    """The known drafter of a target, if at least a part of it is downloaded."""
+    from dflash_mlx.hub.cache import cached_state
+    from dflash_mlx.hub.registry import find
+
+    entry = find(target)
+    if entry is None or entry.own_head or cached_state(entry.draft) == "no":
+        return None
+    return entry.draft
+
+
+def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
+    """The check of a model's files, and whether a download would repair damaged ones."""
+    from dflash_mlx.hub.cache import first_missing_file, latest_revision
+    from dflash_mlx.hub.content import blobs_of, damaged_files
+    from dflash_mlx.hub.resolve import bundled, local_folder
+
+    folder = bundled("target") if name == BUNDLED else local_folder(name)
+    in_cache = folder is None
+    folder = folder or latest_revision(name)
+    pull = f"`dflash models pull {name} --no-draft`"
+    if folder is None:
+        return fail(f"{name} is not downloaded", f"{pull} downloads it"), False
+    blobs = blobs_of(folder) if in_cache else {}
+    with Spinner(out, f"reading {name}", unit="bytes") as spinner:
+        damaged = damaged_files(blobs, spinner.update)
+    if damaged:
+        listed = ", ".join(f"'{file}'" for file in damaged)
+        verb = "is" if len(damaged) == 1 else "are"
+        summary = f"{name} · {listed} {verb} damaged: not the content that the Hub has"
+        return fail(summary, f"{pull} downloads it again"), True
+    if missing := first_missing_file(folder):
+        hint = f"{pull} completes it" if in_cache else "copy the whole folder again"
+        return fail(f"{name} · {missing} is missing or cannot be read", hint), False
+    files = [path for path in folder.iterdir() if path.is_file()]
+    size = format_bytes(sum(path.stat().st_size for path in files))
+    summary = f"{name} · {format_count(len(files), 'file', 'files')}, {size}"
+    if not in_cache:
+        return ok(f"{summary} · complete; only the Hub's cache has hashes to compare"), False
+    return ok(f"{summary} · all have the content that the Hub has"), False

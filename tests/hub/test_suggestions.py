@@ -1,0 +1,98 @@
+"""The pairs that a first start offers, and the forecast of their speeds."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dflash_mlx.hub import forecast, registry
+from dflash_mlx.hub.registry import COMFORTABLE_SHARE, best_known
+from dflash_mlx.hub.suggestions import STRENGTHS, suggested_pairs
+
+GUIDE = Path(__file__).parents[2] / "examples" / "guide" / "forecast.md"
+DISK = 10**13
+# What Metal recommends on Macs of 8 to 128 GB, in bytes, about.
+LIMITS = [
+    int(gigabytes * 1e9) for gigabytes in (5.7, 11.8, 13.6, 17.2, 22.9, 28.9, 38.6, 51.5, 103)
+]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_three_that_fit(limit: int) -> None:
+    """Each fits the memory, says what it is good at, and is another target."""
+    pairs = suggested_pairs(limit, DISK)
+    assert len({entry.published for entry in pairs}) == len(pairs) == 3
+    for entry in pairs:
+        assert entry.memory_bytes is not None
+        assert entry.memory_bytes < COMFORTABLE_SHARE * limit
+        assert entry.supported
+        assert not entry.gated
+        assert 0 < len(entry.good) <= 32
+    assert pairs[0].strength == "answers"
+    assert "speed" in [entry.strength for entry in pairs]
+    answers = [pair for pair in pairs if pair.strength == "answers"]
+    assert answers == sorted(answers, key=lambda pair: -(pair.params or 0))
+
+
+def test_what_does_not_fit_is_not_offered() -> None:
+    """A full disk offers smaller ones, then none; so does little memory."""
+    assert suggested_pairs(LIMITS[1], 1_000_000_000) == []
+    assert suggested_pairs(1_000_000_000, DISK) == []
+    small = suggested_pairs(LIMITS[1], 6_500_000_000)
+    assert small
+    assert all((entry.download_bytes or 0) < 4_500_000_000 for entry in small)
+
+
+def test_every_offered_target_has_its_data() -> None:
+    """A strength, a text and, for a mixture of experts, how many parameters a token reads."""
+    offered = [entry for entry in best_known() if entry.strength]
+    for entry in offered:
+        assert entry.strength in STRENGTHS
+        assert entry.good
+        assert entry.params
+        assert entry.active
+        mixture = re.search(r"-A\d+B|gpt-oss|Coder-Next", entry.published) is not None
+        assert (entry.active < entry.params) is mixture, entry.published
+    assert not any(entry.good for entry in best_known() if not entry.strength)
+
+
+NAMES = {
+    "Qwen3-8B-4bit": "mlx-community/Qwen3-8B-4bit",
+    "Qwen3-Coder-30B-A3B-4bit": "mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit",
+    "Qwen3.5-9B-4bit": "mlx-community/Qwen3.5-9B-4bit",
+    "gemma-4-26B-A4B-4bit": "mlx-community/gemma-4-26b-a4b-it-4bit",
+}
+
+
+def counted() -> list[tuple[str, str, int]]:
+    """Chip, pair and tokens per second of the guide's tables, which count every kernel."""
+    rows = []
+    text = GUIDE.read_text(encoding="utf-8")
+    for chip, table in re.findall(r"^## (M\d.*?)\n(.*?)(?=^## |\Z)", text, re.M | re.S):
+        for name, plain in re.findall(r"^\| (\S+) \| 1,024 \| (\d+) \|", table, re.M):
+            rows.append((chip, name, int(plain)))
+    return rows
+
+
+def test_the_forecast_is_near_the_one_that_counts_kernels() -> None:
+    """Within a fifth; of a chip with two numbers of cores it is the slower one's."""
+    slower = {"M3 Max (30 cores)": "M3 Max", "M4 Max (32 cores)": "M4 Max"}
+    checked = 0
+    for chip, name, plain in counted():
+        if name in NAMES and chip not in slower.values():
+            entry = registry.find(NAMES[name])
+            assert entry
+            speed = forecast.plain_speed(entry, f"Apple {slower.get(chip, chip)}")
+            assert speed == pytest.approx(plain, rel=0.2), (chip, name)
+            checked += 1
+    assert checked > 60
+
+
+def test_no_forecast_where_nothing_is_known() -> None:
+    """Another chip, or a target of unknown size."""
+    entry = registry.find(NAMES["Qwen3-8B-4bit"])
+    assert entry
+    assert forecast.plain_speed(entry, "Apple M9") is None
+    assert forecast.plain_speed(entry, "AMD EPYC") is None
+    unknown = next(entry for entry in best_known() if entry.params is None)
+    assert forecast.plain_speed(unknown, "Apple M4") is None
