@@ -33,6 +33,19 @@ LINE_SECONDS = 60.0  # between two lines of progress where no bar can be drawn
 QUEUE = 10_000  # choices that wait for a place: 256 sequences with at most 16 each
 # Options that do not change a greedy answer, or one with a seed.
 DRAFTING = ("mode", "block_size", "tree_budget", "chain_seed")
+# Parameters of `dflash generate` that have no effect on a batch, and their names.
+UNUSED = {
+    "prompt": "PROMPT",
+    "file": "--file",
+    "latest": "--continue",
+    "json": "--json",
+    "jsonl": "--jsonl",
+    "stats": "--stats",
+    "compare": "--compare",
+    "watch": "--watch",
+    "show_thinking": "--show-thinking",
+    "log_text": "--log-text",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +82,15 @@ class BatchOptions:
         ),
     ] = 16
 
-    def check(self, values: OptionValues, unused: dict[str, Any]) -> None:
-        """Raise UsageError for flags that contradict each other.
-
-        unused: the values of options that have no effect on a batch, by flag.
-        """
+    def check(self, values: OptionValues) -> None:
+        """Raise UsageError for flags that contradict each other, or have no effect."""
         if self.batch is None:
             for name, flag in (("answers", "--out"), ("max_sequences", "--max-sequences")):
                 if values.origin(name) is Origin.FLAG:
                     raise UsageError(f"{flag} needs --batch.", hint="add --batch FILE")
             return
-        for flag, value in unused.items():
-            if value:
+        for name, flag in UNUSED.items():
+            if values.origin(name) is Origin.FLAG:
                 raise UsageError(
                     f"{flag} has no effect with --batch, which takes its prompts from a file and "
                     "writes the answers to another one.",
@@ -166,8 +176,8 @@ class BatchRun:
         self._before = before
         self._total = total
         self._out = out
-        self._answered = 0  # in this run
-        self._refused = 0
+        self._written = 0  # in this run
+        self._errors = before.errors
         self._tokens = 0
         self._seconds = 0.0
         self._failed: list[str] = []
@@ -176,8 +186,8 @@ class BatchRun:
 
     @property
     def done(self) -> int:
-        """Lines with an answer or a refusal."""
-        return len(self._before.keys) + self._answered + self._refused
+        """Lines of the answers so far."""
+        return len(self._before.keys) + self._written
 
     def answer(
         self,
@@ -222,10 +232,12 @@ class BatchRun:
         out.warn(*backend.drafter_warning())
         backend.finish(out)
 
-    def _keep(self, answer: dict[str, Any], tokens: int, refused: bool) -> None:
+    def _keep(self, answer: dict[str, Any], tokens: int) -> None:
+        from dflash_mlx.serve.batch_file import has_error
+
         self._file.append(answer, ascii_only=False)
-        self._answered += not refused
-        self._refused += refused
+        self._written += 1
+        self._errors += has_error(answer)
         self._tokens += tokens
         self._show_progress()
 
@@ -247,8 +259,8 @@ class BatchRun:
         return {
             "prompts": self._total,
             "answered_before": len(self._before.keys),
-            "answered": self._answered,
-            "refused": self._before.refused + self._refused,
+            "answered": self._written,
+            "errors": self._errors,
             "failed": len(self._failed),
             "tokens": self._tokens,
             "seconds": round(self._seconds, 3),
@@ -257,15 +269,14 @@ class BatchRun:
 
     def summary(self) -> str:
         """All numbers in one line."""
-        refused = self._before.refused + self._refused
         total = format_count(self._total, "prompt", "prompts")
-        parts = [f"{self.done - refused:,} of {total} answered"]
-        if refused:
-            parts.append(f"{refused:,} refused")
+        parts = [f"{self.done - self._errors:,} of {total} answered"]
+        if self._errors:
+            parts.append(format_count(self._errors, "error", "errors"))
         if self._failed:
             parts.append(f"{len(self._failed):,} failed")
         if before := len(self._before.keys):
-            parts.append(f"{before:,} of them before")
+            parts.append(f"{before:,} before this run")
         if self._seconds:
             tokens = format_count(self._tokens, "token", "tokens")
             parts.append(f"{tokens} in {self._seconds:.1f} s")
@@ -276,15 +287,14 @@ class BatchRun:
 
     def check(self, path: Path) -> None:
         """Raise DFlashError if prompts have no answer."""
-        refused = self._before.refused + self._refused
         if self._failed:
             raise DFlashError(
                 f"{format_count(len(self._failed), 'prompt', 'prompts')} could not be answered; "
                 f"the first is {self._failed[0]}",
                 hint="the same command tries them again",
             )
-        if refused:
+        if self._errors:
             raise DFlashError(
-                f"{format_count(refused, 'prompt', 'prompts')} cannot be answered.",
+                f"{format_count(self._errors, 'prompt has', 'prompts have')} an error.",
                 hint=f"their lines in {path} say why",
             )

@@ -186,7 +186,7 @@ def generate(
     out = Output(quiet=display.quiet, plain=display.plain)
     log = ctx.with_resource(log_options.open("generate", out.warn))
     values = with_preset(values, own.preset)
-    batch.check(values, unused_in_batch(prompt, own))
+    batch.check(values)
     if batch.batch is not None:
         resolved = resolve(values, out)
         grammar = read_grammar(own.schema, own.grammar)
@@ -272,20 +272,6 @@ def check_flags(own: GenerateOptions, resolved: Resolved) -> None:
             "--watch needs a model on this machine, and --model names a server.",
             hint="leave it out",
         )
-
-
-def unused_in_batch(prompt: str | None, own: GenerateOptions) -> dict[str, Any]:
-    """The values of what has no effect with --batch, by their names."""
-    return {
-        "PROMPT": prompt,
-        "--file": own.file,
-        "--continue": own.latest,
-        "--json": own.json,
-        "--jsonl": own.jsonl,
-        "--stats": own.stats is not None,
-        "--compare": own.compare,
-        "--watch": own.watch,
-    }
 
 
 def show_bundled_note(own: GenerateOptions, resolved: Resolved, out: Output) -> None:

@@ -25,15 +25,15 @@ def batch_runner(pair: Pair, settings: Settings) -> Runner:
 async def answer_lines(
     lines: Iterable[Line],
     runner: Runner,
-    on_answer: Callable[[dict[str, Any], int, bool], None],
+    on_answer: Callable[[dict[str, Any], int], None],
     on_failure: Callable[[Line, Problem], None],
 ) -> None:
     """Answer all lines, as many at once as the runner admits.
 
-    `on_answer(answer, tokens, refused)` gets each line of the answers as soon as it is complete; it
-    is `refused` if the request cannot be answered. `on_failure` gets the lines that failed for
-    another reason, which a later run may answer. Both are called in the event loop. When this is
-    cancelled, running answers stop after their round.
+    `on_answer(answer, tokens)` gets each line of the answers as soon as it is complete, also one
+    that says why a prompt cannot be answered. `on_failure` gets the lines that failed for another
+    reason than the prompt, which a later run may answer. Both are called in the event loop. When
+    this is cancelled, running answers stop after their round.
     """
     waiting = iter(lines)
 
@@ -41,10 +41,10 @@ async def answer_lines(
         for line in waiting:
             try:
                 answer, tokens = await line.answer(runner)
-                on_answer(answer, tokens, False)
+                on_answer(answer, tokens)
             except Problem as problem:
                 if problem.status == 400:
-                    on_answer(line.refused(problem), 0, True)
+                    on_answer(line.refused(problem), 0)
                 else:
                     on_failure(line, problem)
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from dflash_mlx.constrained.grammar import form_fault
 from dflash_mlx.errors import UsageError
 from dflash_mlx.files.checkpoint import read_lines, value_of
 from dflash_mlx.files.line_file import LineFile
+from dflash_mlx.grammar import Grammar
 from dflash_mlx.session import Prompt
 
 from .answer_request import AnswerRequest, Completion, usage
@@ -82,11 +84,11 @@ class PlainLine:
         request = AnswerRequest(self.prompt, runner.settings.options)
         choices = await runner.prepare(request)
         (completion,) = await runner.complete(request, choices)
-        return self._line(completion), completion.stats.generated
+        return self._line(completion, request.options.grammar), completion.stats.generated
 
-    def _line(self, completion: Completion) -> dict[str, Any]:
+    def _line(self, completion: Completion, form: Grammar | None) -> dict[str, Any]:
         stats = completion.stats
-        return {
+        line: dict[str, Any] = {
             "id": self.id,
             "key": self.key,
             "text": completion.text,
@@ -99,6 +101,11 @@ class PlainLine:
             },
             "seed": stats.seed,
         }
+        if stats.notes:
+            line["notes"] = stats.notes
+        if form is not None and (fault := form_fault(form, completion.text)):
+            line["error"] = f"the text does not follow its schema or grammar ({fault:.200})."
+        return line
 
     def refused(self, problem: Problem) -> dict[str, Any]:
         """The line with the reason."""
@@ -272,12 +279,19 @@ def line_id(defaults: Defaults, request: Any) -> str:
 class Answered:
     """What a file of answers holds. keys: those of the batch's lines that have one.
 
-    refused: those that cannot be answered. others: answers of lines that the batch does not have.
+    errors: how many of them have an error. others: answers of lines that the batch does not have.
     """
 
     keys: frozenset[str]
-    refused: int
+    errors: int
     others: int
+
+
+def has_error(answer: dict[str, Any]) -> bool:
+    """Whether a line of the answers has an error, with a text or instead of one."""
+    if "key" in answer:
+        return "error" in answer
+    return answer["response"]["status_code"] != 200
 
 
 def read_answers(file: LineFile, path: Path, lines: Iterable[Line]) -> Answered:
@@ -288,7 +302,7 @@ def read_answers(file: LineFile, path: Path, lines: Iterable[Line]) -> Answered:
     """
     wanted = {line.key: line for line in lines}
     keys = set[str]()
-    refused = others = 0
+    errors = others = 0
     for number, text in enumerate(file.lines, 1):
         key, answer_id, failed = read_answer(text, number, path)
         if key in keys:
@@ -305,21 +319,20 @@ def read_answers(file: LineFile, path: Path, lines: Iterable[Line]) -> Answered:
                 hint="give --out another file, or the options of the first run",
             )
         keys.add(key)
-        refused += failed
+        errors += failed
     if not LINE_START.startswith(file.rest[: len(LINE_START)]):
         raise not_answers(path, len(file.lines) + 1)
     file.cut()
-    return Answered(frozenset(keys), refused, others)
+    return Answered(frozenset(keys), errors, others)
 
 
 def read_answer(text: bytes, number: int, path: Path) -> tuple[str, str, bool]:
-    """Key and id of an answer, and whether it is a refusal."""
+    """Key and id of an answer, and whether it has an error."""
     try:
         value = json.loads(text)
         key = value.get("key", value.get("custom_id"))
-        failed = "error" in value if "key" in value else value["response"]["status_code"] != 200
         if isinstance(key, str) and value["id"].startswith(ID_START):
-            return key, value["id"], failed
+            return key, value["id"], has_error(value)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
     raise not_answers(path, number)

@@ -94,7 +94,7 @@ def test_what_is_answered_is_not_asked_again(
     monkeypatch.delattr("dflash_mlx.cli.batch.load_pair")
     result = batch("--block-size", "3")
     assert result.exit_code == 0
-    assert result.stderr == "  6 of 6 prompts answered · 6 of them before\n"
+    assert result.stderr == "  6 of 6 prompts answered · 6 before this run\n"
     assert Path("answers.jsonl").read_bytes() == before
     assert batch("-q").stderr == ""
 
@@ -109,7 +109,7 @@ def test_a_line_that_was_cut_is_written_again(
     Path("answers.jsonl").write_bytes(b"\n".join([*lines, (last + b"\n")[:kept]]))
     result = batch()
     assert result.exit_code == 0
-    assert "5 of them before" in result.stderr
+    assert "5 before this run" in result.stderr
     check_answers(alone)
 
 
@@ -180,7 +180,7 @@ def test_more_prompts_are_added_later(batch: Callable[..., Result]) -> None:
         file.write('\n"one more"\n')
     result = batch()
     assert result.exit_code == 0
-    assert "7 of 7 prompts answered · 6 of them before" in result.stderr
+    assert "7 of 7 prompts answered · 6 before this run" in result.stderr
     Path("prompts.jsonl").write_text('"river"\n')
     assert "6 answers in answers.jsonl belong to no line of prompts.jsonl" in batch().stderr
 
@@ -223,7 +223,7 @@ def test_openais_format(batch: Callable[..., Result], alone: Any) -> None:
     output = found["d"]["response"]["body"]["output"]
     assert output[-1]["content"][0]["text"] == alone["1"]
     assert "52 tokens in" in result.stderr
-    assert "4 of them before" in batch().stderr
+    assert "4 before this run" in batch().stderr
 
 
 def test_a_prompt_that_cannot_be_answered_has_a_line(batch: Callable[..., Result]) -> None:
@@ -234,14 +234,36 @@ def test_a_prompt_that_cannot_be_answered_has_a_line(batch: Callable[..., Result
     for _ in range(2):
         result = batch()
         assert result.exit_code == 1
-        assert "1 of 3 prompts answered · 2 refused" in result.stderr
-        assert "2 prompts cannot be answered." in result.stderr
+        assert "1 of 3 prompts answered · 2 errors" in result.stderr
+        assert "2 prompts have an error." in result.stderr
         assert "answers.jsonl say why" in result.stderr
     found = {answer.get("key", answer.get("custom_id")): answer for answer in answers()}
     assert found["1"]["error"].startswith("prompt is too long")
     response = found["long"]["response"]
     assert response["status_code"] == 400
     assert response["body"]["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_form_that_is_cut_is_an_error(batch: Callable[..., Result]) -> None:
+    """As for one prompt; the text is kept."""
+    Path("prompts.jsonl").write_text('"river"\n')
+    result = batch("--grammar", "start: /a{20,}/")
+    assert result.exit_code == 2
+    assert "--max-tokens 12 is too small" in result.stderr
+    result = batch("--grammar", 'start: "a" /[a-z#., 0-9A-Z]*/ ";"')
+    assert result.exit_code == 1
+    assert "0 of 1 prompt answered · 1 error" in result.stderr
+    (answer,) = answers()
+    assert answer["text"].startswith("a")
+    assert answer["error"].startswith("the text does not follow its schema or grammar (")
+
+
+def test_settings_for_other_commands_do_not_stop_a_batch(
+    batch: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only flags are refused, not what a variable or the config file says for all runs."""
+    monkeypatch.setenv("DFLASH_STATS", "1")
+    assert batch().exit_code == 0
 
 
 def test_what_failed_is_tried_again(

@@ -56,9 +56,8 @@ def ways_of(pair: Pair, options: GenerationOptions, count: int) -> dict[str, Way
         texts: dict[str, str] = {}
         total = 0
 
-        def keep(answer: dict[str, Any], tokens: int, refused: bool) -> None:
+        def keep(answer: dict[str, Any], tokens: int) -> None:
             nonlocal total
-            assert not refused, answer
             texts[answer["key"]] = answer["text"]
             total += tokens
             out.append(answer)
