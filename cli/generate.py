@@ -1,4 +1,4 @@
-"""`dflash generate`: one prompt, one answer."""
+"""`dflash generate`: one prompt, one answer; or with --batch many."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -22,6 +22,7 @@ from .answer import (
 )
 from .backend.base import Backend
 from .backend.open import open_backend
+from .batch import BatchOptions, answer_batch
 from .chat.messages import ChatFile, chat_messages, load_latest, save_turn, with_turn
 from .chat.start import with_saved_pair
 from .chat.view import make_chat_view
@@ -168,22 +169,30 @@ def generate(
     *,
     values: Annotated[OptionValues, GROUPS],
     own: GenerateOptions,
+    batch: BatchOptions,
     remote: RemoteOptions,
     display: DisplayOptions,
     log_options: LogOptions,
 ) -> None:
-    """Answer one prompt.
+    """Answer one prompt, or each line of a file.
 
     \b
       dflash generate "Why is the sky blue?"
       git diff | dflash generate "Review this:" -m qwen3:4b
-      dflash generate --compare "Count to ten."    with and without drafts
+      dflash generate --batch prompts.jsonl --out answers.jsonl
 
     The answer goes to stdout, everything else to stderr. Text from a pipe follows the prompt.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     log = ctx.with_resource(log_options.open("generate", out.warn))
     values = with_preset(values, own.preset)
+    batch.check(values)
+    if batch.batch is not None:
+        resolved = resolve(values, out)
+        grammar = read_grammar(own.schema, own.grammar)
+        show_bundled_note(own, resolved, out)
+        answer_batch(batch, resolved, grammar, raw=own.raw, log=log, out=out)
+        return
     text = read_prompt(prompt, own.file or ())
     log.typed = text
     chat_file = ChatFile()

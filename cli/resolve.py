@@ -40,6 +40,7 @@ LOCAL_NAMES = {
     "raw",
     "grammar",
     "compare",
+    "batch",
     "demo",
 }
 LOCAL_NAMES |= {entry.name for entry in declared(GenerationOptions) if entry.scope == "local"}

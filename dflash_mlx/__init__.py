@@ -28,12 +28,13 @@ if sys.platform == "linux":  # before anything imports mlx.core
 if TYPE_CHECKING:
     from dflash_mlx.engine.stats import Stats
 
-    from .api import Result, generate, stream
+    from .api import generate, stream, stream_async
     from .grammar import Grammar
     from .options import GenerationOptions, SamplingParams
     from .pair import Pair, load
+    from .result import Result
     from .session import Session
-    from .types import Block
+    from .types import Block, TokenLogprob
 
 __version__ = "0.1.0"
 __all__ = [
@@ -46,22 +47,26 @@ __all__ = [
     "SamplingParams",
     "Session",
     "Stats",
+    "TokenLogprob",
     "generate",
     "load",
     "stream",
+    "stream_async",
 ]
 _HOMES = {
     "Block": "types",
     "GenerationOptions": "options",
     "Grammar": "grammar",
     "Pair": "pair",
-    "Result": "api",
+    "Result": "result",
     "SamplingParams": "options",
     "Session": "session",
     "Stats": "engine.stats",
+    "TokenLogprob": "types",
     "generate": "api",
     "load": "pair",
     "stream": "api",
+    "stream_async": "api",
 }
 
 

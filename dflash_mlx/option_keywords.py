@@ -1,18 +1,44 @@
 """The options of an answer as keywords of functions."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Any, ParamSpec, TypeVar, get_type_hints
+from typing import Any, ParamSpec, TypedDict, TypeVar, get_type_hints
 
 from .errors import UsageError
-from .options import GenerationOptions, Mode, SamplingParams
+from .grammar import Grammar
+from .options import AcceptanceRule, GenerationOptions, Mode, SamplingParams
 
 P = ParamSpec("P")
 T = TypeVar("T")
 SAMPLING_NAMES = {member.name for member in fields(SamplingParams)}
+
+
+class OptionKeywords(TypedDict, total=False):
+    """The fields of `GenerationOptions` as keywords, for type checkers."""
+
+    sampling: SamplingParams | None
+    max_tokens: int | None
+    stop: str | Iterable[str] | None
+    think: bool | None
+    reasoning_effort: str | None
+    mode: Mode
+    block_size: int | None
+    tree_budget: int | None
+    accept: AcceptanceRule
+    chain_seed: bool
+    logprobs: int | None
+    min_tokens: int
+    ignore_eos: bool
+    stop_token_ids: Iterable[int] | None
+    allowed_token_ids: Iterable[int] | None
+    bad_words: Iterable[str] | None
+    tools: Sequence[dict[str, Any]] | None
+    schema: dict[str, Any] | str | None
+    grammar: Grammar | str | None
+    raw: bool
 
 
 def takes_options(function: Callable[P, T]) -> Callable[P, T]:
@@ -60,7 +86,7 @@ def suggest(name: str, known: list[str]) -> str:
 
 
 def options_of(
-    options: GenerationOptions | None, keywords: dict[str, Any], mode: Mode
+    options: GenerationOptions | None, keywords: Mapping[str, Any], mode: Mode
 ) -> GenerationOptions:
     """The options of a call: the object if there is one, else those of the keywords.
 

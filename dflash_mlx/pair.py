@@ -3,11 +3,11 @@
 Both configs and all tensor shapes are checked before any weights are read.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Unpack
 
 import mlx.core as mx
 from mlx import nn
@@ -15,137 +15,71 @@ from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
 
+from .batch import MAX_SEQUENCES, OnBlock, generate_all, go_on
 from .chat.reasoning_parser import eos_ids_of
-from .chat.template import DEFAULTS, Template, TemplateOptions, load_tokenizer
-from .constrained.compiler import Compiler
+from .chat.template import load_tokenizer
 from .distributed.group import World
-from .distributed.leader import LeaderPrefixCache, LeaderTarget, load_leader
-from .drafters.base import Drafter
+from .distributed.leader import LeaderTarget, load_leader
 from .drafters.load import check_drafter, load_drafter
 from .drafters.mtp.tensors import require_head
-from .drafters.ngram import BLOCK, NgramDrafter
 from .engine.engine import Engine
 from .engine.prefix_cache.disk import DiskCache, Labels, cache_root, pair_key
 from .engine.prefix_cache.prefix_cache import default_limit
 from .engine.worker_thread import mlx_thread
-from .errors import PromptTooLong, UsageError
+from .errors import UsageError
 from .files.checkpoint import Checkpoint
 from .hub import resolve
 from .hub.bits import check_bits, chosen_bits
+from .loaded_pair import LoadedPair, evaluate
 from .models.memory import limit_mlx_cache, memory_for_caches
 from .models.precision import is_quantised
 from .models.target import Target, check_kv_bits, target_config
+from .option_keywords import OptionKeywords, options_of, takes_options
+from .options import GenerationOptions
+from .result import Result
 from .selfcheck.check import TIME_BUDGET, PairCheck, build, check_exact
 from .selfcheck.shapes import Shapes
+from .session import Prompt
 from .types import Progress, silent
 
-SAMPLES = 64  # of a long text, to estimate its tokens
-SAMPLE_LENGTH = 1024  # characters
-SURELY_TOO_LONG = 2  # times the context: the estimate is never that far off
 
+class Pair(LoadedPair):
+    """A loaded target with its tokenizer, and its drafter, if there is one."""
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A loaded target with its tokenizer, and its drafter, if there is one.
+    __slots__ = ()
 
-    lookup: whether drafts may be copied from earlier text, also without a drafter. engine:
-    generates the answers, in the thread that owns MLX.
-    """
-
-    target: Target
-    drafter: Drafter | None
-    tokenizer: TokenizerWrapper
-    template: Template
-    compiler: Compiler
-    target_name: str
-    draft_name: str | None
-    lookup: bool = False
-    engine: Engine = field(init=False, repr=False, compare=False)
-
-    @classmethod
-    def of(
-        cls,
-        target: Target,
-        drafter: Drafter | None,
-        tokenizer: TokenizerWrapper,
-        target_name: str,
-        draft_name: str | None,
+    @takes_options
+    def generate(
+        self,
+        prompts: Iterable[Prompt],
+        options: GenerationOptions | None = None,
         *,
-        lookup: bool = False,
-    ) -> Self:
-        """A pair with the template and the grammar compiler of its tokenizer."""
-        return cls(
-            target,
-            drafter,
-            tokenizer,
-            template=Template(tokenizer, target.path.name),
-            compiler=Compiler(tokenizer, target.vocab_size, target.eos_ids),
-            target_name=target_name,
-            draft_name=draft_name,
-            lookup=lookup,
+        max_sequences: int = MAX_SEQUENCES,
+        on_progress: Progress = silent,
+        on_block: OnBlock = go_on,
+        **keywords: Unpack[OptionKeywords],
+    ) -> list[Result]:
+        """Answer many prompts in shared passes; the results are in the order of the prompts.
+
+        Each answer is the one that its prompt gets alone. Options, for all prompts, are a
+        `GenerationOptions` or its fields. max_sequences: answers at the same time, fewer where the
+        memory holds fewer. `on_progress(done, total)` counts finished answers. `on_block(number,
+        block)` gets each block with the number of its prompt, from 0; if it returns True, this
+        answer ends there, with the finish reason "interrupted". Both are called in the caller's
+        thread.
+
+        Raises UsageError, before any model runs, for wrong options and prompts; its message names
+        the prompt. If an answer fails later, DFlashError is raised, and no result is returned.
+        """
+        asked = options_of(options, keywords, "dflash")
+        return generate_all(
+            self,
+            prompts,
+            asked,
+            max_sequences=max_sequences,
+            on_progress=on_progress,
+            on_block=on_block,
         )
-
-    @property
-    def draft_label(self) -> str | None:
-        """The name of the drafters to show; None without drafts."""
-        if self.drafter is None or not self.lookup:
-            return self.draft_name
-        return f"{self.draft_name} + {resolve.LOOKUP}"
-
-    @property
-    def drafters(self) -> tuple[Drafter, ...]:
-        """All drafters: the loaded model, then prompt lookup."""
-        drafters = [] if self.drafter is None else [self.drafter]
-        return (*drafters, NgramDrafter()) if self.lookup else tuple(drafters)
-
-    @property
-    def drafts(self) -> bool:
-        """Whether anything can be drafted."""
-        return bool(self.drafters)
-
-    @property
-    def block_size(self) -> int:
-        """Rows of a block with the anchor's, unless a request sets another number."""
-        return BLOCK if self.drafter is None else self.drafter.block_size
-
-    def __post_init__(self) -> None:
-        """Make the engine. Weights are evaluated here, in the thread that loaded them."""
-        evaluate(self.target.model)
-        if self.drafter is not None:
-            evaluate(self.drafter.model)
-        engine = Engine(self.target, *self.drafters, compiler=self.compiler)
-        object.__setattr__(self, "engine", engine)
-        if isinstance(self.target, LeaderTarget):
-            self.engine.prefix_cache = LeaderPrefixCache(self.target.calls)
-
-    def chat_tokens(
-        self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS
-    ) -> list[int]:
-        """The token ids of a chat and of the generation prompt after it.
-
-        Raises PromptTooLong as `check_length`.
-        """
-        text = self.template.write(messages, options)
-        self.check_length(text)
-        return self.encode(text)
-
-    def check_length(self, text: str) -> None:
-        """Raise PromptTooLong for a text far beyond the context, which would take long to encode.
-
-        Its tokens are estimated from samples all over the text.
-        """
-        if len(text) <= SAMPLES * SAMPLE_LENGTH:
-            return
-        starts = [len(text) * number // SAMPLES for number in range(SAMPLES)]
-        samples = [text[start : start + SAMPLE_LENGTH] for start in starts]
-        sampled = sum(len(self.encode(sample)) for sample in samples)
-        tokens = sampled * len(text) // (SAMPLES * SAMPLE_LENGTH)
-        if tokens > SURELY_TOO_LONG * self.target.context_length:
-            raise PromptTooLong(tokens, self.target.context_length, estimated=True)
-
-    def encode(self, text: str) -> list[int]:
-        """The token ids of a template's text, which has its special tokens already."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
 
 
 def load(
@@ -334,16 +268,6 @@ def disk_of(pair: Pair, draft: Checkpoint | None, limit: int) -> DiskCache:
     model = None if pair.drafter is None else pair.drafter.model
     key = pair_key(pair.target, folder, model)
     return DiskCache(key, Labels(pair.target_name, pair.draft_name), limit, cache_root())
-
-
-def evaluate(model: nn.Module) -> None:
-    """Evaluate all arrays of a model's modules, also those that are not parameters.
-
-    The thread pauses after each module, so that answers of other pairs go on.
-    """
-    for module in model.modules():
-        mx.eval([value for value in module.values() if isinstance(value, mx.array)])
-        mlx_thread().pause()
 
 
 def fit_context(pair: Pair) -> None:

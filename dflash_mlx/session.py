@@ -1,12 +1,14 @@
 """One conversation with a pair: prompts in, blocks of text out. Tokens read before are reused."""
 
+import asyncio
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
+from types import TracebackType
+from typing import Any, Self, Unpack
 
 from dflash_mlx.chat.messages import Messages, checked_messages
 from dflash_mlx.engine.stats import Stats
@@ -17,11 +19,11 @@ from .engine.engine import Engine
 from .engine.prefix_cache.prefix_cache import read_ahead
 from .engine.request import Request
 from .engine.sequence import Sequence as TokenSequence
-from .engine.worker_thread import mlx_thread
+from .engine.worker_thread import mlx_thread, uninterrupted
 from .errors import DFlashError, UsageError
-from .option_keywords import options_of, takes_options
+from .loaded_pair import LoadedPair
+from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import MODES, GenerationOptions, Mode
-from .pair import Pair
 from .policy.policy import PolicyState
 from .types import Block, Progress, silent
 
@@ -57,6 +59,7 @@ class Reply:
         drafting = sequence.answer.block_size > 1
         self._ahead = 2 if drafting or not sequence.target_cache.needs_snapshots else 1
         self._asked: deque[Future[Block]] = deque()
+        self._closed = False
 
     @property
     def prompt_read(self) -> int:
@@ -66,8 +69,10 @@ class Reply:
     def ask(self) -> Future[Block]:
         """Request the next round's block and, ahead of time, the one after it.
 
-        A block may be empty. Raises UsageError if the sequence has begun another request.
+        A block may be empty. Raises UsageError if the answer was closed, or another one has begun.
         """
+        if self._closed:
+            raise UsageError("this answer was closed.", hint="begin another one")
         if self._sequence.last_answer is not self._answer:
             raise UsageError(
                 "this session has begun another answer.",
@@ -100,15 +105,13 @@ class Reply:
 
     def blocks(self, on_prefill: Progress) -> Generator[Block]:
         """All blocks; waits in the caller's thread. `on_prefill` as in `Session.stream`."""
-        kept = self.stats.cached_tokens
-        total = self.stats.prompt_tokens - kept
         try:
-            on_prefill(0, total)
+            self._report(on_prefill)
             while True:
                 reading = not self.stats.generated
                 block = self.take(self.ask().result())
                 if reading:
-                    on_prefill(self.prompt_read - kept, total)
+                    self._report(on_prefill)
                 if block is not None:
                     yield block
                     if block.finish_reason:
@@ -116,8 +119,31 @@ class Reply:
         finally:
             self.close()
 
+    async def blocks_async(self, on_prefill: Progress) -> AsyncGenerator[Block]:
+        """All blocks, as `blocks`; the event loop goes on meanwhile."""
+        try:
+            self._report(on_prefill)
+            while True:
+                reading = not self.stats.generated
+                block = self.take(await asyncio.wrap_future(self.ask()))
+                if reading:
+                    self._report(on_prefill)
+                if block is not None:
+                    yield block
+                    if block.finish_reason:
+                        return
+        finally:
+            await uninterrupted(self.close)
+
+    def _report(self, on_prefill: Progress) -> None:
+        kept = self.stats.cached_tokens
+        on_prefill(self.prompt_read - kept, self.stats.prompt_tokens - kept)
+
     def close(self) -> None:
         """Cancel the rounds requested ahead; the sequence keeps the prompt and the taken blocks."""
+        if self._closed:
+            return
+        self._closed = True
         for future in self._asked:
             future.cancel()
         self._asked.clear()
@@ -149,18 +175,18 @@ class Session:
 
     If `use_prefix_cache`, the session reads from and writes to the pair's prefix cache, which all
     sessions share; `shares` is its old name. `mode` may be set between answers. Any thread may use
-    a session, one at a time.
+    a session, one at a time. As a context manager it is closed at the end.
     """
 
     def __init__(
         self,
-        pair: Pair,
+        pair: LoadedPair,
         *,
         mode: Mode = "dflash",
         use_prefix_cache: bool = True,
         shares: bool = True,
     ):
-        if not isinstance(pair, Pair):
+        if not isinstance(pair, LoadedPair):
             raise UsageError(
                 f"a pair cannot be {pair!r:.60}.", hint="give the pair that dflash_mlx.load returns"
             )
@@ -171,6 +197,29 @@ class Session:
             pair.target, *pair.engine.drafters, use_prefix_cache=use_prefix_cache and shares
         )
         self.stats = Stats()
+        self._reply: Reply | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End a running answer and free the caches. No other answer can begin afterwards.
+
+        What was read stays in the prefix cache.
+        """
+        self._closed = True
+        if self._reply is not None:
+            self._reply.close()
+        mlx_thread().call(self.sequence.clear)
 
     @property
     def policy(self) -> PolicyState | None:
@@ -190,7 +239,7 @@ class Session:
         options: GenerationOptions | None = None,
         *,
         on_prefill: Progress = silent,
-        **keywords: Any,
+        **keywords: Unpack[OptionKeywords],
     ) -> Generator[Block]:
         """Answer a prompt block by block; options as `prepare`.
 
@@ -201,8 +250,30 @@ class Session:
         return self.begin(self.prepare(prompt, options, **keywords)).blocks(on_prefill)
 
     @takes_options
+    async def stream_async(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        on_prefill: Progress = silent,
+        **keywords: Unpack[OptionKeywords],
+    ) -> AsyncGenerator[Block]:
+        """As `stream`, for `async for`: the event loop goes on while a block is computed.
+
+        The answer ends when its task is cancelled or the iterator is closed (`aclose`).
+        """
+        prompted = await asyncio.to_thread(self.prepare, prompt, options, **keywords)
+        reply = await uninterrupted(self.begin, prompted)
+        async with aclosing(reply.blocks_async(on_prefill)) as blocks:
+            async for block in blocks:
+                yield block
+
+    @takes_options
     def prepare(
-        self, prompt: Prompt, options: GenerationOptions | None = None, **keywords: Any
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        **keywords: Unpack[OptionKeywords],
     ) -> Prompted:
         """Turn a prompt and its options into a request for `begin`. No model runs.
 
@@ -248,7 +319,12 @@ class Session:
         return tuple(dict.fromkeys(ids for ids in encoded if ids))
 
     def begin(self, prompted: Prompted) -> Reply:
-        """Start the answer to a prepared prompt; the reply gives its blocks."""
+        """Start the answer to a prepared prompt; the reply gives its blocks.
+
+        Raises UsageError for a closed session.
+        """
+        if self._closed:
+            raise UsageError("this session is closed.", hint="make another one")
         engine = self.pair.engine
         request = prompted.request
         call = mlx_thread().call
@@ -266,6 +342,7 @@ class Session:
         reply.stats.lost_tokens = reuse.lost
         reply.stats.differs_at = reuse.differs_at
         self.stats = reply.stats
+        self._reply = reply
         return reply
 
     def _split_prompt(
@@ -335,7 +412,7 @@ class Session:
             ) from None
 
 
-def check_mode(pair: Pair, mode: Mode) -> None:
+def check_mode(pair: LoadedPair, mode: Mode) -> None:
     """Raise UsageError for an unknown mode, and for one that needs a drafter if there is none."""
     if mode not in MODES:
         raise UsageError(f"there is no mode '{mode}'.", hint=f"use one of {', '.join(MODES)}")

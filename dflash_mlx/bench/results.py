@@ -4,7 +4,6 @@ The first line holds the facts of the run, each other line one measurement. A ru
 is refused, and so is a second writer. An incomplete last line is dropped.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -15,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median, quantiles
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -26,7 +25,8 @@ from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.device import device_info
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
-from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.line_file import LineFile
 from dflash_mlx.installation import versions
 from dflash_mlx.models.precision import bits_of
 from dflash_mlx.pair import Pair
@@ -53,41 +53,22 @@ class Results:
         self.path = path
         self.records: dict[Key, Record] = {}
         self.curve: Curve | None = None
-        self._file: BinaryIO | None = None
+        self._file: LineFile | None = None
         if path is not None:
+            self._file = LineFile(path, "benchmark")
             try:
-                self._open(path)
+                self._resume(self._file, path)
             except BaseException:
                 self.close()
                 raise
 
-    def _open(self, path: Path) -> None:
-        try:
-            self._file = path.open("a+b")
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
-            self._resume(self._file, path)
-        except UnicodeDecodeError:
-            raise not_results(path, 1) from None
-        except BlockingIOError:
-            raise DFlashError(
-                f"another benchmark is writing to '{path}'.",
-                hint="wait until it is done, or give --out another file",
-            ) from None
-        except OSError as error:
-            raise DFlashError(
-                f"'{path}' cannot be written ({error.strerror or first_line(error)}).",
-                hint="give --out a file in an existing folder that you may write to",
-            ) from None
-
-    def _resume(self, file: BinaryIO, path: Path) -> None:
-        file.seek(0)
-        content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        if not whole and content[: len(FILE_START)] != FILE_START[: len(content)]:
+    def _resume(self, file: LineFile, path: Path) -> None:
+        if not file.lines and not FILE_START.startswith(file.rest[: len(FILE_START)]):
             raise not_results(path, 1)
-        self._read(whole.decode("utf-8"), path)
-        file.truncate(len(whole))
-        if not whole:
+        for number, line in enumerate(file.lines, 1):
+            self._read(number, line, path)
+        file.cut()
+        if not file.lines:
             self._append({"kind": "run", **self.facts})
 
     def close(self) -> None:
@@ -123,25 +104,23 @@ class Results:
 
     def _append(self, data: dict[str, Any]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(data).encode() + b"\n")
-            self._file.flush()
+            self._file.append(data)
 
-    def _read(self, text: str, path: Path) -> None:
-        for number, line in enumerate(text.split("\n")[:-1], 1):
-            try:
-                data = json.loads(line)
-                kind = data.pop("kind")
-                if number == 1:
-                    self._check(data if kind == "run" else {}, path)
-                elif kind == "answer":
-                    record = record_of(data)
-                    self.records[record.key] = record
-                elif kind == "costs":
-                    self.curve = curve_of(data)
-                else:
-                    raise KeyError(kind)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                raise not_results(path, number) from None
+    def _read(self, number: int, line: bytes, path: Path) -> None:
+        try:
+            data = json.loads(line)
+            kind = data.pop("kind")
+            if number == 1:
+                self._check(data if kind == "run" else {}, path)
+            elif kind == "answer":
+                record = record_of(data)
+                self.records[record.key] = record
+            elif kind == "costs":
+                self.curve = curve_of(data)
+            else:
+                raise KeyError(kind)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise not_results(path, number) from None
 
     def _check(self, file_facts: Facts, path: Path) -> None:
         if not file_facts:

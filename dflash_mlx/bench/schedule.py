@@ -13,7 +13,7 @@ from dflash_mlx.drafters.mtp.drafter import MTPDrafter
 from dflash_mlx.drafters.small_model import SmallModelDrafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import LOOKUP, MTP
-from dflash_mlx.options import Mode, SamplingParams
+from dflash_mlx.options import AcceptanceRule, Mode, SamplingParams
 from dflash_mlx.pair import Pair
 
 from .questions import Question
@@ -225,7 +225,7 @@ class Schedule:
     max_tokens: int = 256
     seed: int = 0
     block_size: int | None = None
-    accept: str = "match"
+    accept: AcceptanceRule = "match"
     think: bool | None = None
     effort: str | None = None
     cooldown: float = 0.0

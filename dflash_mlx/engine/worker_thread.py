@@ -5,6 +5,7 @@ one thread of the process loads all models and computes all rounds, and the othe
 results. Sequences whose next blocks are wanted at the same time share a round.
 """
 
+import asyncio
 import atexit
 import ctypes
 import os
@@ -319,6 +320,17 @@ def raise_in(thread: Thread, kind: type[BaseException]) -> None:
     """Raise an exception in a thread, at its next step in Python."""
     exception = ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
+
+
+async def uninterrupted(function: Callable[..., T], *arguments: Any) -> T:
+    """Run a function that waits for the MLX thread. A cancelled task still waits for its end."""
+    task = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(Exception):
+            await task
+        raise
 
 
 @cache

@@ -5,7 +5,6 @@ all. When a client disconnects, its answer stops after the running round.
 """
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -20,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from dflash_mlx.chat.tool_parser import ToolParser, make_tool_parser
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.stats import Stats
+from dflash_mlx.engine.worker_thread import uninterrupted
 from dflash_mlx.errors import DFlashError, PromptTooLong
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Prompted, Reply, Session
@@ -500,14 +500,3 @@ def progress_of(reply: Reply, began: float) -> Progress:
     """The progress of a reply's prefill, which began at the time `began`."""
     ms = 1e3 * (time.perf_counter() - began)
     return Progress(reply.prompt_read, reply.stats.prompt_tokens, reply.stats.cached_tokens, ms)
-
-
-async def uninterrupted(function: Callable[..., T], *arguments: Any) -> T:
-    """Run a function that waits for the MLX thread. A cancelled task still waits for its end."""
-    task = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        with contextlib.suppress(Exception):
-            await task
-        raise

@@ -112,7 +112,7 @@ def test_generate(cli_app: Any, faults: int, monkeypatch: pytest.MonkeyPatch) ->
         return engine
 
     wanted = generate()
-    monkeypatch.setattr("dflash_mlx.pair.Engine", faulty)
+    monkeypatch.setattr("dflash_mlx.loaded_pair.Engine", faulty)
     while sum(gpu.count for gpu in gpus) < faults:
         found = generate()
         assert (found.exit_code, found.stdout) == (wanted.exit_code, wanted.stdout)

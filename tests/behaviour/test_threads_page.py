@@ -56,14 +56,13 @@ def test_a_block_of_code(
 
 @pytest.mark.parametrize("cancelled", [True, False])
 def test_who_stops_to_listen_stops_the_answer(cancelled: bool) -> None:
-    """In asyncio: by `break`, or because the task is cancelled while a thread waits for a block."""
-    scope: dict[str, Any] = {"__name__": "page"}
-    exec(CODE["asyncio"].partition("\nasyncio.run")[0], scope)
-    pair, heard = dflash_mlx.load(), []
+    """In asyncio: by `break`, or because the task is cancelled while it waits for a block."""
+    pair, heard = dflash_mlx.load(), list[str]()
+    prompt = "Write a Python function that adds two numbers."
 
     async def listen() -> None:
-        async for text in scope["blocks"](pair, "Write a Python function that adds two numbers."):
-            heard.append(text)
+        async for block in dflash_mlx.stream_async(pair, prompt):
+            heard.append(block.text)
             if not cancelled:
                 break
 

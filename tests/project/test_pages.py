@@ -183,7 +183,7 @@ def test_a_command(
         assert NOT_HERE.search(result.stderr), result.stderr
     else:
         assert result.exit_code == 0, result
-        silent = re.search(r"serve|train|doctor|chats rm|launch", line)
+        silent = re.search(r"serve|train|doctor|chats rm|launch|--batch", line)
         assert result.stdout.strip() or silent, result
 
 
@@ -246,6 +246,13 @@ def test_the_python_of_a_page(page: str, capsys: pytest.CaptureFixture[str]) -> 
     for block in blocks(ROOT / page, "python"):
         exec(compile(block, page, "exec"), {})
         assert capsys.readouterr().out.endswith("\n")
+
+
+def test_every_public_name_has_an_example() -> None:
+    """In a block of the page, which the test above runs."""
+    code = "\n".join(blocks(ROOT / "examples/guide/python.md", "python"))
+    for name in dflash_mlx.__all__:
+        assert re.search(rf"\bdflash_mlx\.{name}\b", code), name
 
 
 def test_the_python_of_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

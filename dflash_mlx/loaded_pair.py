@@ -1,0 +1,137 @@
+"""What a loaded pair consists of: the target, the drafter, and how text becomes tokens."""
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from .chat.template import DEFAULTS, Template, TemplateOptions
+from .constrained.compiler import Compiler
+from .distributed.leader import LeaderPrefixCache, LeaderTarget
+from .drafters.base import Drafter
+from .drafters.ngram import BLOCK, NgramDrafter
+from .engine.engine import Engine
+from .engine.worker_thread import mlx_thread
+from .errors import PromptTooLong
+from .hub import resolve
+from .models.target import Target
+
+SAMPLES = 64  # of a long text, to estimate its tokens
+SAMPLE_LENGTH = 1024  # characters
+SURELY_TOO_LONG = 2  # times the context: the estimate is never that far off
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPair:
+    """A loaded target with its tokenizer, and its drafter, if there is one: what sessions use.
+
+    lookup: whether drafts may be copied from earlier text, also without a drafter. engine:
+    generates the answers, in the thread that owns MLX.
+    """
+
+    target: Target
+    drafter: Drafter | None
+    tokenizer: TokenizerWrapper
+    template: Template
+    compiler: Compiler
+    target_name: str
+    draft_name: str | None
+    lookup: bool = False
+    engine: Engine = field(init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        target: Target,
+        drafter: Drafter | None,
+        tokenizer: TokenizerWrapper,
+        target_name: str,
+        draft_name: str | None,
+        *,
+        lookup: bool = False,
+    ) -> Self:
+        """A pair with the template and the grammar compiler of its tokenizer."""
+        return cls(
+            target,
+            drafter,
+            tokenizer,
+            template=Template(tokenizer, target.path.name),
+            compiler=Compiler(tokenizer, target.vocab_size, target.eos_ids),
+            target_name=target_name,
+            draft_name=draft_name,
+            lookup=lookup,
+        )
+
+    @property
+    def draft_label(self) -> str | None:
+        """The name of the drafters to show; None without drafts."""
+        if self.drafter is None or not self.lookup:
+            return self.draft_name
+        return f"{self.draft_name} + {resolve.LOOKUP}"
+
+    @property
+    def drafters(self) -> tuple[Drafter, ...]:
+        """All drafters: the loaded model, then prompt lookup."""
+        drafters = [] if self.drafter is None else [self.drafter]
+        return (*drafters, NgramDrafter()) if self.lookup else tuple(drafters)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything can be drafted."""
+        return bool(self.drafters)
+
+    @property
+    def block_size(self) -> int:
+        """Rows of a block with the anchor's, unless a request sets another number."""
+        return BLOCK if self.drafter is None else self.drafter.block_size
+
+    def __post_init__(self) -> None:
+        """Make the engine. Weights are evaluated here, in the thread that loaded them."""
+        evaluate(self.target.model)
+        if self.drafter is not None:
+            evaluate(self.drafter.model)
+        engine = Engine(self.target, *self.drafters, compiler=self.compiler)
+        object.__setattr__(self, "engine", engine)
+        if isinstance(self.target, LeaderTarget):
+            self.engine.prefix_cache = LeaderPrefixCache(self.target.calls)
+
+    def chat_tokens(
+        self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS
+    ) -> list[int]:
+        """The token ids of a chat and of the generation prompt after it.
+
+        Raises PromptTooLong as `check_length`.
+        """
+        text = self.template.write(messages, options)
+        self.check_length(text)
+        return self.encode(text)
+
+    def check_length(self, text: str) -> None:
+        """Raise PromptTooLong for a text far beyond the context, which would take long to encode.
+
+        Its tokens are estimated from samples all over the text.
+        """
+        if len(text) <= SAMPLES * SAMPLE_LENGTH:
+            return
+        starts = [len(text) * number // SAMPLES for number in range(SAMPLES)]
+        samples = [text[start : start + SAMPLE_LENGTH] for start in starts]
+        sampled = sum(len(self.encode(sample)) for sample in samples)
+        tokens = sampled * len(text) // (SAMPLES * SAMPLE_LENGTH)
+        if tokens > SURELY_TOO_LONG * self.target.context_length:
+            raise PromptTooLong(tokens, self.target.context_length, estimated=True)
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a template's text, which has its special tokens already."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def evaluate(model: nn.Module) -> None:
+    """Evaluate all arrays of a model's modules, also those that are not parameters.
+
+    The thread pauses after each module, so that answers of other pairs go on.
+    """
+    for module in model.modules():
+        mx.eval([value for value in module.values() if isinstance(value, mx.array)])
+        mlx_thread().pause()

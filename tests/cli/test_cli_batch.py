@@ -1,0 +1,386 @@
+"""`dflash generate --batch`: each prompt is answered once, as alone, whatever ends a run."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_pair import PAIR
+from typer.testing import CliRunner, Result
+
+from dflash_mlx.engine.stats import Stats
+from dflash_mlx.files.line_file import LineFile
+
+PROMPTS = ["river", "stone, lantern", "paper boat", "amber", "north", "harbor wind and a meter"]
+SHORT = ["--max-tokens", "12"]
+CHAT_URL = "/v1/chat/completions"
+
+
+def openai_line(key: str, body: dict[str, Any], url: str = CHAT_URL, **more: Any) -> str:
+    return json.dumps({"custom_id": key, "method": "POST", "url": url, "body": body, **more})
+
+
+def chat_body(prompt: str, **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": prompt}], "max_tokens": 12, **fields}
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of all plain kinds, in the folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    lines: list[Any] = [*PROMPTS]
+    lines[1] = {"prompt": PROMPTS[1], "key": "second"}
+    lines[2] = {"messages": [{"role": "user", "content": PROMPTS[2]}], "key": 3}
+    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+
+@pytest.fixture
+def batch(cli_app: Any) -> Callable[..., Result]:
+    """Run `dflash generate --batch prompts.jsonl --out answers.jsonl`."""
+
+    def run(*flags: str) -> Result:
+        words = ["--batch", "prompts.jsonl", "--out", "answers.jsonl", *SHORT, *flags]
+        return CliRunner().invoke(cli_app, ["generate", *PAIR, *words])
+
+    return run
+
+
+def answers() -> list[dict[str, Any]]:
+    """The lines of answers.jsonl."""
+    *lines, rest = Path("answers.jsonl").read_text().split("\n")
+    assert not rest
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, str]:
+    """The text that each prompt gets alone, by its key."""
+    app = import_module("dflash_mlx.cli.app").app
+    texts = {}
+    for key, prompt in zip(["1", "second", "3", "4", "5", "6"], PROMPTS, strict=True):
+        result = CliRunner().invoke(app, ["generate", *PAIR, prompt, *SHORT, "--mode", "dflash"])
+        texts[key] = result.stdout.removesuffix("\n")
+    return texts
+
+
+def check_answers(alone: dict[str, str]) -> None:
+    """Each prompt has one answer, the one that it gets alone."""
+    found = answers()
+    assert len(found) == len(alone)
+    assert {answer["key"]: answer["text"] for answer in found} == alone
+
+
+def test_each_prompt_is_answered_as_alone(batch: Callable[..., Result], alone: Any) -> None:
+    result = batch()
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("  6 of 6 prompts answered · 72 tokens in ")
+    assert result.stderr.count("\n") == 1
+    check_answers(alone)
+    first = next(answer for answer in answers() if answer["key"] == "1")
+    assert first["finish_reason"] == "length"
+    assert first["usage"]["generated"] == 12
+
+
+def test_what_is_answered_is_not_asked_again(
+    batch: Callable[..., Result], alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even a model is loaded."""
+    batch()
+    before = Path("answers.jsonl").read_bytes()
+    monkeypatch.delattr("dflash_mlx.cli.batch.load_pair")
+    result = batch("--block-size", "3")
+    assert result.exit_code == 0
+    assert result.stderr == "  6 of 6 prompts answered · 6 before this run\n"
+    assert Path("answers.jsonl").read_bytes() == before
+    assert batch("-q").stderr == ""
+
+
+@pytest.mark.parametrize("kept", [1, 30, -2, -1, 0], ids=str)
+def test_a_line_that_was_cut_is_written_again(
+    batch: Callable[..., Result], alone: Any, kept: int
+) -> None:
+    """As kill -9 leaves it: after so many bytes, or before the last ones."""
+    batch()
+    *lines, last, _ = Path("answers.jsonl").read_bytes().split(b"\n")
+    Path("answers.jsonl").write_bytes(b"\n".join([*lines, (last + b"\n")[:kept]]))
+    result = batch()
+    assert result.exit_code == 0
+    assert "5 before this run" in result.stderr
+    check_answers(alone)
+
+
+def test_a_cut_line_that_stays_is_noticed(
+    batch: Callable[..., Result], alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check above can fail."""
+    batch()
+    written = Path("answers.jsonl").read_bytes()
+    Path("answers.jsonl").write_bytes(written[:-9])
+    monkeypatch.setattr(LineFile, "cut", lambda self: None)
+    batch()
+    with pytest.raises((AssertionError, ValueError)):
+        check_answers(alone)
+
+
+def test_ctrl_c_keeps_what_is_answered(
+    batch: Callable[..., Result], alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = LineFile.append
+
+    def interrupted(self: LineFile, *given: Any, **options: Any) -> None:
+        append(self, *given, **options)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LineFile, "append", interrupted)
+        result = batch("--max-sequences", "2")
+    assert result.exit_code == 130
+    assert "stopped: the same command goes on from here" in result.stderr
+    assert "Traceback" not in result.output
+    assert 1 <= len(answers()) < len(PROMPTS)
+    assert batch().exit_code == 0
+    check_answers(alone)
+
+
+@pytest.mark.parametrize(
+    "content", ["dear diary", "a\nb\n", '{"key": "1", "text": "a"}\n', '{"id": 1', "[1]\n\n"]
+)
+def test_another_file_is_left_alone(batch: Callable[..., Result], content: str) -> None:
+    """Nothing of it is cut, and nothing is added."""
+    Path("answers.jsonl").write_text(content)
+    result = batch()
+    assert result.exit_code == 2
+    assert "is not an answer of --batch." in result.stderr
+    assert Path("answers.jsonl").read_text() == content
+
+
+def test_answers_with_other_options_are_refused(batch: Callable[..., Result]) -> None:
+    """Also to another prompt with the same key. Ways to draft do not change answers."""
+    batch()
+    for flags in (["--temp", "1"], ["--system", "s"], ["--raw"], ["--stop", "x"], ["--seed", "1"]):
+        result = batch(*flags)
+        if "--raw" in flags:
+            assert "messages cannot be sent with --raw" in result.stderr
+        else:
+            assert "for another prompt, or with another model or other options" in result.stderr
+        assert result.exit_code == 2
+    assert batch("--block-size", "3").exit_code == 0
+    Path("prompts.jsonl").write_text('"another"\n')
+    assert "answers the key '1' for another prompt" in batch().stderr
+
+
+def test_more_prompts_are_added_later(batch: Callable[..., Result]) -> None:
+    """Answers whose prompts were taken out are told."""
+    batch()
+    with Path("prompts.jsonl").open("a") as file:
+        file.write('\n"one more"\n')
+    result = batch()
+    assert result.exit_code == 0
+    assert "7 of 7 prompts answered · 6 before this run" in result.stderr
+    Path("prompts.jsonl").write_text('"river"\n')
+    assert "6 answers in answers.jsonl belong to no line of prompts.jsonl" in batch().stderr
+
+
+def test_a_seed_gives_the_same_answers_again(batch: Callable[..., Result]) -> None:
+    """In any order, with any number of sequences."""
+    batch("--temp", "1", "--seed", "7")
+    first = {answer["key"]: answer["text"] for answer in answers()}
+    Path("answers.jsonl").unlink()
+    batch("--temp", "1", "--seed", "7", "--max-sequences", "1")
+    assert {answer["key"]: answer["text"] for answer in answers()} == first
+    assert {answer["seed"] for answer in answers()} == {7}
+
+
+def test_openais_format(batch: Callable[..., Result], alone: Any) -> None:
+    """The answers are the server's; fields without an effect are listed."""
+    lines = [
+        openai_line("a", chat_body("river", user="me")),
+        openai_line("b", chat_body("river", model="target", n=2, logprobs=True)),
+        openai_line("c", {"prompt": "river", "max_tokens": 4}, "/v1/completions"),
+        openai_line("d", {"input": "river", "max_output_tokens": 12}, "/v1/responses"),
+    ]
+    Path("prompts.jsonl").write_text("\n".join(lines))
+    result = batch()
+    assert result.exit_code == 0, result.output
+    found = {answer["custom_id"]: answer for answer in answers()}
+    assert [*sorted(found)] == ["a", "b", "c", "d"]
+    for answer in found.values():
+        assert answer["error"] is None
+        assert answer["response"]["status_code"] == 200
+        assert answer["response"]["request_id"] == answer["id"]
+    body = found["a"]["response"]["body"]
+    assert body["object"] == "chat.completion"
+    assert body["choices"][0]["message"]["content"] == alone["1"]
+    assert body["dflash"]["ignored"] == ["user (nothing is kept here)"]
+    choices = found["b"]["response"]["body"]["choices"]
+    assert [choice["message"]["content"] for choice in choices] == [alone["1"]] * 2
+    assert len(choices[0]["logprobs"]["content"]) == 12
+    assert found["c"]["response"]["body"]["usage"]["completion_tokens"] == 4
+    output = found["d"]["response"]["body"]["output"]
+    assert output[-1]["content"][0]["text"] == alone["1"]
+    assert "52 tokens in" in result.stderr
+    assert "4 before this run" in batch().stderr
+
+
+def test_a_prompt_that_cannot_be_answered_has_a_line(batch: Callable[..., Result]) -> None:
+    """The others are answered; the exit code says that some are not, again and again."""
+    long = "x" * 100_000
+    lines = [json.dumps(long), '"river"', openai_line("long", chat_body(long))]
+    Path("prompts.jsonl").write_text("\n".join(lines))
+    for _ in range(2):
+        result = batch()
+        assert result.exit_code == 1
+        assert "1 of 3 prompts answered · 2 errors" in result.stderr
+        assert "2 prompts have an error." in result.stderr
+        assert "answers.jsonl say why" in result.stderr
+    found = {answer.get("key", answer.get("custom_id")): answer for answer in answers()}
+    assert found["1"]["error"].startswith("prompt is too long")
+    response = found["long"]["response"]
+    assert response["status_code"] == 400
+    assert response["body"]["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_form_that_is_cut_is_an_error(batch: Callable[..., Result]) -> None:
+    """As for one prompt; the text is kept."""
+    Path("prompts.jsonl").write_text('"river"\n')
+    result = batch("--grammar", "start: /a{20,}/")
+    assert result.exit_code == 2
+    assert "--max-tokens 12 is too small" in result.stderr
+    result = batch("--grammar", 'start: "a" /[a-z#., 0-9A-Z]*/ ";"')
+    assert result.exit_code == 1
+    assert "0 of 1 prompt answered · 1 error" in result.stderr
+    (answer,) = answers()
+    assert answer["text"].startswith("a")
+    assert answer["error"].startswith("the text does not follow its schema or grammar (")
+
+
+def test_settings_for_other_commands_do_not_stop_a_batch(
+    batch: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only flags are refused, not what a variable or the config file says for all runs."""
+    monkeypatch.setenv("DFLASH_STATS", "1")
+    assert batch().exit_code == 0
+
+
+def test_what_failed_is_tried_again(
+    batch: Callable[..., Result], alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that is not the prompt's leaves no line, and does not end the run."""
+    record, seen = Stats.record, []
+    errors = import_module("dflash_mlx.errors")
+
+    def failing(self: Stats, block: Any) -> None:
+        seen.append(block)
+        if len(seen) == 3:
+            raise errors.DFlashError("the cable is out", hint="plug it in")
+        record(self, block)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stats, "record", failing)
+        result = batch()
+    assert result.exit_code == 1
+    assert "5 of 6 prompts answered · 1 failed" in result.stderr
+    assert "the cable is out" in result.stderr
+    assert "the same command tries them again" in result.stderr
+    assert batch().exit_code == 0
+    check_answers(alone)
+
+
+BODY = {"messages": [{"role": "user", "content": "a"}]}
+WRONG = [
+    ("{", "it is not JSON."),
+    ("7", "it is neither a text nor an object."),
+    ('""', "prompt must be a text that is not empty."),
+    ('{"prompt": "a", "tepm": 1}', "there is no field 'tepm'"),
+    ('{"prompt": "a", "messages": []}', "either a prompt or messages"),
+    ('{"prompt": "a", "key": true}', "key must be a text or a number."),
+    ('{"prompt": "a", "key": "1"}', "line 1 has the key '1', too."),
+    ('{"messages": []}', "messages must be a list of messages"),
+    ('{"messages": ["a"]}', "messages must be a list of messages"),
+    ('{"custom_id": "a"}', "method must be POST."),
+    (openai_line("a", BODY, "/v1/embeddings"), "url must be one of /v1/chat/completions,"),
+    (openai_line("a", BODY, more=1), "there is no field 'more'"),
+    (openai_line("", BODY), "custom_id must be a text."),
+    (openai_line("a", BODY | {"temprature": 1}), "no API has the field 'temprature'."),
+    (openai_line("a", BODY | {"mirostat": 1}), "mirostat is not supported"),
+    (openai_line("a", BODY | {"temperature": 9}), "temperature: Input should be less than"),
+    (openai_line("a", BODY | {"stream": True}), "stream cannot be used in a batch."),
+    (openai_line("a", BODY | {"model": "gpt"}), "it is for the model 'gpt', and this run's is"),
+    (openai_line("a", {}), "messages: Field required."),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_a_wrong_line_is_named_before_anything_is_loaded(
+    batch: Callable[..., Result], line: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer is lost to a slip in the last line of a night's work."""
+    monkeypatch.delattr("dflash_mlx.cli.batch.load_pair")
+    Path("prompts.jsonl").write_text(f'"river"\n\n{line}\n')
+    result = batch()
+    assert result.exit_code == 2
+    assert "line 3 of 'prompts.jsonl': " in result.stderr
+    assert message in result.stderr
+    assert "Hint:" in result.stderr
+    assert not Path("answers.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--system", "s"], "--system cannot be used for it"),
+        (["--schema", '{"type": "integer"}'], "--schema and --grammar cannot be used for it"),
+    ],
+)
+def test_options_that_a_body_would_lose_are_refused(
+    batch: Callable[..., Result], flags: list[str], message: str
+) -> None:
+    Path("prompts.jsonl").write_text(openai_line("a", BODY))
+    result = batch(*flags)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "a.jsonl"], "--out needs --batch."),
+        (["--max-sequences", "2"], "--max-sequences needs --batch."),
+        (["--batch", "prompts.jsonl"], "--batch needs a file for the answers."),
+        (["--batch", "a", "--out", "./a"], "--batch and --out are the same file."),
+        (["--batch", "none", "--out", "a"], "'none' cannot be read"),
+        (["--batch", "prompts.jsonl", "--out", "a", "hello"], "PROMPT has no effect"),
+        (["--batch", "prompts.jsonl", "--out", "a", "--json"], "--json has no effect"),
+        (["--batch", "prompts.jsonl", "--out", "a", "--no-stats"], "--stats has no effect"),
+        (["--batch", "prompts.jsonl", "--out", "no/a"], "'no/a' cannot be written"),
+    ],
+)
+def test_flags_that_contradict_each_other(cli_app: Any, words: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli_app, ["generate", *PAIR, *words])
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+
+
+def test_a_server_cannot_answer_a_batch(cli_app: Any) -> None:
+    words = ["-m", "http://127.0.0.1:9/v1", "--batch", "prompts.jsonl", "--out", "a"]
+    result = CliRunner().invoke(cli_app, ["generate", *words])
+    assert result.exit_code == 2
+    assert "--batch needs a model on this machine" in result.stderr
+
+
+def test_two_runs_do_not_write_one_file(batch: Callable[..., Result]) -> None:
+    with LineFile(Path("answers.jsonl"), "run"):
+        result = batch()
+    assert result.exit_code == 1
+    assert "another run is writing to 'answers.jsonl'." in result.stderr
+
+
+def test_the_log_has_the_numbers(batch: Callable[..., Result]) -> None:
+    batch("--log", "run.log")
+    records = [json.loads(line) for line in Path("run.log").read_text().splitlines()]
+    (record,) = [record for record in records if record["type"] == "batch"]
+    assert (record["prompts"], record["answered"], record["tokens"]) == (6, 6, 72)
+    assert "river" not in Path("run.log").read_text()
