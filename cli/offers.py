@@ -70,7 +70,7 @@ class Offers:
         )
         context = text_config(load_config(folder)).get("max_position_embeddings")
         load = partial(self._load, source, names.draft_label)
-        return Offer(name, estimate.total, load, context, names.draft_label)
+        return Offer(name, estimate.total, load, context, names.draft_label, folder=folder)
 
     def _not_downloaded(self) -> "list[Offer]":
         """The known pairs that are not downloaded, and that fit this machine."""

@@ -1,4 +1,4 @@
-"""`dflash serve`: an HTTP server with the APIs of OpenAI and Anthropic."""
+"""`dflash serve`: an HTTP server with the APIs of OpenAI, Anthropic and Ollama."""
 
 import os
 import signal
@@ -227,8 +227,9 @@ def serve(
       dflash serve -m qwen3:4b --install             one, from each login on
       dflash serve --host 0.0.0.0 --api-key SECRET   for other machines
 
-    The server speaks the APIs of OpenAI (/v1) and Anthropic (/v1/messages). Sampling options are
-    for requests that do not say how to sample. Ctrl-C gives running answers ten seconds to end.
+    The server speaks the APIs of OpenAI (/v1), Anthropic (/v1/messages) and Ollama (/api). Sampling
+    options are for requests that do not say how to sample. Ctrl-C gives running answers ten seconds
+    to end.
     """
     log_file = None
     if own.log_file is not None and not service.install and not service.uninstall:
@@ -474,6 +475,7 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
     out.info(f"dflash serve · model {pair.target_name} · {draft} · mode {mode}", "bold")
     out.info(f"  OpenAI     {url}/v1")
     out.info(f"  Anthropic  {url}")
+    out.info(f"  Ollama     {url}")
     out.info(f"  browser    {url}")
     out.info(
         f"  {runner.context:,} tokens of context, {format_bytes(sequence_bytes)} each; "

@@ -133,6 +133,12 @@ class Template:
         texts = {name: [self._try({name: to}) for to in (True, False)] for name in THINK_VARIABLES}
         return next((name for name, (on, off) in texts.items() if on != off), None)
 
+    @property
+    def thinks(self) -> bool:
+        """Whether the model can think: by a switch, by an effort, or always."""
+        switched = self.think_switch is not None or self.effort_switch is not None
+        return switched or bool(self._tokenizer.has_thinking)
+
     @cached_property
     def effort_switch(self) -> str | None:
         """The template's variable for the reasoning effort; None without one."""

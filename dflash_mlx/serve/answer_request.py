@@ -21,7 +21,9 @@ class AnswerRequest:
     parsed; None if calls are text. single_call: the first call ends an answer.
     ignored: the fields of the body that have no effect, as "name (why)". token_limit: the
     tokens that each answer may have, which the rest of the context limits; 0 until the runner has
-    prepared the request.
+    prepared the request. context: the limit for prompt and answer in tokens, if it is below the
+    model's. began: when the request came, by `time.perf_counter`; its model was ready after
+    `load_seconds`.
     """
 
     prompt: Prompt
@@ -32,6 +34,9 @@ class AnswerRequest:
     return_progress: bool = False
     ignored: tuple[str, ...] = ()
     token_limit: int = 0
+    context: int | None = None
+    began: float = 0.0
+    load_seconds: float = 0.0
 
     def with_ignored(self, fields: tuple[str, ...]) -> "AnswerRequest":
         """The same request with more fields that have no effect."""

@@ -22,14 +22,33 @@ from dflash_mlx.embedder import Embedder
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.pair import Pair
 
-from . import anthropic_messages, embeddings, openai_chat, openai_completions, openai_responses
+from . import (
+    anthropic_messages,
+    embeddings,
+    ollama_chat,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+)
 from .access_log import NOT_SENT, AccessLog, AccessRecord, for_log
 from .answer_request import AnswerRequest
 from .body import Fields, read_body, read_json
-from .fields import CHAT, COMPLETIONS, MESSAGES, RESPONSES, FieldRegister
+from .fields import (
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
+    RESPONSES,
+    FieldRegister,
+)
 from .guard import Guard
 from .models import KEEP_ALIVE, Models, Offer, Served
+from .ollama_models import ModelLists
 from .protocol import (
+    EVENTS,
+    JSON_LINES,
+    LM_STUDIO,
     STOPPED,
     EventStream,
     Problem,
@@ -47,6 +66,7 @@ LARGE_BODY = 1 << 20  # bytes; larger ones are read beside the event loop
 PING = b": waiting\n\n"  # a comment, which clients ignore
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
 UNLOAD = "/v1/models/unload"
+STAYS = "keep_alive (this model stays loaded)"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -54,46 +74,61 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class Api:
     """One API: its path, its body, and the functions that translate it.
 
-    writer: has `complete` and `stream`. ping: keeps its streams alive. without_v1: whether it also
-    answers at a path without /v1, which some clients use. write_problem: the end of a stream after
-    an error.
+    writer: has `complete` and `stream`. also: the starts of other paths that clients use, in the
+    place of /v1. kind: the content type of its streams. ping: keeps a stream of a model's answer
+    alive. loading: what such a stream begins with while the model is loaded. write_problem: the end
+    of a stream after an error. keep_alive: for how long a body wants its model to stay loaded.
+    write_loaded: the answer to a body that only loads or unloads a model, by the body, the model's
+    name and the word load or unload.
     """
 
     path: str
     body_model: type[Any]
     to_request: Callable[[Any, Pair, Settings], AnswerRequest]
     writer: Callable[[Any, AnswerRequest, Runner], Any]
-    ping: bytes = PING
-    without_v1: bool = False
+    also: tuple[str, ...] = ()
+    kind: str = EVENTS
+    ping: Callable[[str], bytes] = lambda name: PING
+    loading: Callable[[str], bytes] = lambda name: f": loading {name}\n\n".encode()
     write_problem: Callable[[Problem], bytes] = openai_chat.write_problem
+    keep_alive: Callable[[Any], float | None] = lambda body: None
+    write_loaded: Callable[[Any, str, str], dict[str, Any]] | None = None
 
     @property
     def paths(self) -> list[str]:
-        if self.without_v1:
-            return [self.path, self.path.removeprefix("/v1")]
-        return [self.path]
+        return [self.path, *(start + self.path.removeprefix("/v1") for start in self.also)]
 
 
+ollama_api = partial(
+    Api,
+    to_request=ollama_chat.to_request,
+    writer=ollama_chat.OllamaWriter,
+    kind=JSON_LINES,
+    write_problem=ollama_chat.write_problem,
+    keep_alive=ollama_chat.keep_alive_of,
+    write_loaded=ollama_chat.loaded_reply,
+)
 APIS = (
     Api(
         CHAT,
         openai_chat.ChatBody,
         openai_chat.to_request,
         openai_chat.ChatWriter,
-        without_v1=True,
+        also=("", LM_STUDIO.rstrip("/")),
     ),
     Api(
         COMPLETIONS,
         openai_completions.CompletionBody,
         openai_completions.to_request,
         openai_completions.CompletionWriter,
+        also=(LM_STUDIO.rstrip("/"),),
     ),
     Api(
         RESPONSES,
         openai_responses.ResponsesBody,
         openai_responses.to_request,
         openai_responses.ResponsesWriter,
-        without_v1=True,
+        also=("",),
         write_problem=openai_responses.write_problem,
     ),
     Api(
@@ -101,8 +136,20 @@ APIS = (
         anthropic_messages.MessagesBody,
         anthropic_messages.to_request,
         anthropic_messages.MessagesWriter,
-        anthropic_messages.PING,
+        ping=lambda name: anthropic_messages.PING,
         write_problem=anthropic_messages.write_problem,
+    ),
+    ollama_api(
+        OLLAMA_CHAT,
+        ollama_chat.OllamaChatBody,
+        ping=ollama_chat.chat_ping,
+        loading=ollama_chat.chat_ping,
+    ),
+    ollama_api(
+        OLLAMA_GENERATE,
+        ollama_chat.GenerateBody,
+        ping=ollama_chat.generate_ping,
+        loading=ollama_chat.generate_ping,
     ),
 )
 
@@ -165,9 +212,14 @@ class Server:
         for path, answer in (
             (COUNT_TOKENS, self._count_tokens),
             (embeddings.PATH, self._embeddings),
+            (f"{LM_STUDIO}embeddings", self._embeddings),
+            (embeddings.EMBED, self._ollama_embeddings),
+            (embeddings.EMBEDDINGS, self._ollama_embeddings),
             (UNLOAD, self._unload),
         ):
             routes.append(Route(path, with_problems(answer, path), methods=["POST"]))
+        for path, methods, answer in ModelLists(self.models, self.embedder).endpoints():
+            routes.append(Route(path, with_problems(answer, path), methods=methods))
         routes += [Route("/health", self._health), Route("/metrics", self._metrics)]
         for start in ("/v1", ""):
             routes.append(Route(f"{start}/models", self._models))
@@ -182,15 +234,19 @@ class Server:
     def _endpoint(self, api: Api) -> Endpoint:
         async def answer(request: Request) -> Response:
             body, ignored = await self._read(request, api.path, api.body_model)
+            if api.write_loaded is not None and body.only_loads:
+                work = self._only_load(api, body, ignored)
+                reply = await unless_disconnected(request.receive, work, self.stopping)
+                return Response(status_code=499) if reply is None else JSONResponse(reply)
             if body.stream and not self.models.is_loaded(body.model):
                 held = ExitStack()
                 events = self._load_and_stream(api, body, ignored, request, held)
-                return self._event_stream(api, request, events, held)
+                return self._event_stream(api, body, request, events, held)
             with ExitStack() as held:
                 writer, choices = await self._prepare(api, body, ignored, request, held)
                 if body.stream:
                     events = writer.stream(choices)
-                    return self._event_stream(api, request, events, held.pop_all())
+                    return self._event_stream(api, body, request, events, held.pop_all())
                 work = writer.complete(choices)
                 reply = await unless_disconnected(request.receive, work, self.stopping)
             return Response(status_code=499) if reply is None else JSONResponse(reply)
@@ -227,15 +283,20 @@ class Server:
         self, api: Api, body: Any, ignored: tuple[str, ...], request: Request, held: ExitStack
     ) -> tuple[Any, list[PreparedChoice]]:
         """What writes the answer, and its choices. `held` gives model and places back."""
+        began = time.perf_counter()
+        keep_alive = api.keep_alive(body)
         served = await self.models.acquire(body.model)
-        held.callback(self.models.release, served)
+        held.callback(self.models.release, served, keep_alive)
+        if served.stays and keep_alive is not None:
+            ignored = (*ignored, STAYS)
+        load = time.perf_counter() - began
         runner = served.runner
         to_request = partial(api.to_request, body, served.pair, runner.settings)
         answer_request = (await self.models.prompt_threads.run(to_request)).with_ignored(ignored)
         choices = await runner.prepare(answer_request)
         held.callback(runner.release, choices)
-        token_limit = choices[0].prompted.request.token_limit
-        answer_request = replace(answer_request, token_limit=token_limit)
+        limit = choices[0].prompted.request.token_limit
+        answer_request = replace(answer_request, token_limit=limit, began=began, load_seconds=load)
         record: AccessRecord = request.scope["state"]["access_record"]
         record.answer_request = answer_request
         record.sessions = [choice.session for choice in choices]
@@ -244,20 +305,43 @@ class Server:
     async def _load_and_stream(
         self, api: Api, body: Any, ignored: tuple[str, ...], request: Request, held: ExitStack
     ) -> AsyncGenerator[bytes]:
-        """The events of an answer whose model is not loaded yet; a comment says so."""
-        yield f": loading {self.models.find(body.model)}\n\n".encode()
+        """The events of an answer whose model is not loaded yet; the first one says so."""
+        yield api.loading(self.models.find(body.model))
         writer, choices = await self._prepare(api, body, ignored, request, held)
         async with aclosing(writer.stream(choices)) as events:
             async for event in events:
                 yield event
 
+    async def _only_load(self, api: Api, body: Any, ignored: tuple[str, ...]) -> dict[str, Any]:
+        """Load the model of a body without a prompt, or unload it if its keep-alive is 0."""
+        assert api.write_loaded is not None
+        name = self.models.find(body.model)
+        keep_alive = api.keep_alive(body)
+        reason = "load"
+        if keep_alive == 0 and not self.models.stays(name):
+            await self.models.stop(name)
+            reason = "unload"
+        else:
+            served = await self.models.acquire(name)
+            self.models.release(served, keep_alive)
+            if served.stays and keep_alive is not None:
+                ignored = (*ignored, STAYS)
+        return {**api.write_loaded(body, name, reason), "dflash": {"ignored": list(ignored)}}
+
     def _event_stream(
-        self, api: Api, request: Request, events: AsyncGenerator[bytes], held: ExitStack
+        self,
+        api: Api,
+        body: Any,
+        request: Request,
+        events: AsyncGenerator[bytes],
+        held: ExitStack,
     ) -> EventStream:
+        name = body.model or self.settings.names[0]
         return EventStream(
             events,
+            kind=api.kind,
             stopping=self.stopping,
-            ping=api.ping,
+            ping=lambda: api.ping(name),
             ping_seconds=self.settings.keepalive,
             write_problem=lambda problem: api.write_problem(for_log(problem, request.scope)),
             write_seconds=self.settings.limits.write_seconds,
@@ -282,6 +366,20 @@ class Server:
             embedder = embeddings.check_embedding_request(body, self.embedder, self.settings)
             return embeddings.embeddings_reply(body, embedder)
 
+        return await self._embedded(request, answer)
+
+    async def _ollama_embeddings(self, request: Request) -> Response:
+        raw = await request.body()
+        path = request.url.path
+
+        def answer() -> dict[str, Any]:
+            body = read_body(embeddings.OllamaEmbedBody, read_json(raw))
+            embedder = embeddings.check_embedding_request(body.openai, self.embedder, self.settings)
+            return embeddings.ollama_reply(body, embedder, path)
+
+        return await self._embedded(request, answer)
+
+    async def _embedded(self, request: Request, answer: Callable[[], dict[str, Any]]) -> Response:
         work = self.models.prompt_threads.run(answer)
         reply = await unless_disconnected(request.receive, work, self.stopping)
         return Response(status_code=499) if reply is None else JSONResponse(reply)

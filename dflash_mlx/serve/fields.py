@@ -1,8 +1,8 @@
 """The fields of request bodies: which are supported, rejected, or ignored.
 
 A body's class declares the fields that are supported. `OTHERS` declares the other fields of the
-APIs of OpenAI, Anthropic, vLLM, llama-server and mlx-lm, by name. Both the check of a body and the
-table of the guide come from these two declarations.
+APIs of OpenAI, Anthropic, Ollama, vLLM, llama-server and mlx-lm, by name. Both the check of a body
+and the table of the guide come from these two declarations.
 
 A rejected field would change the answer: it is refused unless its value has no effect. An ignored
 field does not change the text; the answer lists it. A field that is supported by another API of
@@ -62,6 +62,9 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
 MESSAGES = ANTHROPIC
+OLLAMA_CHAT = "/api/chat"
+OLLAMA_GENERATE = "/api/generate"
+OLLAMA = (OLLAMA_CHAT, OLLAMA_GENERATE)
 
 NO_STORE = "nothing is kept here"
 NO_OTHER_SERVER = "this server is the only one"
@@ -74,6 +77,9 @@ CACHED = "prefixes are cached by themselves"
 NOT_SENT = "the answer does not contain it"
 FIRST_COME = "requests are served in the order in which they come"
 LAST_20 = "penalties look at the last 20 tokens"
+OWN_MEMORY = "the server shares out memory and threads by itself"
+REFUSED_LONG = "a prompt that is too long is refused"
+CHAT_HAS = f"{CHAT} has it"
 FORCED_ONLY = "calls follow their schema where tool_choice forces them"
 
 OTHERS = (
@@ -102,13 +108,18 @@ OTHERS = (
         neutral=(20,),
     ),
     *rejected("penalize_nl", LAST_20),
+    *rejected("penalize_newline", LAST_20, neutral=(True,)),
     *rejected("stop", "use stop_sequences", MESSAGES),
-    *rejected("stop_sequences", "use stop", CHAT, COMPLETIONS, RESPONSES),
-    *rejected("n best_of", f"{CHAT} has n", MESSAGES, RESPONSES, neutral=(1,)),
+    *rejected("stop_sequences", "use stop", CHAT, COMPLETIONS, RESPONSES, *OLLAMA),
+    *rejected("n best_of", f"{CHAT} has n", MESSAGES, RESPONSES, *OLLAMA, neutral=(1,)),
     *rejected("best_of", "all answers are sent", CHAT, neutral=(1,)),
     *rejected("min_length min_new_tokens", "use min_tokens"),
     *rejected("repetition_detection t_max_predict_ms", "an answer ends by its tokens alone"),
-    *rejected("n_predict max_new_tokens max_length", "use max_tokens"),
+    *rejected("n_predict num_predict max_new_tokens max_length", "use max_tokens"),
+    *rejected("n_predict max_new_tokens max_length", "use num_predict", *OLLAMA),
+    *rejected(
+        "max_tokens max_completion_tokens max_output_tokens", "use num_predict", *OLLAMA, neutral=()
+    ),
     *rejected("max_tokens max_completion_tokens", "use max_output_tokens", RESPONSES, neutral=()),
     *rejected("max_completion_tokens max_output_tokens", "use max_tokens", MESSAGES, neutral=()),
     *rejected("thinking_token_budget", "thinking cannot be cut", neutral=(-1,)),
@@ -117,7 +128,8 @@ OTHERS = (
     *rejected("format output_format", "use response_format", CHAT, COMPLETIONS, RESPONSES),
     *rejected("format output_format response_format", "use output_config.format", MESSAGES),
     *rejected("response_format verbosity", "use text", RESPONSES),
-    *rejected("regex ebnf", "use structured_outputs", CHAT, COMPLETIONS, MESSAGES, RESPONSES),
+    *rejected("output_format response_format", "use format", *OLLAMA),
+    *rejected("regex ebnf", "use structured_outputs"),
     *rejected("guided_whitespace_pattern", "white space of JSON is one blank or an indentation"),
     *rejected(
         "structured_outputs.whitespace_pattern structured_outputs.disable_any_whitespace",
@@ -141,8 +153,11 @@ OTHERS = (
     *ignored("text.verbosity verbosity", "the model has no such switch"),
     *rejected("audio", TEXT_OUT),
     *rejected(
-        "modalities", "answers are text", COMPLETIONS, RESPONSES, MESSAGES, neutral=(["text"],)
+        "modalities", TEXT_OUT, COMPLETIONS, RESPONSES, MESSAGES, *OLLAMA, neutral=(["text"],)
     ),
+    *rejected("width height steps", TEXT_OUT),
+    *rejected("parallel_tool_calls", CHAT_HAS, *OLLAMA, neutral=(True,)),
+    *rejected("tool_choice", CHAT_HAS, *OLLAMA, neutral=("auto",)),
     *ignored("parallel_tool_calls", "there are no tools", COMPLETIONS),
     *rejected(
         "parallel_tool_calls",
@@ -160,13 +175,15 @@ OTHERS = (
     *ignored("include_reasoning reasoning_split", "thinking is always sent apart", neutral=(True,)),
     *rejected("reasoning", "use reasoning_effort", CHAT),
     *rejected("think", "use reasoning_effort, or the API's own switch for thinking"),
+    *rejected("reasoning_effort reasoning", "use think", *OLLAMA),
     *ignored("reasoning.context reasoning.mode", "all of the input is read", RESPONSES),
     *ignored("thinking.budget_tokens", "thinking cannot be cut", MESSAGES),
     *ignored("chat_template_kwargs.*", "only enable_thinking and thinking are read"),
     # The prompt
     *rejected("echo", "the prompt is not sent back"),
     *rejected("suffix", "text is only added at the end"),
-    *rejected("system", "use a message with the role system", CHAT, RESPONSES),
+    *rejected("system", "use a message with the role system", CHAT, RESPONSES, OLLAMA_CHAT),
+    *rejected("context", f"nothing is kept here: send the whole conversation to {OLLAMA_CHAT}"),
     *rejected("continue_final_message", "an answer is a message of its own"),
     *rejected("add_generation_prompt", "an answer is a message of its own", neutral=(True,)),
     *rejected("add_special_tokens", "the chat template writes them", CHAT),
@@ -176,24 +193,32 @@ OTHERS = (
     *rejected("prompt_embeds multimodal_data", TEXT_ONLY),
     *rejected("image images files input_audio", TEXT_ONLY),
     *ignored("mm_processor_kwargs media_io_kwargs", TEXT_ONLY),
-    *rejected("truncate_prompt_tokens", "a prompt that is too long is refused", neutral=()),
+    *rejected("truncate_prompt_tokens", REFUSED_LONG, neutral=()),
     *ignored("truncation_side", OFF.format("truncate_prompt_tokens")),
-    *ignored("truncation", "a prompt that is too long is refused", neutral=("disabled",)),
-    *rejected("n_keep", "a prompt that is too long is refused"),
-    *ignored("n_discard", "a prompt that is too long is refused"),
+    *ignored("truncation", REFUSED_LONG, neutral=("disabled",)),
+    *rejected("n_keep", REFUSED_LONG),
+    *ignored("n_discard truncate shift", REFUSED_LONG),
+    *ignored("num_keep", REFUSED_LONG, neutral=()),
+    *rejected("num_ctx", "use the server's --context"),
     *rejected("lora adapters adapter", "the server's own model answers"),
     *ignored("draft_model", "the server's own drafter drafts", neutral=("default_model",)),
-    *ignored("num_draft_tokens speculative", "the policy chooses how much is drafted"),
+    *ignored(
+        "num_draft_tokens draft_num_predict speculative", "the policy chooses how much is drafted"
+    ),
+    *ignored("num_gpu num_thread num_batch main_gpu numa", OWN_MEMORY, neutral=()),
+    *ignored("low_vram f16_kv use_mmap use_mlock", OWN_MEMORY, neutral=()),
+    *ignored("logits_all vocab_only embedding_only num_gqa", OWN_MEMORY),
+    *rejected("rope_frequency_base rope_frequency_scale", "the model's own positions are used"),
     # What the answer says beside its text
     *rejected("prompt_logprobs logprob_token_ids n_probs", "use logprobs", neutral=()),
     *rejected("post_sampling_probs", "log-probabilities are the target's own"),
     *rejected("return_tokens_as_token_ids return_token_ids return_tokens", NOT_SENT),
-    *rejected("return_prompt_text enable_response_messages", NOT_SENT),
+    *rejected("return_prompt_text enable_response_messages _debug_render_only", NOT_SENT),
     *ignored("return_token_offsets routed_experts_prompt_start", NOT_SENT),
     *ignored("return_mm_kwargs timings_per_token response_fields verbose usage", NOT_SENT),
     *ignored("include", NOT_SENT, RESPONSES),
     *ignored("stream_interval", "a pass is sent as soon as it ends"),
-    *ignored("stream_options", "usage is always sent", RESPONSES, MESSAGES),
+    *ignored("stream_options", "usage is always sent", RESPONSES, MESSAGES, *OLLAMA),
     *ignored("stream_options.*", "every event is sent as it is"),
     # What is kept, and who asks
     *rejected("previous_response_id conversation previous_response", CONVERSATION),
@@ -207,7 +232,7 @@ OTHERS = (
     *rejected("context_management", "no context is edited", RESPONSES, CHAT),
     *rejected("compaction thread", NO_STORE),
     *ignored("store", NO_STORE),
-    *ignored("metadata", NO_STORE, CHAT, COMPLETIONS, MESSAGES),
+    *ignored("metadata", NO_STORE, CHAT, COMPLETIONS, MESSAGES, *OLLAMA),
     *ignored("user safety_identifier user_profile_id workspace_id", NO_STORE),
     *ignored("request_id session_id client_metadata diagnostics", NO_STORE),
     *ignored("prompt_cache_key prompt_cache_options prompt_cache_retention", CACHED),
@@ -220,9 +245,10 @@ OTHERS = (
     *ignored("provider route transforms models", NO_OTHER_SERVER),
     *ignored("priority", FIRST_COME),
     *ignored("prediction", "drafts come from the server's drafter"),
-    *ignored("keep_alive", "the model stays loaded"),
+    *ignored("keep_alive", "the server's --keep-alive holds"),
     *rejected("vllm_xargs custom_params", "there are no extensions"),
     *rejected("extra_body options", "write its fields into the body itself"),
+    OtherField("options", "supported", "", apis=OLLAMA),  # their bodies merge it
     *ignored(
         "tools.cache_control tools.strict tools.defer_loading tools.allowed_callers "
         "tools.input_examples tools.eager_input_streaming",

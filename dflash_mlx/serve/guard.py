@@ -8,11 +8,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .access_log import for_log
-from .protocol import Problem, Settings, send_problem
+from .protocol import Problem, Settings, is_ollama, send_problem
 from .web_page import PATHS
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 OPEN_PATHS = ("/health", *PATHS)
+FORM = "application/x-www-form-urlencoded"
 
 
 class Guard:
@@ -56,7 +57,7 @@ class Guard:
             return
         if settings.api_key is not None and not self._has_key(headers):
             raise Problem(401, "the API key is missing or wrong.", code="invalid_api_key")
-        if scope["method"] == "POST" and not is_json(headers.get("content-type", "")):
+        if scope["method"] == "POST" and not has_json(scope["path"], headers):
             raise Problem(415, "the body must be JSON, with the Content-Type application/json.")
 
     def _allows(self, origin: str) -> bool:
@@ -122,6 +123,19 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def has_json(path: str, headers: Headers) -> bool:
+    """Whether a body is JSON, by its Content-Type.
+
+    Ollama's programs may name none, or curl's own. Browsers, whose forms send such bodies to other
+    sites, say by a header who asks.
+    """
+    kind = headers.get("content-type", "")
+    from_browser = "origin" in headers or "sec-fetch-site" in headers
+    if is_ollama(path) and not from_browser:
+        return kind in ("", FORM) or is_json(kind)
+    return is_json(kind)
 
 
 def is_json(kind: str) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from pathlib import Path
 from typing import Any, cast
 
 import mlx.core as mx
@@ -36,7 +37,7 @@ class Offer:
     """A model that can be served. nbytes: memory of the pair and of a short context, as estimated.
 
     load: loads it, in any thread but MLX's, and returns it with the defaults of requests for it;
-    raises DFlashError.
+    raises DFlashError. folder: the target's, if it is downloaded.
     """
 
     name: str
@@ -45,13 +46,15 @@ class Offer:
     context: int | None = None
     draft: str | None = None
     downloaded: bool = True
+    folder: Path | None = None
 
 
 @dataclass(eq=False, slots=True)
 class Served:
     """A loaded model. nbytes: of its weights. users: requests that are being answered.
 
-    stays: it is never unloaded. unload: the timer that unloads it some time after an answer.
+    stays: it is never unloaded. keep_alive: seconds that it stays loaded after an answer, as its
+    last request said; None is the server's. unload: the timer that unloads it then.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Served:
     runner: Runner
     stays: bool = False
     users: int = 0
+    keep_alive: float | None = None
     used_at: float = field(default_factory=time.monotonic)
     unload: asyncio.TimerHandle | None = None
     nbytes: int = field(init=False)
@@ -211,9 +215,10 @@ class Models:
         self._used(served)
         return served
 
-    def release(self, served: Served) -> None:
-        """Give a model back after an answer."""
+    def release(self, served: Served, keep_alive: float | None = None) -> None:
+        """Give a model back after an answer; `keep_alive`: as in `Served`."""
         served.users -= 1
+        served.keep_alive = keep_alive
         self._used(served)
         self._released.set()
 
@@ -291,9 +296,21 @@ class Models:
         if served.unload is not None:
             served.unload.cancel()
             served.unload = None
-        if served.can_go and self.keep_alive < inf:
+        seconds = self.keep_alive_of(served)
+        if served.can_go and seconds < inf:
             loop = asyncio.get_running_loop()
-            served.unload = loop.call_later(self.keep_alive, self._begin_expiry, served)
+            served.unload = loop.call_later(seconds, self._begin_expiry, served)
+
+    def stays(self, name: str) -> bool:
+        """Whether a model, by its whole name, is loaded and never unloaded."""
+        served = self._loaded.get(name)
+        return served is not None and served.stays
+
+    def keep_alive_of(self, served: Served) -> float:
+        """Seconds that a model stays loaded after an answer; infinite if it is never unloaded."""
+        if served.stays:
+            return inf
+        return self.keep_alive if served.keep_alive is None else served.keep_alive
 
     def _begin_expiry(self, served: Served) -> None:
         task = asyncio.create_task(self._expire(served))

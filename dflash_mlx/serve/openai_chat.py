@@ -6,8 +6,8 @@ https://platform.openai.com/docs/api-reference/chat
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -298,9 +298,20 @@ def to_chat_request(
 
     Raises Problem 400 as `to_request`. `names`: the other API's names of chat fields, for errors.
     """
-    given = {name: value for name, value in values.items() if value is not None}
+    with own_names(names):
+        return to_request(read_body(ChatBody, given(values)), pair, settings)
+
+
+def given(values: dict[str, Any]) -> dict[str, Any]:
+    """The values that are not missing."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@contextmanager
+def own_names(names: dict[str, str]) -> Iterator[None]:
+    """Errors inside have the names of another API's fields; `names`: by OpenAI's names."""
     try:
-        return to_request(read_body(ChatBody, given), pair, settings)
+        yield
     except Problem as problem:
         for chat_name, own_name in names.items():
             problem.message = re.sub(rf"\b{chat_name}\b", own_name, problem.message)

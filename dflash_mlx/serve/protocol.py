@@ -79,6 +79,10 @@ class Problem(Exception):
         """The error object of Anthropic's API."""
         return {"type": "error", "error": {"type": self.kind, "message": self.message}}
 
+    def ollama(self) -> dict[str, object]:
+        """The error object of Ollama's API."""
+        return {"error": self.message}
+
 
 STOPPED = Problem(503, "the server was stopped.")
 
@@ -148,11 +152,17 @@ class Settings:
         return self.options.max_tokens or MAX_TOKENS
 
 
+LATEST = ":latest"
+
+
 def find_model(name: str, names: Sequence[str]) -> str | None:
     """The one of some model names that this is, or an end of: "b/c" and "c" are ends of "a/b/c".
 
-    None if there is none, or several.
+    Ollama's tag "latest" counts as no tag. None if there is no such name, or several.
     """
+    if name in names:
+        return name
+    name = name.removesuffix(LATEST)
     if name in names:
         return name
     found = {one for one in names if name and one.endswith("/" + name)}
@@ -169,11 +179,20 @@ def check_tools(pair: Pair) -> None:
 # Errors in the form of each API
 
 ANTHROPIC = "/v1/messages"
+OLLAMA = "/api/"
+LM_STUDIO = "/api/v0/"
 
 
 def problem_body(problem: Problem, path: str) -> dict[str, Any]:
     """The error object of the API at a path."""
-    return problem.anthropic() if path.startswith(ANTHROPIC) else problem.openai()
+    if path.startswith(ANTHROPIC):
+        return problem.anthropic()
+    return problem.ollama() if is_ollama(path) else problem.openai()
+
+
+def is_ollama(path: str) -> bool:
+    """Whether a path belongs to Ollama's API."""
+    return path.startswith(OLLAMA) and not path.startswith(LM_STUDIO)
 
 
 def problem_reply(problem: Problem, path: str) -> JSONResponse:
@@ -207,14 +226,12 @@ class StopSignal:
                 waiting.set_result(None)
 
 
-# Server-sent events
+# Streams: server-sent events, and lines of JSON
 
 T = TypeVar("T")
-HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+EVENTS = "text/event-stream; charset=utf-8"
+JSON_LINES = "application/x-ndjson"
+HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 
 def sse_event(data: Any, name: str | None = None) -> bytes:
@@ -224,11 +241,16 @@ def sse_event(data: Any, name: str | None = None) -> bytes:
     return f"{head}data: {text}\n\n".encode()
 
 
-class EventStream(Response):
-    """A response of server-sent events. Its source is closed as soon as the client disconnects.
+def json_line(data: Any) -> bytes:
+    """A line of JSON, which is an event of a stream of lines."""
+    return json.dumps(data, ensure_ascii=False).encode() + b"\n"
 
-    stopping: ends the stream with the error STOPPED. ping: sent after `ping_seconds` without an
-    event. write_problem: makes an event of an error.
+
+class EventStream(Response):
+    """A response of events. Its source is closed as soon as the client disconnects.
+
+    stopping: ends the stream with the error STOPPED. ping: makes what is sent after `ping_seconds`
+    without an event. write_problem: makes an event of an error.
     on_end: called at the end, also after errors.
     """
 
@@ -236,14 +258,16 @@ class EventStream(Response):
         self,
         source: AsyncGenerator[bytes],
         *,
+        kind: str,
         stopping: StopSignal,
-        ping: bytes,
+        ping: Callable[[], bytes],
         ping_seconds: float,
         write_problem: Callable[[Problem], bytes],
         write_seconds: float,
         on_end: Callable[[], None],
     ):
         self._source = source
+        self._headers = [(b"content-type", kind.encode()), *HEADERS]
         self._stopping = stopping
         self._ping = ping
         self._ping_seconds = ping_seconds
@@ -270,7 +294,7 @@ class EventStream(Response):
             async with asyncio.timeout(self._write_seconds):
                 await send(message)
 
-        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
         stopping = asyncio.ensure_future(self._stopping.wait())
         async with aclosing(self._source) as source:
             next_event = asyncio.ensure_future(anext(source, None))
@@ -286,7 +310,7 @@ class EventStream(Response):
                         await write(self._write_problem(STOPPED), more=False)
                         return
                     if not done:
-                        await write(self._ping)
+                        await write(self._ping())
                         continue
                     try:
                         event = next_event.result()

@@ -276,9 +276,10 @@ class Runner:
         prompted = await self._tokenize(sessions[0], request)
         prompt_tokens = len(prompted.request.prompt)
         max_tokens = prompted.request.token_limit
-        if prompt_tokens >= self.context:
-            raise self._too_long(str(prompt_tokens))
-        max_tokens = min(max_tokens, self.context - prompt_tokens)
+        context = min(self.context, request.context or self.context)
+        if prompt_tokens >= context:
+            raise too_long(str(prompt_tokens), context)
+        max_tokens = min(max_tokens, context - prompt_tokens)
         nbytes = self.pair.engine.sequence_bytes(prompt_tokens + max_tokens)
         tickets = self.admission.enqueue(nbytes, request.choices)
         return [
@@ -296,18 +297,9 @@ class Runner:
         try:
             return await self.threads.run(self._prompted, session, request)
         except PromptTooLong as error:
-            raise self._too_long(f"about {error.tokens}") from error
+            raise too_long(f"about {error.tokens}", self.context) from error
         except DFlashError as error:
             raise problem_of(error, bad_request=True) from error
-
-    def _too_long(self, prompt_tokens: str) -> Problem:
-        """The error whose wording and code make clients shorten the chat."""
-        return Problem(
-            400,
-            f"prompt is too long: {prompt_tokens} tokens > {self.context - 1} maximum.",
-            param="messages",
-            code="context_length_exceeded",
-        )
 
     def dflash_fields(
         self, request: AnswerRequest, answers: Sequence[Delta | Completion]
@@ -494,6 +486,16 @@ class Deltas:
             self._reply.stop,
             target_pass,
         )
+
+
+def too_long(prompt_tokens: str, context: int) -> Problem:
+    """The error whose wording and code make clients shorten the chat."""
+    return Problem(
+        400,
+        f"prompt is too long: {prompt_tokens} tokens > {context - 1} maximum.",
+        param="messages",
+        code="context_length_exceeded",
+    )
 
 
 def progress_of(reply: Reply, began: float) -> Progress:

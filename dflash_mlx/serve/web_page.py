@@ -1,12 +1,13 @@
 """The chat page at `/`: static files, which need no key, because they hold no secret.
 
 The page asks the server's own API like any client, with the key that its reader has entered.
+Programs that ask for no page get the text at `/` by which clients of Ollama know a server.
 """
 
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 FOLDER = Path(__file__).parent / "page"
@@ -31,9 +32,11 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
+RUNNING = "Ollama is running"
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "Cache-Control": "no-cache",
+    "Vary": "Accept",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -47,6 +50,8 @@ def page_routes() -> list[Route]:
 
     async def send(request: Request) -> Response:
         name = PATHS[request.url.path]
+        if name == "index.html" and "text/html" not in request.headers.get("accept", ""):
+            return PlainTextResponse(RUNNING, headers={"Vary": "Accept"})
         content = (FOLDER / name).read_bytes()
         return Response(content, headers=HEADERS, media_type=TYPES[name])
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import anthropic.types.beta.message_create_params as anthropic_beta
 import httpx
+import ollama._types as ollama_types
 import openai.types.chat.completion_create_params as openai_chat
 import openai.types.completion_create_params as openai_completions
 import openai.types.responses.response_create_params as openai_responses
@@ -21,11 +22,15 @@ from dflash_mlx.serve.fields import (
     CHAT,
     COMPLETIONS,
     MESSAGES,
+    OLLAMA,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
     OTHERS,
     RESPONSES,
     UNKNOWN,
     FieldRegister,
 )
+from dflash_mlx.serve.ollama_chat import GenerateBody, ModelOptions, OllamaChatBody
 from dflash_mlx.serve.openai_chat import ChatBody
 from dflash_mlx.serve.openai_completions import CompletionBody
 from dflash_mlx.serve.openai_responses import ResponsesBody
@@ -37,6 +42,8 @@ BODIES = {
     COMPLETIONS: CompletionBody,
     RESPONSES: ResponsesBody,
     MESSAGES: MessagesBody,
+    OLLAMA_CHAT: OllamaChatBody,
+    OLLAMA_GENERATE: GenerateBody,
 }
 USER = {"role": "user", "content": "What is 12 plus 7?"}
 LEAST: dict[str, dict[str, Any]] = {
@@ -44,6 +51,8 @@ LEAST: dict[str, dict[str, Any]] = {
     COMPLETIONS: {"prompt": "The sky is", "max_tokens": 1},
     RESPONSES: {"input": "What is 12 plus 7?", "max_output_tokens": 1},
     MESSAGES: {"messages": [USER], "max_tokens": 1},
+    OLLAMA_CHAT: {"messages": [USER], "num_predict": 1, "stream": False},
+    OLLAMA_GENERATE: {"prompt": "The sky is", "num_predict": 1, "stream": False},
 }
 # The fields of vLLM's requests (vllm/entrypoints, September 2026) that the packages of OpenAI and
 # Anthropic do not have.
@@ -68,6 +77,13 @@ VLLM: dict[str, str] = {
     previous_response structured_outputs repetition_penalty seed stop ignore_eos vllm_xargs""",
     MESSAGES: " kv_transfer_params chat_template_kwargs",
 }
+STATUSES = ("supported", "rejected", "ignored")
+# The fields of Ollama's requests (api/types.go, August 2026, and earlier ones that clients still
+# send) that its package for Python does not have.
+OLLAMA_MORE = """
+    truncate shift _debug_render_only min_p draft_num_predict num_gqa rope_frequency_base
+    rope_frequency_scale
+"""
 
 
 def names_of(*classes: Any) -> set[str]:
@@ -84,7 +100,12 @@ CLIENTS: dict[str, set[str]] = {
         anthropic_beta.MessageCreateParamsStreaming,
         message_count_tokens_params.MessageCountTokensParams,
     ),
+    OLLAMA_CHAT: set(ollama_types.ChatRequest.model_fields),
+    OLLAMA_GENERATE: set(ollama_types.GenerateRequest.model_fields),
 }
+for path in OLLAMA:
+    CLIENTS[path] |= set(ollama_types.Options.model_fields)
+    VLLM[path] = OLLAMA_MORE
 
 
 def post(served: Served, path: str, **more: Any) -> httpx.Response:
@@ -133,7 +154,7 @@ def test_rejected_fields_are_named(served: Served, path: str) -> None:
         reply = post(served, path, **body_with(name, "x"))
         assert reply.status_code == 400, name
         assert f"{name} is not supported" in reply.text
-        assert path == MESSAGES or reply.json()["error"]["param"] == name
+        assert path in (MESSAGES, *OLLAMA) or reply.json()["error"]["param"] == name
         count += 1
     assert count > 50
     assert served.busy == 0
@@ -245,7 +266,9 @@ SUPPORTED: dict[str, Any] = {
     "thinking": {"type": "disabled"}, "output_config": {"effort": "low"}, "model": "m",
     "context_management": {"edits": []}, "repeat_penalty": 1.1, "xtc_probability": 0.5,
     "xtc_threshold": 0.2, "min_tokens": 1, "ignore_eos": True, "stop_token_ids": [7],
-    "allowed_token_ids": list(range(90)), "bad_words": ["blue"],
+    "allowed_token_ids": list(range(90)), "bad_words": ["blue"], "num_ctx": 500,
+    "repeat_last_n": 20, "format": "", "think": False, "keep_alive": None, "raw": False,
+    "options": {},
 }  # fmt: skip
 FORMS: dict[str, Any] = {
     "structured_outputs": {"choice": ["a", "b"]}, "guided_json": {"type": "integer"},
@@ -256,6 +279,33 @@ OF_ONE: dict[str, dict[str, Any]] = {
     COMPLETIONS: {"logprobs": 1},
     MESSAGES: {"tool_choice": {"type": "auto"}},
 }
+
+
+@pytest.mark.parametrize("path", OLLAMA)
+def test_each_option_is_read_inside_options(served: Served, path: str) -> None:
+    """Where Ollama's clients put it: supported, rejected and ignored ones alike."""
+    number = list(BODIES).index(path)
+    statuses = {name: status[number] for name, status, _ in FIELDS.rows()}
+    names = set(ModelOptions.model_fields) - set(FORMS)
+    names |= set(ollama_types.Options.model_fields) | set(OLLAMA_MORE.split())
+    names -= {"truncate", "shift", "_debug_render_only"}
+    least = {name: value for name, value in LEAST[path].items() if name != "num_predict"}
+    by_status = {status: {n for n in names if statuses[n] == status} for status in STATUSES}
+    assert all(len(found) > 5 for found in by_status.values())
+    with httpx.Client(base_url=served.url, timeout=60) as client:
+
+        def ask(**options: Any) -> httpx.Response:
+            return client.post(path, json={**least, "options": options})
+
+        for name in by_status["rejected"]:
+            reply = ask(**{name: "x"})
+            assert reply.status_code == 400
+            assert f"{name} is not supported" in reply.text
+        reply = ask(**{name: SUPPORTED.get(name, 1) for name in by_status["supported"]})
+        assert reply.status_code == 200, reply.text
+        assert told(reply) == []
+        reply = ask(num_predict=1, **dict.fromkeys(by_status["ignored"], "x"))
+        assert {line.partition(" (")[0] for line in told(reply)} == by_status["ignored"]
 
 
 @pytest.mark.parametrize("path", BODIES)

@@ -49,7 +49,7 @@ def test_it_is_small() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_its_files_need_no_key_and_have_a_policy(served: Served, path: str) -> None:
-    found = httpx.get(served.url + path)
+    found = httpx.get(served.url + path, headers={"Accept": "text/html,*/*;q=0.8"})
     assert found.status_code == 200
     assert found.content == (FOLDER / PATHS[path]).read_bytes()
     assert found.headers["Content-Type"] == TYPES[PATHS[path]]
