@@ -159,7 +159,7 @@ def defaults_of(resolved: Resolved, grammar: Grammar | None, *, raw: bool) -> "D
     }
     settings = [options, resolved.prompt.sampling_by, model.kv_bits, repr(grammar), raw]
     return Defaults(
-        (served_name(model.model or "bundled"),),
+        (served_name(model.model or "bundled", model.folders),),
         json.dumps(settings, sort_keys=True, default=str),
         system=resolved.prompt.system,
         raw=raw,
@@ -215,7 +215,7 @@ class BatchRun:
         from dflash_mlx.serve.protocol import Limits, Settings
 
         settings = Settings(
-            names=(served_name(backend.target_name),),
+            names=(served_name(backend.target_name, resolved.model.folders),),
             options=backend.options(options),
             max_sequences=own.max_sequences,
             limits=Limits(queue=QUEUE),

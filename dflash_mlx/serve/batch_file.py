@@ -84,7 +84,7 @@ class PlainLine:
         request = AnswerRequest(self.prompt, runner.settings.options)
         choices = await runner.prepare(request)
         (completion,) = await runner.complete(request, choices)
-        return self._line(completion, request.options.grammar), completion.stats.generated
+        return self._line(completion, request.options.structure), completion.stats.generated
 
     def _line(self, completion: Completion, form: Grammar | None) -> dict[str, Any]:
         stats = completion.stats

@@ -139,9 +139,11 @@ def chat_state(target: str = "bundled") -> Any:
     out = output.Output()
     shown: list[str] = []
     names = {"dialogue": dialogue, "out": out, "download": None, "shown": shown}
-    state = type("State", (), names)()
-    state.print_line = lambda text, style="": shown.append(text)
-    return state
+
+    def print_line(self: Any, text: str, style: str = "") -> None:
+        shown.append(text)
+
+    return type("State", (), {**names, "print_line": print_line})()
 
 
 def test_the_arrived_model_is_used_unless_another_one_was_chosen(

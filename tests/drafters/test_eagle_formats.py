@@ -202,7 +202,7 @@ def test_as_every_drafter(golden: Pair) -> None:
     assert answers == [answers[0]] * 3
     sequence = Sequence(pair.target, pair.drafter)
     request = Request((*prompt[:60], 3, 4, 5), max_tokens=9, mode="dflash")
-    assert pair.engine.begin(sequence, request, 40)[0] == 60
+    assert pair.engine.begin(sequence, request, 40).cached == 60
     shared = list(tiny.rounds(pair.engine, sequence))
     alone = tiny.start(
         Sequence(pair.target, pair.drafter), [*request.prompt], SamplingParams(), max_tokens=9

@@ -13,7 +13,7 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels import dispatch, outcome, verify_accept, verify_accept_sample
 from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.kernels.dispatch import Kernels, Op, available
-from dflash_mlx.options import SamplingParams
+from dflash_mlx.options import AcceptanceRule, SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.speculation import acceptance
 from dflash_mlx.speculation.acceptance import make_rule, random_bits
@@ -150,7 +150,7 @@ class Noted(Kernels):
     ],
 )
 def test_the_engine_asks_the_pairs_own_kernels(
-    case: str, params: SamplingParams, accept: str, names: set[str]
+    case: str, params: SamplingParams, accept: AcceptanceRule, names: set[str]
 ) -> None:
     """Every rule and the selector's walk go through the kernels of the pair that is used."""
     pair: Pair = tiny.golden_pair(case)

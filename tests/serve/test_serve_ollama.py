@@ -110,7 +110,7 @@ def test_generate_is_a_chat_or_raw_text(served: Served, pair: Pair, raw: bool) -
     wanted = api.generate(pair, QUESTION, max_tokens=LIMIT, mode="baseline", raw=raw)
     options = {"temperature": 0, "num_predict": LIMIT}
     parts = list(client_of(served).generate("m", QUESTION, raw=raw, stream=True, options=options))
-    assert "".join(part.response for part in parts) == wanted.text
+    assert "".join(part.response or "" for part in parts) == wanted.text
     whole = client_of(served).generate("m", QUESTION, raw=raw, options=options)
     assert (whole.response, whole.done) == (wanted.text, True)
 

@@ -51,7 +51,7 @@ from dflash_mlx.kernels import outcome
 from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.models.cache.recurrent import RecurrentCache
 from dflash_mlx.models.target import Target
-from dflash_mlx.options import Mode, SamplingParams
+from dflash_mlx.options import AcceptanceRule, Mode, SamplingParams
 from dflash_mlx.speculation import acceptance, sampling
 from dflash_mlx.speculation.acceptance import (
     RULES,
@@ -519,7 +519,7 @@ def test_broken_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.quick_every(2)
 @every_rule
 @every_drafter
-def test_seeds(rule: str, drafter: str) -> None:
+def test_seeds(rule: AcceptanceRule, drafter: str) -> None:
     """The same seed gives the same tokens; other seeds, and none, give others."""
 
     def answer(seed: int | None) -> list[int]:

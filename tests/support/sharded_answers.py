@@ -99,7 +99,7 @@ def shared(pair: Pair) -> list[float]:
         prompt = (*BEGINNING, *tokens)
         request = Request(prompt, sampling=SEEDED, max_tokens=TOKENS, mode="dflash", logprobs=0)
         places = len(BEGINNING), len(prompt) - 1
-        cached, _ = engine.begin(sequence, request, *places)
+        cached = engine.begin(sequence, request, *places).cached
         found.append(cached if engine.prefix_cache.limit == ROOMY else -1)
 
     def run_all(*sequences: Sequence) -> None:
