@@ -10,13 +10,20 @@ import json
 from random import Random
 from typing import Any
 
-from sample import answer_text
-from text import a_chat
+from sample import Chat, answer_text, assistant, is_held_out, user
+from text import FAMILIES, a_chat
 
 
-def prompt_line(rng: Random, *, tools: bool) -> str:
+def one_question(rng: Random) -> Chat:
+    """A chat of one question of the four families, each as often; not a held-out one."""
+    while True:
+        sample = rng.choice([*FAMILIES.values()])(rng)
+        if not sample.held_out and not is_held_out(sample.prompt):
+            return Chat([user(sample.prompt), assistant(sample.answer)])
+
+
+def prompt_line(rng: Random, chat: Chat) -> str:
     """A chat up to one of its answers, as a line of JSON."""
-    chat = a_chat(rng, tools=tools)
     answers = [n for n, message in enumerate(chat.messages) if message["role"] == "assistant"]
     place = answers[-1] if chat.thinking else rng.choice(answers)
     message = chat.messages[place]
@@ -37,11 +44,16 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--tools", type=float, default=0.5, help="share of chats drawn with tools")
+    parser.add_argument("--alone", type=float, default=0.0, help="share of lone questions")
     args = parser.parse_args()
     rng = Random(args.seed)
     seen: set[str] = set()
     while len(seen) < args.count:
-        line = prompt_line(rng, tools=rng.random() < args.tools)
+        if rng.random() < args.alone:
+            chat = one_question(rng)
+        else:
+            chat = a_chat(rng, tools=rng.random() < args.tools)
+        line = prompt_line(rng, chat)
         if line not in seen:
             seen.add(line)
             print(line)
