@@ -76,8 +76,17 @@ class Problem(Exception):
         }
 
     def anthropic(self) -> dict[str, object]:
-        """The error object of Anthropic's API."""
-        return {"type": "error", "error": {"type": self.kind, "message": self.message}}
+        """The error object of Anthropic's API.
+
+        Its SDK's tool runner asks for a thread first. With these details it goes on without one.
+        """
+        error: dict[str, object] = {"type": self.kind, "message": self.message}
+        if self.param == "thread":
+            error["details"] = {
+                "error_code": "thread_unsupported_request",
+                "unsupported": ["thread"],
+            }
+        return {"type": "error", "error": error}
 
     def ollama(self) -> dict[str, object]:
         """The error object of Ollama's API."""
