@@ -308,3 +308,15 @@ def test_an_error_in_mid_stream_is_an_event(monkeypatch: pytest.MonkeyPatch) -> 
         ask_streamed(server)
     with pytest.raises(anthropic.InternalServerError):
         ask(server)
+
+
+def test_a_thread_is_refused_as_the_client_expects() -> None:
+    """Its tool runner asks for a thread first. Told by these details, it goes on without one."""
+    server = server_of(pair_saying("Hi", HI))
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        ask(server, extra_body={"thread": {"type": "create"}})
+    error: Any = refused.value.body
+    assert error["error"]["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
