@@ -93,6 +93,13 @@ def ways_of(pair: Pair, options: GenerationOptions, count: int) -> dict[str, Way
     }
 
 
+def after_thinking(text: str) -> str:
+    """The answer without its thinking and the line breaks before it, which not every way keeps."""
+    _, end, answer = text.rpartition("</think>")
+    is_cut = not end and text.startswith("<think>")
+    return "" if is_cut else answer.lstrip("\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--prompts", type=int, default=1000)
@@ -116,9 +123,10 @@ def main() -> None:
         texts: dict[str, list[str]] = {}
         for name in names[number % len(names) :] + names[: number % len(names)]:
             began = time.perf_counter()
-            texts[name], count = ways[name](part)
+            answers, count = ways[name](part)
             seconds[name] += time.perf_counter() - began
             tokens[name] += count
+            texts[name] = [after_thinking(text) for text in answers]
         for name in names:
             pairs = zip(texts[name], texts[ONE_BY_ONE], strict=True)
             unequal[name] += sum(one != other for one, other in pairs)
