@@ -27,7 +27,7 @@ def offer_models(model_options: ModelOptions, out: Output) -> "BackgroundDownloa
         return None
     prepare_libraries(offline=False)
     from dflash_mlx.device import device_info
-    from dflash_mlx.hub.suggestions import suggested_pairs
+    from dflash_mlx.hub.registry import suggested_pairs
     from dflash_mlx.models.memory import working_set
 
     entries = suggested_pairs(working_set(), free_disk())

@@ -224,6 +224,30 @@ def fits(entry: Entry, memory_bytes: int, free_disk_bytes: int) -> bool:
     )
 
 
+# The pairs that a first start offers
+
+FIRST_OFFERS = 3
+STRENGTHS = ("answers", "code", "speed")
+
+
+def suggested_pairs(memory_bytes: int, free_disk_bytes: int) -> list[Entry]:
+    """At most three pairs that fit a machine, the one with the best answers first.
+
+    Of each strength the largest target, then the next largest of any; each in the version that its
+    short name means.
+    """
+    offered = (default_variant(variants) for variants in targets_with_variants())
+    fitting = sorted(
+        (e for e in offered if e.strength and fits(e, memory_bytes, free_disk_bytes)),
+        key=lambda entry: entry.params or 0,
+        reverse=True,
+    )
+    best = {entry.strength: entry for entry in reversed(fitting)}
+    chosen = [best[strength] for strength in STRENGTHS if strength in best]
+    chosen += [entry for entry in fitting if entry not in chosen]
+    return chosen[:FIRST_OFFERS]
+
+
 # Short names of the registry's targets
 
 WORDS = re.compile(r"a\d+b(?![a-z\d])|\d+(?:\.\d+)*[a-z]*|[a-z]+")

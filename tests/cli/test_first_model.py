@@ -16,8 +16,7 @@ from terminal import Terminal, environment
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.cache import cached_state, repo_folder
-from dflash_mlx.hub.registry import find
-from dflash_mlx.hub.suggestions import suggested_pairs
+from dflash_mlx.hub.registry import find, suggested_pairs
 
 first_model = import_module("dflash_mlx.cli.first_model")
 arrival = import_module("dflash_mlx.cli.chat.arrival")

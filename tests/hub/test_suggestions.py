@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from dflash_mlx.hub import forecast, registry
-from dflash_mlx.hub.registry import COMFORTABLE_SHARE, best_known
-from dflash_mlx.hub.suggestions import STRENGTHS, suggested_pairs
+from dflash_mlx.hub.registry import COMFORTABLE_SHARE, STRENGTHS, best_known, suggested_pairs
 
 GUIDE = Path(__file__).parents[2] / "examples" / "guide" / "forecast.md"
 DISK = 10**13
