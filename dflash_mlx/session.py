@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from types import TracebackType
 from typing import Any, Self, Unpack
 
 from dflash_mlx.chat.messages import Messages, checked_messages
@@ -203,12 +202,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
 """Shows progress of work that takes more than a second: loading, downloading, prefill."""
 
 from threading import RLock, Timer, current_thread
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .output import Output, stderr_columns, strip_control
@@ -38,12 +37,7 @@ class Spinner:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:

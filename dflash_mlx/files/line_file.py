@@ -3,7 +3,6 @@
 import fcntl
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dflash_mlx.errors import DFlashError, first_line
@@ -43,12 +42,7 @@ class LineFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def cut(self) -> None:

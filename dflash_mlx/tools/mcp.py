@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
 from typing import IO, Any, Literal
 
 from dflash_mlx.errors import DFlashError, UsageError, first_line
@@ -231,12 +230,7 @@ class Servers:
         self.wait()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:
