@@ -162,7 +162,7 @@ def test_streaming(chat: ChatTerminal, size: tuple[int, int]) -> None:
     chat.ask(WEDNESDAY[0])
     chat.answers(says=DOCUMENT[: len(DOCUMENT) // 5], piece=6, sleep=0.08)
     chat.send("Tell me one.\r")
-    context = r" · (accept \d+%|\d+% of drafts accepted) · context \d+ / 2,048"
+    context = r" · (accept \d+%|\d+% of drafts accepted) · context \d+ / 4,096"
     chat.wait_for(r"\S \d+ tok · [\d.]+ tok/s[^\n]*" + (context if size[0] > 40 else ""))
     numbers = chat.wait_for(r"\d+ tokens · [\s\S]*?prompt \d+ new \+ \d+ cached in [\d.]+ s")
     assert cached(numbers.group()) > 20  # the first turn

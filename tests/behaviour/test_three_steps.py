@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import openai
 import pytest
-from desk_tools import TOOLS, add, get_time, read_file
+from desk_tools import CALLS, REPORT, TASK, TOOLS
 from paths import SUPPORT
 from serving import serving
 from terminal import Terminal, environment
@@ -18,16 +18,7 @@ from terminal import Terminal, environment
 import dflash_mlx
 from dflash_mlx import Pair, SamplingParams, tools
 
-pytestmark = pytest.mark.xfail(run=False, reason="the pair in the package cannot call tools yet")
-
-TASK = "First read notes.txt, then add 212 and 3046, then tell me the time."
 DESK = SUPPORT / "desk_tools.py"
-CALLS = [
-    ("read_file", {"path": "notes.txt"}, read_file("notes.txt")),
-    ("add", {"a": 212, "b": 3046}, str(add(212, 3046))),
-    ("get_time", {}, get_time()),
-]
-REPORT = "The file notes.txt says: Buy milk on Friday.\nThe sum is 3258.\nIt is 14:35."
 Mode = Literal["baseline", "dflash"]
 MODES: tuple[Mode, Mode] = ("baseline", "dflash")
 DRAWS = pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -44,7 +44,7 @@ FILES = {
 }
 HEADER = """\
 dflash VERSION · bundled pair · block 16 · CPU
-(loaded) · context 2,048 · /help lists commands · Ctrl-C stops
+(loaded) · context 4,096 · /help lists commands · Ctrl-C stops
 Ctrl-D leaves
 toy model for trying dflash; run `dflash models list` for real ones
 

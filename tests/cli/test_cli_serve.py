@@ -22,9 +22,9 @@ def serve(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> Callab
 
 
 def test_a_context_that_the_model_does_not_hold(serve: Callable[..., Result]) -> None:
-    warning = "--context 4,096: this model holds 2,048 tokens"
-    assert warning in serve("--context", "4096").stderr
-    assert "this model holds" not in serve("--context", "2048").stderr
+    warning = "--context 8,192: this model holds 4,096 tokens"
+    assert warning in serve("--context", "8192").stderr
+    assert "this model holds" not in serve("--context", "4096").stderr
 
 
 def test_the_first_line(serve: Callable[..., Result]) -> None:
@@ -150,6 +150,8 @@ def test_folders_of_models(serve: Callable[..., Result], tmp_path: Path) -> None
     """Those in them are offered, and -m finds one; a wrong folder is refused."""
     tiny.save_pair(tmp_path / "mine", tiny.draft_settings)
     assert "1 other model can be asked for" in serve("--models", str(tmp_path)).stderr
+    only = serve("-m", str(tmp_path / "mine/target"), "--no-draft")
+    assert (only.exit_code, "can be asked for" in only.stderr) == (0, False)
     missing = serve("--models", str(tmp_path / "no"))
     assert (missing.exit_code, "does not exist" in missing.stderr) == (2, True)
     single = serve("--models", str(tmp_path), "-m", "mine/target", "--no-draft")

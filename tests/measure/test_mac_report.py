@@ -275,13 +275,13 @@ def test_the_speed_of_each_minute(probe: Any) -> None:
 
 
 def test_memory_by_length_of_context(probe: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    probe.memory(None, (64, 1024, 4096))
+    probe.memory(None, (64, 1024, 8192))
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [len(line["contexts"]) for line in told] == [0, 1, 2, 3]
     short, long, none = told[-1]["contexts"]
     assert told[0]["loaded"] < short["active"] <= short["peak"] < long["peak"]
     assert short["tok_s"] > 0 < long["prompt_tok_s"]
-    assert none == {"tokens": 4096, "note": "the model has 2048"}
+    assert none == {"tokens": 8192, "note": "the model has 4096"}
 
 
 def test_what_macos_says(probe: Any, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""A folder of two files, sums and the time: as functions, and run as a program, an MCP server."""
+"""A folder of two files, sums and the time: as functions, and run as a program, an MCP server.
+
+TASK needs three calls, which are CALLS (name, arguments, result), and ends with REPORT.
+"""
 
 from mcp.server import MCPServer
 
@@ -26,6 +29,13 @@ def get_time() -> str:
 
 
 TOOLS = (list_folder, read_file, add, get_time)
+TASK = "First read notes.txt, then add 212 and 3046, then tell me the time."
+CALLS = [
+    ("read_file", {"path": "notes.txt"}, read_file("notes.txt")),
+    ("add", {"a": 212, "b": 3046}, str(add(212, 3046))),
+    ("get_time", {}, get_time()),
+]
+REPORT = "The file notes.txt says: Buy milk on Friday.\nThe sum is 3258.\nIt is 14:35."
 
 if __name__ == "__main__":
     server = MCPServer("desk")

@@ -11,13 +11,13 @@ from random import Random
 from typing import Any
 
 from sample import Chat, answer_text, assistant, is_held_out, user
-from text import FAMILIES, a_chat
+from text import FAMILIES, WEIGHTS, a_chat
 
 
 def one_question(rng: Random) -> Chat:
-    """A chat of one question of the four families, each as often; not a held-out one."""
+    """A chat of one question of the four families, in their shares; not a held-out one."""
     while True:
-        sample = rng.choice([*FAMILIES.values()])(rng)
+        sample = rng.choices([*FAMILIES.values()], WEIGHTS)[0](rng)
         if not sample.held_out and not is_held_out(sample.prompt):
             return Chat([user(sample.prompt), assistant(sample.answer)])
 

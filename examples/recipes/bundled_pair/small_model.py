@@ -22,17 +22,14 @@ from mlx_lm.models.qwen3 import Model, ModelArgs
 
 from dflash_mlx.hub.resolve import bundled
 
-LAYERS, WIDER = (
-    2,
-    672,
-)  # as many layers as the drafter; the wider MLP makes up for the drafter's `fc`
+LAYERS = 2  # as many as the drafter
+WIDER = 672  # width of the MLP, which makes up for the drafter's `fc`
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
 
 def settings(pair: Pair) -> dict[str, Any]:
     """The model's config.json: the target's with fewer layers and a wider MLP."""
-    kinds = pair.target.config["layer_types"][:LAYERS]
-    sizes = {"num_hidden_layers": LAYERS, "intermediate_size": WIDER, "layer_types": kinds}
+    sizes = {"num_hidden_layers": LAYERS, "intermediate_size": WIDER}
     return {**json.loads((bundled("target") / "config.json").read_text()), **sizes}
 
 

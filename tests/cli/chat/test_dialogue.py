@@ -274,7 +274,7 @@ def test_a_chat_to_the_end_of_memory(
             verify(batch)
 
         patch.setattr(engine, "_verify", with_little_memory)
-        assert "context 400 of 2,048 (memory)" in talk.backend.start_summary(0.0)
+        assert "context 400 of 4,096 (memory)" in talk.backend.start_summary(0.0)
         long = "Sort the numbers " + " ".join(str(n) for n in range(12)) + "."
         said = [talk.ask(f"{long} Time {number}.") for number in range(turns)]
         rows = dict(talk.backend.usage_rows("", talk.settings))
@@ -285,7 +285,7 @@ def test_a_chat_to_the_end_of_memory(
     assert len(talk.chat.turns) == turns
     kept = [turn.answer.strip() for turn in talk.chat.turns]
     assert kept == [answer.text.strip() for answer in said]
-    assert rows["context"] == "400 of 2,048 (memory)"
+    assert rows["context"] == "400 of 4,096 (memory)"
 
 
 def test_an_answer_ends_at_the_end_of_the_context(
