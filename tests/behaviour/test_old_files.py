@@ -355,14 +355,15 @@ BENCH = "bench -n 1 --max-tokens 8 --repeats 1 --modes dflash:8,baseline --temps
 
 
 def test_a_benchmark_goes_on(home: OldHome) -> None:
-    """Its results are used again, where they are of this machine."""
+    """Its results are used again, where they are of this machine, this pair and this question."""
     fresh = home.folder / "fresh.jsonl"
     home.run(*BENCH.split(), fresh)
-    here = json.loads(fresh.read_text("utf-8").splitlines()[0])
+    here, answer, *_ = map(json.loads, fresh.read_text("utf-8").splitlines())
     path = home.folder / "bench.jsonl"
-    head, *answers = (FIXTURES / "bench.jsonl").read_text("utf-8").splitlines()
-    head = {**json.loads(head), "machine": here["machine"], "versions": here["versions"]}
-    old = "\n".join([json.dumps(head), *answers]) + "\n"
+    head, *answers = map(json.loads, (FIXTURES / "bench.jsonl").read_text("utf-8").splitlines())
+    head |= {key: here[key] for key in ("machine", "versions", "pair")}
+    answers = [{**line, "digest": answer["digest"]} for line in answers]
+    old = "".join(f"{json.dumps(line)}\n" for line in (head, *answers))
     path.write_text(old, "utf-8")
     report = json.loads(home.run(*BENCH.split(), path).stdout)
     assert path.read_text("utf-8") == old
@@ -394,9 +395,6 @@ def test_a_log_is_added_to(home: OldHome, name: str) -> None:
     assert after.keys() == before.keys() == {"start", "pair", "answer", "end"}
     for kind, line in before.items():
         assert after[kind].keys() >= line.keys()
-    if name == "run.log":
-        assert after["answer"]["tokens"] == before["answer"]["tokens"]
-        assert after["answer"]["speculation"] == before["answer"]["speculation"]
 
 
 # Drafters -----------------------------------------------------------------------------------------

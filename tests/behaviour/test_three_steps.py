@@ -17,6 +17,7 @@ from terminal import Terminal, environment
 
 import dflash_mlx
 from dflash_mlx import Pair, SamplingParams, tools
+from dflash_mlx.tools.functions import tools_of
 
 DESK = SUPPORT / "desk_tools.py"
 Mode = Literal["baseline", "dflash"]
@@ -48,7 +49,7 @@ def test_in_python(pair: Pair, temperature: float) -> None:
 
 def run_by_client(pair: Pair, mode: Mode, temperature: float) -> list[str]:
     """The messages of the task after the user's, as a program with OpenAI's client runs it."""
-    functions = {tool.name: tool for tool in tools.tools_of(TOOLS)}
+    functions = {tool.name: tool for tool in tools_of(TOOLS)}
     schemas: Any = [tool.schema for tool in functions.values()]
     messages: list[Any] = [{"role": "user", "content": TASK}]
     calls: list[Any] | None = None
@@ -88,7 +89,7 @@ def run_in_chat(folder: Path, mode: Mode, temperature: float) -> dict[str, Any]:
     try:
         terminal.prompted()
         terminal.send(TASK + "\r")
-        while terminal.wait_for(r"run it\?|\d+ tokens?[^,]").group() == "run it?":
+        while terminal.wait_for(r"run it\?|prompt\s+\d+\s+new").group() == "run it?":
             terminal.send("y\r")
         terminal.prompted()
         terminal.send("/exit\r")

@@ -54,7 +54,7 @@ SESSIONS = {
 $ dflash chat
 {HEADER}\
 › See @notes.md and @nobody
-  notes.md · 5 bytes · 31 tokens
+  notes.md · 5 bytes · 25 tokens
 
 Fine.
   (numbers)
@@ -63,14 +63,14 @@ Fine.
   src/a.py
   src/b.py
   2 files · 10 bytes · 1 not text, left out
-  55 tokens: with the next prompt; /read off drops it
+  48 tokens: with the next prompt; /read off drops it
 
 › !echo out
   out
-  $ echo out · 3 bytes · 28 tokens: with the next prompt; /read off drops it
+  $ echo out · 3 bytes · 23 tokens: with the next prompt; /read off drops it
 
 › And these?
-  3 files · 13 bytes · 1 not text, left out · 74 tokens
+  3 files · 13 bytes · 1 not text, left out · 65 tokens
 
 Fine.
   (numbers)
