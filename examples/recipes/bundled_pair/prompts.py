@@ -7,6 +7,7 @@ differs. This is faster than generating all.
 
 import argparse
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -14,10 +15,10 @@ from sample import Chat, answer_text, assistant, is_held_out, user
 from text import FAMILIES, WEIGHTS, a_chat
 
 
-def one_question(rng: Random) -> Chat:
-    """A chat of one question of the four families, in their shares; not a held-out one."""
+def one_question(rng: Random, shares: Sequence[float]) -> Chat:
+    """A chat of one question of the four families, in these shares; not a held-out one."""
     while True:
-        sample = rng.choices([*FAMILIES.values()], WEIGHTS)[0](rng)
+        sample = rng.choices([*FAMILIES.values()], shares)[0](rng)
         if not sample.held_out and not is_held_out(sample.prompt):
             return Chat([user(sample.prompt), assistant(sample.answer)])
 
@@ -45,12 +46,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=21)
     parser.add_argument("--tools", type=float, default=0.5, help="share of chats drawn with tools")
     parser.add_argument("--alone", type=float, default=0.0, help="share of lone questions")
+    parser.add_argument(
+        "--shares", type=float, nargs=4, default=WEIGHTS, help=f"of them, by {', '.join(FAMILIES)}"
+    )
     args = parser.parse_args()
     rng = Random(args.seed)
     seen: set[str] = set()
     while len(seen) < args.count:
         if rng.random() < args.alone:
-            chat = one_question(rng)
+            chat = one_question(rng, args.shares)
         else:
             chat = a_chat(rng, tools=rng.random() < args.tools)
         line = prompt_line(rng, chat)
