@@ -117,7 +117,9 @@ def summary_options(dialogue: Dialogue) -> GenerationOptions:
     """The options of a summary: those of an answer without thinking, form, tools and own limits."""
     options = dialogue.options()
     length = dialogue.context_length
-    if dialogue.backend.template.think_switch is not None:
+    # A server may refuse the switch, unless it has taken it before.
+    can_think = dialogue.backend.local and dialogue.backend.template.think_switch is not None
+    if can_think or options.think:
         options = replace(options, think=False, reasoning_effort=None)
     return replace(
         options,

@@ -1,6 +1,5 @@
 """`/tokens`: what fills the context, part by part, and what is left for the next prompt."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dflash_mlx.chat.messages import Messages
@@ -18,7 +17,6 @@ from .turns import list_rows
 OTHER_ROWS = 6  # besides those of the turns: fixed parts, what is left, notes
 LABEL_COLUMNS = 15
 MIN_BAR_COLUMNS = 60  # a narrower screen has no bars
-SUMMARY = "summary"  # the label of its part
 PROBE: Messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
 
 
@@ -38,8 +36,8 @@ def show_tokens(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
     dialogue.tools.offer_to(dialogue.backend)
     rows = 0 if argument else max(list_rows() - OTHER_ROWS, 1)
-    first_turn = dialogue.chat.left_out + 1
-    parts = [*fixed_parts(dialogue), *grouped(turn_parts(dialogue), first_turn, rows)]
+    parts = fixed_parts(dialogue)
+    parts += turn_parts(dialogue, sum(part.tokens for part in parts), rows)
     used = sum(part.tokens for part in parts)
     length = dialogue.context_length
     if length:
@@ -54,17 +52,11 @@ def fixed_parts(dialogue: Dialogue) -> list[Part]:
     """System prompt and chat template, and the tools: what each prompt begins with."""
     system = dialogue.chat.system
     before: Messages = [] if system is None else [{"role": "system", "content": system}]
-    options = replace(dialogue.settings, tools=())
-
-    def count(messages: Messages, *, with_tools: bool) -> int:
-        if with_tools:
-            return dialogue.estimate_tokens(messages)
-        return dialogue.backend.estimate_tokens(messages, options)
 
     def fixed(*, with_tools: bool) -> int:
         """Once the probe and all before it, less the probe; a server's estimate may be below 0."""
-        once = count([*before, *PROBE], with_tools=with_tools)
-        twice = count([*before, *PROBE, *PROBE], with_tools=with_tools)
+        once = dialogue.estimate_tokens([*before, *PROBE], with_tools=with_tools)
+        twice = dialogue.estimate_tokens([*before, *PROBE, *PROBE], with_tools=with_tools)
         return max(2 * once - twice, 0)
 
     alone = fixed(with_tools=False)
@@ -75,11 +67,15 @@ def fixed_parts(dialogue: Dialogue) -> list[Part]:
     return parts
 
 
-def turn_parts(dialogue: Dialogue) -> list[Part]:
-    """The summary and the turns that are sent, each with the tokens that it adds."""
+def turn_parts(dialogue: Dialogue, before: int, rows: int) -> list[Part]:
+    """The summary and the turns that are sent, each with the tokens that it adds.
+
+    before: the tokens in front of them. The turns have at most `rows` rows, 0 for no limit: the
+    first ones become one, which also saves the time to count each.
+    """
     chat = dialogue.chat
     parts: list[Part] = []
-    total = sum(part.tokens for part in fixed_parts(dialogue))
+    total = before
 
     def add(label: str, end: int, text: str) -> None:
         nonlocal total
@@ -89,26 +85,15 @@ def turn_parts(dialogue: Dialogue) -> list[Part]:
         total = tokens
 
     if chat.summary is not None:
-        add(SUMMARY, chat.left_out, chat.summary.text)
-    for number in range(chat.left_out + 1, len(chat.turns) + 1):
+        add("summary", chat.left_out, chat.summary.text)
+    first = chat.left_out + 1
+    if rows and len(chat.turns) - chat.left_out > rows:
+        end = len(chat.turns) - rows + 1
+        add(f"turns {first} to {end}", end, "/tokens all lists them")
+        first = end + 1
+    for number in range(first, len(chat.turns) + 1):
         add(f"turn {number}", number, split_attached(chat.turns[number - 1].prompt)[0])
     return parts
-
-
-def grouped(parts: Sequence[Part], first_turn: int, rows: int) -> list[Part]:
-    """The parts with at most `rows` rows of turns, 0 for no limit: the first turns become one.
-
-    first_turn: the number of the first turn among the parts, which a summary may precede.
-    """
-    summary = [part for part in parts if part.label == SUMMARY]
-    turns = parts[len(summary) :]
-    if not rows or len(turns) <= rows:
-        return [*parts]
-    first = turns[: len(turns) - rows + 1]
-    tokens = sum(part.tokens for part in first)
-    label = f"turns {first_turn} to {first_turn + len(first) - 1}"
-    together = Part(label, tokens, "/tokens all lists them")
-    return [*summary, together, *turns[len(first) :]]
 
 
 def part_line(part: Part, of: int, out: Output) -> str:

@@ -139,12 +139,12 @@ class Dialogue:
             return 0
         return self.estimate_tokens(self.messages(self.chat, "")[:-1])
 
-    def estimate_tokens(self, messages: Messages) -> int:
-        """Number of tokens of messages with the tools: exact for a local model, else an estimate.
+    def estimate_tokens(self, messages: Messages, *, with_tools: bool = True) -> int:
+        """Number of tokens of messages and tools: exact for a local model, else an estimate.
 
         They may be more than the context holds.
         """
-        options = replace(self.settings, tools=self.tools.schemas)
+        options = replace(self.settings, tools=self.tools.schemas if with_tools else ())
         try:
             return self.backend.estimate_tokens(messages, options)
         except PromptTooLong as error:
