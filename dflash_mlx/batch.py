@@ -1,15 +1,17 @@
 """Answers many prompts at once: their sequences share passes, and the results keep their order."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 
 from .errors import PromptTooLong, UsageError
 from .loaded_pair import LoadedPair
-from .options import GenerationOptions
+from .options import GenerationOptions, Mode
 from .result import Result
 from .session import Prompt, Prompted, Reply, Session
+from .speculation.sampling import new_seed
 from .types import Block, Progress
 
 MAX_SEQUENCES = 16  # answers at the same time, as in `dflash serve`
@@ -21,14 +23,22 @@ def go_on(number: int, block: Block) -> None:
     """Let every answer go on."""
 
 
+def nothing() -> None:
+    """Do nothing after a round."""
+
+
 @dataclass(eq=False, slots=True)
 class Running:
-    """An answer that is being generated. nbytes: memory for its caches."""
+    """An answer that is being generated. nbytes: memory for its caches.
+
+    stopped: whether it ends before its next block; who reads the blocks may set it.
+    """
 
     number: int
     reply: Reply
     nbytes: int
     blocks: list[Block] = field(default_factory=list)
+    stopped: bool = False
 
 
 def generate_all(
@@ -44,11 +54,37 @@ def generate_all(
     if not isinstance(max_sequences, int) or max_sequences < 1:
         raise UsageError(f"max_sequences cannot be {max_sequences!r}.", hint="give 1 or more")
     prompted = prepare_all(pair, prompts, options)
+    results: dict[int, Result] = {}
+    on_progress(0, len(prompted))
+    blocks = stream_all(pair, prompted, mode=options.mode, max_sequences=max_sequences)
+    with closing(blocks):
+        for answer, block in blocks:
+            answer.stopped = bool(on_block(answer.number, block))
+            if answer.stopped or block.finish_reason:
+                interrupted = not block.finish_reason
+                results[answer.number] = Result.of(
+                    answer.blocks, answer.reply.stats, interrupted=interrupted
+                )
+                on_progress(len(results), len(prompted))
+    return [results[number] for number in range(len(prompted))]
+
+
+def stream_all(
+    pair: LoadedPair,
+    prompted: Sequence[Prompted],
+    *,
+    mode: Mode,
+    max_sequences: int = MAX_SEQUENCES,
+    on_round: Callable[[], None] = nothing,
+) -> Generator[tuple[Running, Block]]:
+    """The blocks of all answers as they come, each with its answer.
+
+    `on_round` is called after each round, also while prompts are read. An exception in it, and
+    closing the iterator, end all answers.
+    """
     waiting = deque(enumerate(prompted))
     running = set[Running]()
     asked: dict[Future[Block], Running] = {}
-    results: dict[int, Result] = {}
-    on_progress(0, len(prompted))
     try:
         while waiting or running:
             while waiting and len(running) < max_sequences:
@@ -57,24 +93,35 @@ def generate_all(
                 if running and not has_room(pair, nbytes, running):
                     break
                 waiting.popleft()
-                reply = Session(pair, mode=options.mode).begin(first)
+                reply = Session(pair, mode=mode).begin(first)
                 answer = Running(number, reply, nbytes)
                 running.add(answer)
                 asked[reply.ask()] = answer
             for future in wait(asked, return_when=FIRST_COMPLETED).done:
                 answer = asked.pop(future)
-                result = take(answer, future.result(), on_block)
-                if result is None:
-                    asked[answer.reply.ask()] = answer
-                    continue
-                answer.reply.close()
-                running.remove(answer)
-                results[answer.number] = result
-                on_progress(len(results), len(prompted))
+                block = answer.reply.take(future.result())
+                if block is not None:
+                    answer.blocks.append(block)
+                    yield answer, block
+                    if answer.stopped or block.finish_reason:
+                        answer.reply.close()
+                        running.remove(answer)
+                        continue
+                asked[answer.reply.ask()] = answer
+            on_round()
     finally:
         for answer in running:
             answer.reply.close()
-    return [results[number] for number in range(len(prompted))]
+
+
+def as_choice(prompted: Prompted, index: int) -> Prompted:
+    """One of several answers to a prompt; `index`, from 0, is added to a given seed."""
+    sampling = prompted.request.sampling
+    if sampling.greedy:
+        return prompted
+    seed = new_seed() if sampling.seed is None else (sampling.seed + index) % 2**64
+    request = replace(prompted.request, sampling=replace(sampling, seed=seed))
+    return replace(prompted, request=request)
 
 
 def prepare_all(
@@ -111,16 +158,3 @@ def has_room(pair: LoadedPair, nbytes: int, running: Iterable[Running]) -> bool:
     """Whether the memory holds the caches of another answer beside the running ones."""
     limit = pair.engine.memory_limit
     return limit is None or nbytes + sum(answer.nbytes for answer in running) <= limit
-
-
-def take(answer: Running, block: Block, on_block: OnBlock) -> Result | None:
-    """Add a block to an answer; its result at the end, else None."""
-    shown = answer.reply.take(block)
-    if shown is None:
-        return None
-    answer.blocks.append(shown)
-    stops = on_block(answer.number, shown)
-    if not (stops or shown.finish_reason):
-        return None
-    interrupted = not shown.finish_reason
-    return Result.of(answer.blocks, answer.reply.stats, interrupted=interrupted)

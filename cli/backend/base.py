@@ -1,6 +1,6 @@
 """The interface of a model that answers prompts."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from dflash_mlx.chat.messages import Messages
@@ -79,6 +79,21 @@ class Backend(Answering, Protocol):
 
     def prepare(self, options: GenerationOptions, out: Output) -> None:
         """Do the slow checks of the options before the answer begins."""
+        ...
+
+    def stream_several(
+        self,
+        messages: Messages,
+        options: GenerationOptions,
+        count: int,
+        *,
+        check: Callable[[], None],
+    ) -> Generator[tuple[int, Block, Stats]]:
+        """`count` answers to the same messages, in shared passes.
+
+        Each block comes with the number of its answer, from 0, and with the statistics of this
+        answer (a server: of all). `check` is called between blocks, and may raise.
+        """
         ...
 
     def count_tokens(self, prompt: Any, options: GenerationOptions) -> int | None:

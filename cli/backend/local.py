@@ -1,7 +1,8 @@
 """A pair on this machine."""
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -126,6 +127,24 @@ class LocalBackend:
     ) -> Generator[Block]:
         """Answer a prompt block by block, as `Session.stream`."""
         return self.session.stream(prompt, self.options(options), on_prefill=on_prefill)
+
+    def stream_several(
+        self,
+        messages: Messages,
+        options: GenerationOptions,
+        count: int,
+        *,
+        check: Callable[[], None],
+    ) -> Generator[tuple[int, Block, Stats]]:
+        """`count` answers with seeds of their own, each in a session of its own."""
+        from dflash_mlx.batch import as_choice, stream_all
+
+        options = self.options(options)
+        prompted = self.session.prepare(messages, options)
+        choices = [as_choice(prompted, index) for index in range(count)]
+        with closing(stream_all(self.pair, choices, mode=options.mode, on_round=check)) as blocks:
+            for answer, block in blocks:
+                yield answer.number, block, answer.reply.stats
 
     def count_tokens(self, prompt: Any, options: GenerationOptions) -> int:
         """Number of tokens of a prompt, with those of the chat template."""

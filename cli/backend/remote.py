@@ -1,6 +1,7 @@
 """One model of a server."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dflash_mlx import __version__
@@ -133,6 +134,24 @@ class RemoteBackend:
     ) -> Generator[Block]:
         """Answer a prompt block by block, as `RemoteSession.stream`."""
         return self.session.stream(prompt, options, on_prefill=on_prefill)
+
+    def stream_several(
+        self,
+        messages: Messages,
+        options: GenerationOptions,
+        count: int,
+        *,
+        check: Callable[[], None],
+    ) -> Generator[tuple[int, Block, Stats]]:
+        """`count` answers by `n` of the API; a server that ignores it sends fewer."""
+
+        def on_prefill(done: int, total: int) -> None:
+            check()
+
+        blocks = self.session.stream_choices(messages, options, count, on_prefill=on_prefill)
+        with closing(blocks):
+            for number, block in blocks:
+                yield number, block, self.session.stats
 
     def count_tokens(self, prompt: Any, options: GenerationOptions) -> None:
         """None: only the server has the tokenizer."""

@@ -31,6 +31,7 @@ from ..terminal.markdown import make_parser
 from ..terminal.output import format_count, stdout_size
 from ..terminal.signals import LEAVE_WINDOW, Interrupt, LeaveChat
 from . import transcript
+from .compact import first_turns_in_words
 from .pages import show_servers, show_turns, stats_page
 from .settings import (
     SETTINGS,
@@ -165,8 +166,15 @@ def change_system_prompt(state: ChatState, text: str) -> None:
     if not text:
         state.print_line(f"  {chat.system or 'no system prompt'}")
         return
-    state.dialogue.replace_chat(replace(chat, system=None if text == "off" else text))
-    state.print_line("  system prompt removed" if text == "off" else "  system prompt set", "dim")
+    system = None if text == "off" else text
+    if text == "edit":
+        with state.terminal_for_others():
+            system = state.edit(chat.system or "").strip() or None
+        if system == chat.system:
+            state.print_line("  nothing was changed", "dim")
+            return
+    state.dialogue.replace_chat(replace(chat, system=system))
+    state.print_line("  system prompt removed" if system is None else "  system prompt set", "dim")
 
 
 def change_setting(state: ChatState, text: str) -> None:
@@ -265,36 +273,6 @@ def compare(state: ChatState, _: str) -> None:
         state.print_line("  stopped: nothing to compare", "dim")
 
 
-# Turns --------------------------------------------------------------------------------------------
-
-
-def retry(state: ChatState, _: str) -> None:
-    """`/retry`: answer the last prompt again."""
-    turn, answer = state.dialogue.answer_again()
-    same_text = answer.text.strip("\n") == turn.answer
-    if same_text and not answer.is_empty and state.dialogue.settings.sampling.greedy:
-        state.print_line("  the same again: temperature is 0. /temp 0.7 makes answers vary", "dim")
-
-
-def undo(state: ChatState, _: str) -> None:
-    """`/undo`: forget the last turn."""
-    turn, earlier = state.dialogue.split_last_turn()
-    state.dialogue.replace_chat(earlier)
-    state.print_line(f"  forgotten: {shorten(turn.prompt)}", "dim")
-
-
-def edit_last(state: ChatState, _: str) -> None:
-    """`/edit`: change the last prompt in an editor; the old turn stays if the text is the same."""
-    turn, _earlier = state.dialogue.split_last_turn()
-    with state.terminal_for_others():
-        text = state.edit(turn.prompt).strip()
-    if not text or text == turn.prompt.strip():
-        state.print_line("  nothing was changed", "dim")
-        return
-    state.print_line(f"  › {text}", "dim")
-    state.dialogue.answer_again(text)
-
-
 # `/copy`
 
 
@@ -385,11 +363,14 @@ def fork_chat(state: ChatState, name: str) -> None:
 def show_history(state: ChatState, count: str) -> None:
     """`/history`: show all turns, or the last `count`."""
     turns = state.dialogue.require_turns()
+    summary = state.dialogue.chat.summary
     if count and not (count.isdecimal() and int(count)):
         raise UsageError(
             f"/history cannot be '{count}'.", hint="give a number of turns, or nothing"
         )
     show_turns(state, turns[-int(count) :] if count else turns)
+    if summary is not None:
+        state.print_line(f"  {first_turns_in_words(summary.turns)} sent as a summary", "dim")
 
 
 def export_chat(state: ChatState, name: str) -> None:

@@ -146,7 +146,12 @@ def open_chat(
         backend,
         out,
         settings=settings,
-        display=DisplaySettings(start.own.markdown, prompt.show_thinking, display.quiet),
+        display=DisplaySettings(
+            start.own.markdown,
+            prompt.show_thinking,
+            display.quiet,
+            notify=start.own.notify if start.interactive else "off",
+        ),
         autosaves=not start.no_history and (start.interactive or start.saved is not None),
     )
     dialogue.chat = Chat(system=prompt.system)

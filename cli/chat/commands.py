@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dflash_mlx.errors import UsageError
 
 from ..prompt import complete_path
-from . import actions, attachments
+from . import actions, attachments, compact, context, turns
 from .settings import SETTINGS, WATCH_WORDS, find_setting, setting_help, watch
 from .state import ChatState
 
@@ -109,10 +109,10 @@ COMMANDS = (
     ),
     Command(
         "system",
-        "[text|off]",
-        "show, set or remove the system prompt",
+        "[text|edit|off]",
+        "show, set, edit in $EDITOR or remove the system prompt",
         actions.change_system_prompt,
-        arguments=lambda state: ["off"],
+        arguments=lambda state: ["edit", "off"],
         everyday=True,
         detail="The conversation stays, and is read again with the new system prompt.",
     ),
@@ -150,6 +150,14 @@ COMMANDS = (
         everyday=True,
     ),
     Command(
+        "tokens",
+        "[all]",
+        "show what fills the context, and what is left",
+        context.show_tokens,
+        arguments=lambda state: ["all"],
+        detail="System prompt, tools, summary and turns, in tokens. A server's are estimated.",
+    ),
+    Command(
         "compare",
         "",
         "answer the last prompt with and without drafts, and compare",
@@ -184,14 +192,51 @@ COMMANDS = (
         arguments=lambda state: list(actions.MCP_WORDS),
         detail="on starts servers that do not run; ask forgets which calls were allowed.",
     ),
-    Command("retry", "", "answer the last prompt again", actions.retry, everyday=True),
-    Command("undo", "", "forget the last prompt and its answer", actions.undo, everyday=True),
+    Command(
+        "retry",
+        "[answers]",
+        "answer the last prompt again, or several times at once",
+        turns.retry,
+        arguments=lambda state: ["2", "3"],
+        everyday=True,
+        detail="/retry 3 shows three answers side by side, and asks which one stays. They share "
+        "passes, and need a temperature above 0. /watch does not colour them.",
+    ),
+    Command(
+        "undo",
+        "",
+        "forget the last prompt and its answer",
+        turns.undo,
+        everyday=True,
+        detail="Right after /compact it forgets the summary instead.",
+    ),
     Command(
         "edit",
         "",
         "change the last prompt in $EDITOR and answer it",
-        actions.edit_last,
+        turns.edit_last,
         everyday=True,
+    ),
+    Command(
+        "rewind",
+        "[turn]",
+        "go back to the end of a turn, chosen from a list",
+        turns.rewind,
+        arguments=turns.turn_numbers,
+        detail="The chat goes on under a new name; with all its turns it stays saved under the "
+        "old one.",
+    ),
+    Command(
+        "compact",
+        "[turns|show|undo]",
+        "send a summary in place of all but the last turns",
+        compact.compact,
+        arguments=lambda state: list(compact.COMPACT_WORDS),
+        everyday=True,
+        detail="The model writes the summary of all but the last 2 turns, or of all but as many "
+        "as you say. The turns stay in the chat: /compact undo, or /undo right after it, sends "
+        "them again. /compact show prints the summary. Without it a full context leaves out the "
+        "oldest turns.",
     ),
     Command(
         "save",

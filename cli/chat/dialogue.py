@@ -18,10 +18,13 @@ from dflash_mlx.tools.call import MAX_ROUNDS, Step, Steps, run_rounds
 from ..answer import INTERRUPTED, Answer, answer_prompt, chat_stats_line
 from ..backend.base import Backend
 from ..passes import Passes
+from ..prompt import split_attached
 from ..report import RunLog
+from ..terminal.notification import Kind, notify
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
 from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
+from .hints import Hints, Totals
 from .loops import loop_hint
 from .messages import ChatFile, chat_messages, step_of, turn_of
 from .tools import ToolBox
@@ -30,103 +33,21 @@ from .unfinished import AnswerKeeper, AnswerMark, set_mark
 from .view import make_chat_view
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair, Stats
-
-
-# Sums over the answers of a chat
-
-
-@dataclass(slots=True)
-class Totals:
-    """Sums over all answers of one model.
-
-    committed: tokens that the verify passes committed. uncounted: whether a server did not report
-    some tokens.
-    """
-
-    answers: int = 0
-    tokens: int = 0
-    verifies: int = 0
-    committed: int = 0
-    uncounted: bool = False
-
-    def add(self, answer: Answer) -> None:
-        stats = answer.stats
-        self.answers += 1
-        self.tokens += stats.generated
-        self.uncounted = self.uncounted or "generated" in stats.unknown
-        self.verifies += stats.verifies
-        self.committed += round(stats.verifies * stats.acceptance_length)
-
-    @property
-    def acceptance_length(self) -> float:
-        """τ over all answers; 1.0 without a verify pass."""
-        return self.committed / self.verifies if self.verifies else 1.0
-
-
-# Hints after an answer
-
-NEARLY_FULL = 0.8  # share of the context that triggers a hint
-REREAD_WARNING_TOKENS = 64  # templates that rewrite thinking cost a few tokens every turn
-# Below this acceptance length, over at least this many verify passes, drafting costs time.
-LOW_ACCEPTANCE_LENGTH = 1.5
-MIN_VERIFIES = 40
-
-
-@dataclass(slots=True)
-class Hints:
-    """Hints about low acceptance, a nearly full context and a cache that could not rewind.
-
-    `low_shown` and `full_shown`: the first two are shown once, the second again after turns were
-    left out or a chat was loaded. `context_length`: after the answer before.
-    """
-
-    low_shown: bool = False
-    full_shown: bool = False
-    context_length: int = 0
-
-    def after(
-        self, stats: "Stats", totals: Totals, context_length: int, *, auto: bool
-    ) -> list[str]:
-        """The hints after an answer, its notes first; `auto` gets none about acceptance."""
-        hints = [f"  {note}" for note in stats.notes]
-        if stats.lost_tokens >= REREAD_WARNING_TOKENS:
-            hints.append(
-                f"  this model's cache could not go back: {stats.lost_tokens:,} tokens were read "
-                "again"
-            )
-        low = totals.verifies >= MIN_VERIFIES and totals.acceptance_length < LOW_ACCEPTANCE_LENGTH
-        if low and not auto and not self.low_shown:
-            self.low_shown = True
-            hints.append(
-                f"  low acceptance: τ {totals.acceptance_length:.1f} over {totals.verifies} "
-                "blocks; drafting costs more than it saves. Try /draft off"
-            )
-        if context_length < self.context_length:
-            self.full_shown = False
-            hints.append(
-                f"  this machine is short of memory: the context holds {context_length:,} tokens "
-                f"now, not {self.context_length:,}"
-            )
-        self.context_length = context_length
-        used = stats.prompt_tokens + stats.generated
-        if used >= NEARLY_FULL * context_length > 0 and not self.full_shown:
-            self.full_shown = True
-            hints.append(
-                f"  context {used:,} of {context_length:,}: soon the oldest turns will be "
-                "left out. /clear begins anew"
-            )
-        return hints
+    from dflash_mlx import Pair
 
 
 @dataclass(frozen=True, slots=True)
 class DisplaySettings:
-    """How answers are displayed. passes: in the colours of the target's passes."""
+    """How answers are displayed. passes: in the colours of the target's passes.
+
+    notify: how to tell that a long answer is ready.
+    """
 
     markdown: bool = True
     show_thinking: bool = False
     quiet: bool = False
     passes: bool = False
+    notify: Kind = "off"
 
 
 class Dialogue:
@@ -212,12 +133,20 @@ class Dialogue:
 
     def tokens_of_turns(self) -> int | None:
         """Number of tokens that the turns take in the next prompt; None if only a server knows."""
+        if not self.backend.local:
+            return None
         if len(self.chat.turns) == self.chat.left_out:
-            return 0 if self.backend.local else None
-        messages = self.messages(self.chat, "")[:-1]
-        options = replace(self.settings, tools=self.tools.schemas)
+            return 0
+        return self.estimate_tokens(self.messages(self.chat, "")[:-1])
+
+    def estimate_tokens(self, messages: Messages, *, with_tools: bool = True) -> int:
+        """Number of tokens of messages and tools: exact for a local model, else an estimate.
+
+        They may be more than the context holds.
+        """
+        options = replace(self.settings, tools=self.tools.schemas if with_tools else ())
         try:
-            return self.backend.count_tokens(messages, options)
+            return self.backend.estimate_tokens(messages, options)
         except PromptTooLong as error:
             return error.tokens
 
@@ -229,6 +158,7 @@ class Dialogue:
         """
         self.tools.offer_to(self.backend)
         before = self.chat
+        started_at = time.perf_counter()
         if again:
             _, self.chat = self.split_last_turn()
         earlier_turns = self.chat.turns
@@ -262,7 +192,8 @@ class Dialogue:
                     record((*steps, step_of(answer)))
 
             messages = self.messages(earlier, prompt, steps)
-            answers.append(self._stream(messages, on_start, on_end))
+            options = replace(self.options(), tools=self.tools.schemas)
+            answers.append(self._stream(messages, options, on_start, on_end))
             return step_of(answers[-1])
 
         with self._on_disk(prompt, before):
@@ -272,6 +203,9 @@ class Dialogue:
         if steps[-1].calls:
             self._show_missing_answer(steps)
         self._show_stats(answers[-1], sum(len(step.calls) for step in steps))
+        if steps[-1].finish_reason != INTERRUPTED:
+            seconds = time.perf_counter() - started_at
+            self.notify(seconds, f"the answer is ready: {split_attached(prompt)[0]:.60}")
         return answers[-1]
 
     @contextmanager
@@ -300,9 +234,18 @@ class Dialogue:
             raise
         finish()
 
+    def answer_apart(self, messages: Messages, options: GenerationOptions) -> Answer:
+        """Stream an answer that does not become a turn; LeaveChat after a second Ctrl-C."""
+
+        def on_end(answer: Answer) -> None:
+            self.log.answered(answer, self.backend, options, messages[-1]["content"])
+
+        return self._stream(messages, options, lambda answer: None, on_end)
+
     def _stream(
         self,
         messages: Messages,
+        options: GenerationOptions,
         on_start: Callable[[Answer], None],
         on_end: Callable[[Answer], None],
     ) -> Answer:
@@ -318,11 +261,9 @@ class Dialogue:
             context_length=self.context_length,
             passes=self.passes,
         )
-        schemas = self.tools.schemas
         tool_parser = None
-        if schemas:
-            tool_parser, messages = self.backend.tool_parser(messages, schemas)
-        options = replace(self.options(), tools=schemas)
+        if options.tools:
+            tool_parser, messages = self.backend.tool_parser(messages, options.tools)
         with Interrupt(LEAVE_WINDOW) as interrupt:
             answer = answer_prompt(
                 self.backend,
@@ -340,6 +281,10 @@ class Dialogue:
         if interrupt.requested:  # the hint is shown only now, after the round that was running
             self.interrupted_at = time.monotonic()
         return answer
+
+    def notify(self, seconds: float, text: str) -> None:
+        """Tell that an answer is ready which took so long, if it is a long one."""
+        notify(self.out, self.display.notify, seconds, f"dflash: {text}")
 
     def _show_missing_answer(self, steps: Steps) -> None:
         """Print why no answer follows the last tool calls."""
@@ -378,6 +323,11 @@ class Dialogue:
 
     # Context limits -------------------------------------------------------------------------------
 
+    @property
+    def reserve(self) -> int:
+        """Tokens of the context that stay free for an answer: an eighth, or its limit."""
+        return min(self.settings.max_tokens or self.context_length, self.context_length // 8)
+
     def drop_oldest_turns(
         self, prompt: str, steps: Sequence[Step] = (), earlier: tuple[Turn, ...] | None = None
     ) -> None:
@@ -390,7 +340,7 @@ class Dialogue:
         if not self.context_length:
             return
         chat = self.chat if earlier is None else replace(self.chat, turns=earlier)
-        reserve = min(self.settings.max_tokens or self.context_length, self.context_length // 8)
+        reserve = self.reserve
         options = replace(self.settings, tools=self.tools.schemas)
         used = 0
         left_out = chat.left_out
@@ -408,7 +358,7 @@ class Dialogue:
         free = f"{reserve:,} of {format_count(self.context_length, 'token', 'tokens')}"
         text = (
             f"  the context is full{estimated} ({free} stay free for the answer): "
-            f"the oldest {turns} not sent any more"
+            f"the oldest {turns} not sent any more. /compact sends a summary of them"
         )
         # Not a note: this line also goes into a pipe and is shown with --quiet.
         self.out.info(wrap_hanging(text, stderr_columns()), "warning")

@@ -18,11 +18,13 @@ from . import transcript
 from .transcript import Chat, Turn, call_text, latest_chat_name
 from .unfinished import forget_mark
 
+SUMMARY_PROMPT = "Summarise our conversation so far."  # is sent before the summary
+
 
 def chat_messages(
     chat: Chat, prompt: str, steps: Sequence[Step] = (), *, calls: bool = True
 ) -> Messages:
-    """The messages to send: system prompt, turns that are not left out, and a new prompt.
+    """The messages to send: system prompt, summary, turns that are not left out, a new prompt.
 
     steps: the first steps of the answer to it. Without `calls`, for a model that calls no tools,
     earlier tool calls and their results become text of the answers.
@@ -30,6 +32,9 @@ def chat_messages(
     messages: Messages = []
     if chat.system is not None:
         messages.append({"role": "system", "content": chat.system})
+    if chat.summary is not None:
+        messages.append({"role": "user", "content": SUMMARY_PROMPT})
+        messages.append({"role": "assistant", "content": chat.summary.text})
     for turn in chat.turns[chat.left_out :]:
         messages.append({"role": "user", "content": turn.prompt})
         if calls:

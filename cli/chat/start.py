@@ -16,6 +16,7 @@ from ..options import BUNDLED, ModelOptions, OptionValues, Origin, option
 from ..presets import PresetName
 from ..prompt import read_prompt
 from ..resolve import Resolved, resolve, with_preset
+from ..terminal.notification import Kind
 from ..terminal.output import Output
 from ..terminal.signals import terminal_as_stdin
 from . import transcript
@@ -61,6 +62,15 @@ class ChatOptions:
     no_history: Annotated[
         bool, option("--no-history", help="Keep neither prompts nor chats on disk.", panel="Output")
     ] = False
+    notify: Annotated[
+        Kind,
+        option(
+            "--notify",
+            help="Tell when an answer of 20 seconds or more is ready: by the bell, or by a "
+            "notification (OSC 9). auto notifies where the terminal is known to show it.",
+            panel="Output",
+        ),
+    ] = "auto"
     mcp: Annotated[
         list[Path] | None,
         typer.Option(

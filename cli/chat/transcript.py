@@ -6,7 +6,7 @@ import re
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,11 @@ from ..prompt import close_fence, fenced
 
 # Turns and chats, and their JSON
 
-FORMAT_VERSION = 2  # 1 has no steps; it is still written for chats without steps
+# Each chat is written in the oldest version that can hold it.
+PLAIN_VERSION = 1
+STEPS_VERSION = 2
+SUMMARY_VERSION = 3
+FORMAT_VERSION = SUMMARY_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +40,62 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Summary:
+    """A text that is sent to the model in place of the oldest turns, which stay in the chat.
+
+    turns: how many it replaces. written_after: number of turns of the chat when it was written.
+    """
+
+    text: str
+    turns: int
+    written_after: int
+
+
+@dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation. left_out: number of the oldest turns that are not sent to the model."""
+    """A conversation.
+
+    left_out: number of the oldest turns that are not sent to the model. summaries: the last one is
+    sent in their place; the earlier ones come back when it is undone.
+    """
 
     turns: tuple[Turn, ...] = ()
     system: str | None = None
     left_out: int = 0
     model: str | None = None
     draft: str | None = None
+    summaries: tuple[Summary, ...] = ()
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary that is sent."""
+        return self.summaries[-1] if self.summaries else None
+
+
+def first_turns(chat: Chat, count: int) -> Chat:
+    """The chat after its first `count` turns, with the summaries of fewer turns.
+
+    Only turns that a summary replaces are left out: the others may fit into the context again.
+    """
+    summaries = tuple(summary for summary in chat.summaries if summary.turns < count)
+    left_out = summaries[-1].turns if summaries else 0
+    return replace(chat, turns=chat.turns[:count], summaries=summaries, left_out=left_out)
 
 
 def chat_json(chat: Chat) -> dict[str, Any]:
     """A chat as a JSON object, in the oldest version that can hold it."""
     document = asdict(chat)
+    version = PLAIN_VERSION
+    if any(turn.steps for turn in chat.turns):
+        version = STEPS_VERSION
+    if chat.summaries:
+        version = SUMMARY_VERSION
+    else:
+        del document["summaries"]
     for turn in document["turns"]:
         if not turn["steps"]:
             del turn["steps"]
-    has_steps = any(turn.steps for turn in chat.turns)
-    return {"version": FORMAT_VERSION if has_steps else 1, **document}
+    return {"version": version, **document}
 
 
 def chat_from_json(document: dict[str, Any]) -> Chat:
@@ -63,8 +105,20 @@ def chat_from_json(document: dict[str, Any]) -> Chat:
     check_texts(name for name in names if name is not None)
     if not isinstance(document["left_out"], int):
         raise TypeError
-    left_out = min(max(document["left_out"], 0), len(turns))
-    return Chat(turns, names[0], left_out, names[1], names[2])
+    summaries = tuple(summary_from_json(entry) for entry in document.get("summaries", ()))
+    if any(not 0 < summary.turns < len(turns) for summary in summaries):
+        raise TypeError
+    least = summaries[-1].turns if summaries else 0
+    left_out = min(max(document["left_out"], least), len(turns))
+    return Chat(turns, names[0], left_out, names[1], names[2], summaries)
+
+
+def summary_from_json(entry: dict[str, Any]) -> Summary:
+    """A summary from its JSON object; KeyError or TypeError for another object."""
+    check_texts([entry["text"]])
+    if not all(isinstance(entry[name], int) for name in ("turns", "written_after")):
+        raise TypeError
+    return Summary(entry["text"], entry["turns"], entry["written_after"])
 
 
 def turn_from_json(turn: dict[str, Any]) -> Turn:
@@ -281,7 +335,7 @@ def to_markdown(chat: Chat) -> str:
     parts = [TITLE + (chat.model or "the bundled pair")]
     if chat.system:
         parts.append(f"*System prompt:* {chat.system}")
-    for turn in chat.turns:
+    for number, turn in enumerate(chat.turns, 1):
         parts.append("## You\n\n" + turn.prompt)
         for step in turn.steps:
             parts += details("Thinking", step.thinking)
@@ -296,6 +350,8 @@ def to_markdown(chat: Chat) -> str:
         parts.append(
             "## Answer\n\n" + close_fence(turn.answer.strip()) + note.get(turn.finish_reason, "")
         )
+        if chat.summary is not None and number == chat.summary.turns:
+            parts.append("## Summary of all above\n\n" + close_fence(chat.summary.text))
     return "\n\n".join(parts) + "\n"
 
 

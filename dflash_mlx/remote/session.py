@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
@@ -332,18 +333,45 @@ class RemoteSession:
         connection. The last block has the finish reason. Raises DFlashError for a refused request,
         ServerLost for an answer that breaks off.
         """
+        body = self._begin(messages, options_of(options, keywords, "dflash"))
+        return self._blocks(body, on_prefill)
+
+    def stream_choices(
+        self,
+        messages: Messages,
+        options: GenerationOptions,
+        count: int,
+        *,
+        on_prefill: Progress = silent,
+    ) -> Generator[tuple[int, Block]]:
+        """As `stream`, `count` answers at once (`n`), each block with its answer's number from 0.
+
+        A server that ignores `n` sends fewer. `stats` are those of all answers together.
+        """
+        body = self._begin(messages, options) | {"n": count}
+        return self._numbered_blocks(body, on_prefill)
+
+    def _begin(self, messages: Messages, options: GenerationOptions) -> dict[str, Any]:
+        """The body of a request; forgets the answer before."""
         body = {"model": self.server.model, "messages": api_messages(messages)}
-        body |= request_fields(self.server.kind, options_of(options, keywords, "dflash"))
+        body |= request_fields(self.server.kind, options)
         self.stats = RemoteStats()
         self.calls = ()
         self._call_places = {}
-        return self._blocks(body, on_prefill)
+        return body
 
     def _blocks(self, body: dict[str, Any], on_prefill: Progress) -> Generator[Block]:
+        with closing(self._numbered_blocks(body, on_prefill)) as blocks:
+            for _, block in blocks:
+                yield block
+
+    def _numbered_blocks(
+        self, body: dict[str, Any], on_prefill: Progress
+    ) -> Generator[tuple[int, Block]]:
         from .client import EventReader, events
 
         url = self.server.address.url
-        finish_reason = ""
+        finish_reasons: dict[int, str] = {}
         length = prompt_length(body["messages"], body.get("tools", ()))
         on_prefill(0, 0)
         reader = EventReader(f"{url}/chat/completions", self.server.key, body)
@@ -357,18 +385,22 @@ class RemoteSession:
                 if progress := object_at(chunk, "prompt_progress"):
                     report_progress(on_prefill, progress)
                 for choice in choices_of(chunk):
-                    finish_reason = choice.get("finish_reason") or finish_reason
+                    number = number_of(choice, body.get("n", 1))
+                    if reason := choice.get("finish_reason"):
+                        finish_reasons[number] = reason
                     block = self._block(object_at(choice, "delta"))
                     if block.text or block.thinking:
                         self.stats.record_arrival()
-                        yield block
+                        yield number, block
         finally:
             reader.close()
-        if not finish_reason:
+        if not finish_reasons:
             raise broken_off(url, "the connection ended")
-        if finish_reason in FAILURE_REASONS:
-            raise broken_off(url, f"the server says {finish_reason}")
-        yield Block((), finish_reason=FINISH_REASONS.get(finish_reason, "stop"))
+        for reason in finish_reasons.values():
+            if reason in FAILURE_REASONS:
+                raise broken_off(url, f"the server says {reason}")
+        for number, reason in finish_reasons.items():
+            yield number, Block((), finish_reason=FINISH_REASONS.get(reason, "stop"))
 
     def split(self, block: Block) -> Block:
         """The block as it is: the server sends calls separately. See `CallSplitter.split`."""
@@ -423,8 +455,14 @@ def prompt_length(messages: Messages, tools: Sequence[dict[str, Any]]) -> int:
     return len(json.dumps([*messages, *tools], ensure_ascii=False))
 
 
+def number_of(choice: dict[str, Any], count: int) -> int:
+    """The number of a choice, below `count`; 0 if the request asked for one."""
+    number = choice.get("index")
+    return number if isinstance(number, int) and 0 <= number < count else 0
+
+
 def choices_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
-    """The choices of a chunk: at most one, because the request asks for one."""
+    """The choices of a chunk."""
     choices = chunk.get("choices")
     if not isinstance(choices, list):
         return []

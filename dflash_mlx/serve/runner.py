@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import mlx.core as mx
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from dflash_mlx.batch import as_choice
 from dflash_mlx.chat.tool_parser import ToolParser, make_tool_parser
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.stats import Stats
@@ -23,7 +24,6 @@ from dflash_mlx.engine.worker_thread import uninterrupted
 from dflash_mlx.errors import DFlashError, PromptTooLong
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Prompted, Reply, Session
-from dflash_mlx.speculation.sampling import new_seed
 from dflash_mlx.types import Block
 
 from .answer_request import AnswerRequest, Completion, Delta, Pass, Progress
@@ -429,11 +429,7 @@ class Runner:
     def _choice(self, prompted: Prompted, index: int, max_tokens: int) -> Prompted:
         """The engine's request of one choice; `index` is added to a given seed."""
         request = replace(prompted.request, max_tokens=max_tokens)
-        if not request.sampling.greedy:
-            seed = request.sampling.seed
-            seed = new_seed() if seed is None else (seed + index) % 2**64
-            request = replace(request, sampling=replace(request.sampling, seed=seed))
-        return replace(prompted, request=request)
+        return as_choice(replace(prompted, request=request), index)
 
 
 class Deltas:

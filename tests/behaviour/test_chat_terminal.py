@@ -446,7 +446,11 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
         ("/draft off", "draft off"),
         ("/draft on", "drafter bundled"),
         ("/system Be brief.", "system prompt set"),
+        ("/system edit", "system prompt set"),
         ("/system off", "system prompt removed"),
+        ("/tokens", r"turn 1 +\d+ +\d+%(?s:.*)left "),
+        ("/compact", "there are no turns to summarise"),
+        ("/rewind 7", r"give 0, the beginning"),
         ("/set", r"temp +0\.?0?  randomness; 0 always takes the likeliest"),
         ("/temp 0.7", "temp 0.7"),
         ("/temp 0", "temp 0"),
@@ -489,6 +493,46 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
     messages = [json.loads(line).get("message") for line in log.splitlines()]
     assert "unknown command …. Did you mean /temp?" in messages
     assert "Wednesday" not in log
+
+
+def test_several_answers_and_a_way_back(chat: ChatTerminal) -> None:
+    """Two answers are shown in columns and one is chosen; then back to a turn from the list."""
+    chat.answers(says="One *two* three.\n\nFour.\n")
+    chat.ask("first")
+    chat.ask("second")
+    chat.command("/temp 1", "temp 1")
+    chat.send("/retry 2\r")
+    chat.wait_for("Which answer stays")
+    assert re.search("One two three. +│ One two three.", chat.screen_text())
+    chat.send("2\r")
+    chat.wait_for("answer 2 stays")
+    chat.prompted()
+    chat.command("/temp 0", "temp 0")
+    chat.send("/rewind\r")
+    chat.wait_for("Back to the end of which turn")
+    assert "  1  first" in chat.screen_text()
+    chat.send("1\r")
+    chat.wait_for("back by 1 turn ")
+    chat.prompted()
+    saved = turns(chat.script.parent)
+    assert [turn["prompt"] for turn in saved] == ["first"]
+
+
+def test_the_end_of_a_long_answer_is_told(
+    chat: ChatTerminal, start: Callable[..., ChatTerminal], tmp_path: Path
+) -> None:
+    """By the bell, unless the config file switches it off."""
+    chat.answers(says="Fine.\n", long=0)
+    before = chat.raw.count("\a")
+    chat.ask("hello")
+    assert chat.raw.count("\a") == before + 1
+    (tmp_path / "config" / "dflash").mkdir(parents=True)
+    (tmp_path / "config" / "dflash" / "config.toml").write_text('notify = "off"\n')
+    silent = start()
+    silent.answers(says="Fine.\n", long=0)
+    silent.prompted()
+    silent.ask("hello")
+    assert "\a" not in silent.raw
 
 
 def test_long_lines_hang() -> None:

@@ -45,13 +45,16 @@ class Behaviour:
 def chunks(how: Behaviour, body: dict[str, Any]) -> Iterator[str]:
     """The lines of a stream in the style of this kind of server."""
 
-    def chunk(delta: dict[str, Any] | None = None, end: str | None = None, **more: Any) -> str:
-        choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": end}]
+    def chunk(
+        delta: dict[str, Any] | None = None, end: str | None = None, index: int = 0, **more: Any
+    ) -> str:
+        choices = [] if delta is None else [{"index": index, "delta": delta, "finish_reason": end}]
         head = {"id": "x", "object": "chat.completion.chunk", "model": "m", "choices": choices}
         return f"data: {json.dumps({**head, **more})}\n\n"
 
     thinks = "reasoning_content" if how.kind in ("sglang", "llamacpp") else "reasoning"
     prompt = body["messages"][-1]["content"]
+    count = body.get("n", 1) if how.kind == "vllm" else 1  # the others ignore it
     yield chunk({"role": "assistant", "content": "" if how.kind == "vllm" else None})
     if "think" in prompt:
         yield chunk({thinks: "\nLet me "})
@@ -65,7 +68,9 @@ def chunks(how: Behaviour, body: dict[str, Any]) -> Iterator[str]:
     else:
         for number, word in enumerate((how.says or f"You said: {prompt}").split(" ")):
             yield ": a sign of life\r\n\r\n" if number == 1 else ""
-            yield chunk({"content": f"{' ' if number else ''}{word}"})
+            for index in range(count):
+                mark = f"{index + 1}) " if count > 1 and not number else ""
+                yield chunk({"content": f"{' ' if number else ''}{mark}{word}"}, index=index)
             if how.fault == "cut" and number == 2:
                 return
             if how.fault == "rubbish" and number == 2:
@@ -73,7 +78,8 @@ def chunks(how: Behaviour, body: dict[str, Any]) -> Iterator[str]:
             if how.fault == "error event" and number == 2:
                 yield 'data: {"error": {"message": "out of memory", "code": 500}}\n\n'
         told = {"timings": TIMINGS} if how.kind == "llamacpp" else {}
-        yield chunk({}, "length" if body.get("max_tokens") == 3 else "stop", **told)
+        for index in range(count):
+            yield chunk({}, "length" if body.get("max_tokens") == 3 else "stop", index, **told)
     if how.fault != "no usage":
         details = {"prompt_tokens_details": {"cached_tokens": 4}} if how.kind == "vllm" else {}
         yield chunk(usage={**USAGE, **details})

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import templates
 import tiny
+from paths import ROOT
 from recorded_chat import RecordedState
 
 import dflash_mlx
@@ -157,6 +158,13 @@ def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> No
         ("/retry", "the chat is empty."),
         ("/edit", "the chat is empty."),
         ("/compare", "the chat is empty."),
+        ("/compact", "the chat is empty."),
+        ("/rewind", "the chat is empty."),
+        ("/retry 3", "the chat is empty."),
+        ("/retry 1", "/retry cannot be '1'."),
+        ("/retry 9", "/retry cannot be '9'."),
+        ("/retry all", "/retry cannot be 'all'."),
+        ("/tokens 3", "/tokens cannot be '3'."),
         ("/copy", "the chat is empty."),
         ("/export x.md", "the chat is empty."),
         ("/load nothing", "there is no saved chat 'nothing'."),
@@ -202,6 +210,15 @@ def test_help(use: Callable[[str], str]) -> None:
     assert "Ctrl-R" in use("/help keys")
 
 
+def test_the_guide_has_what_help_has() -> None:
+    """Guards a command that nobody finds on the page."""
+    page = (ROOT / "examples" / "guide" / "chat.md").read_text()
+    rows = page.partition("<!-- commands -->")[2].partition("<!-- end -->")[0].split("\n")[3:-1]
+    listed = [(f"`{command.syntax}`", command.help) for command in commands.COMMANDS]
+    listed += line_editor.KEYS
+    assert rows == [f"| {name.replace('|', chr(92) + '|')} | {text} |" for name, text in listed]
+
+
 def test_completion(state: Any) -> None:
     """Tab knows commands, settings, and what belongs after them."""
 
@@ -212,7 +229,8 @@ def test_completion(state: Any) -> None:
         return [w for w, _ in commands.complete(state, text) if begins(w, last)]
 
     assert offered("/te") == ["/temp"]
-    assert {"/think", "/temp", "/top-p", "/top-k", "/tree-budget"} == set(offered("/t"))
+    settings = {"/temp", "/top-p", "/top-k", "/tree-budget"}
+    assert {"/think", "/tokens", *settings} == set(offered("/t"))
     assert offered("/think s") == ["show"]
     assert "min-p" in offered("/set m")
     assert offered("/set min-p 0") == []

@@ -86,7 +86,7 @@ def test_fields_of_another_kind(change: dict) -> None:
 def test_newer_and_missing_files() -> None:
     """Both say what to do."""
     path = transcript.save("x", CHAT)
-    path.write_text('{"version": 3}')
+    path.write_text('{"version": 4}')
     with pytest.raises(DFlashError, match="newer"):
         transcript.load("x")
     with pytest.raises(DFlashError, match="no saved chat 'y'") as found:

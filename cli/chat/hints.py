@@ -1,0 +1,94 @@
+"""Sums over the answers of a chat, and the hints that follow from an answer."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..answer import Answer
+
+if TYPE_CHECKING:
+    from dflash_mlx import Stats
+
+# Sums over the answers of a chat
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over all answers of one model.
+
+    committed: tokens that the verify passes committed. uncounted: whether a server did not report
+    some tokens.
+    """
+
+    answers: int = 0
+    tokens: int = 0
+    verifies: int = 0
+    committed: int = 0
+    uncounted: bool = False
+
+    def add(self, answer: Answer) -> None:
+        stats = answer.stats
+        self.answers += 1
+        self.tokens += stats.generated
+        self.uncounted = self.uncounted or "generated" in stats.unknown
+        self.verifies += stats.verifies
+        self.committed += round(stats.verifies * stats.acceptance_length)
+
+    @property
+    def acceptance_length(self) -> float:
+        """τ over all answers; 1.0 without a verify pass."""
+        return self.committed / self.verifies if self.verifies else 1.0
+
+
+# Hints after an answer
+
+NEARLY_FULL = 0.8  # share of the context that triggers a hint
+REREAD_WARNING_TOKENS = 64  # templates that rewrite thinking cost a few tokens every turn
+# Below this acceptance length, over at least this many verify passes, drafting costs time.
+LOW_ACCEPTANCE_LENGTH = 1.5
+MIN_VERIFIES = 40
+
+
+@dataclass(slots=True)
+class Hints:
+    """Hints about low acceptance, a nearly full context and a cache that could not rewind.
+
+    `low_shown` and `full_shown`: the first two are shown once, the second again after turns were
+    left out or a chat was loaded. `context_length`: after the answer before.
+    """
+
+    low_shown: bool = False
+    full_shown: bool = False
+    context_length: int = 0
+
+    def after(
+        self, stats: "Stats", totals: Totals, context_length: int, *, auto: bool
+    ) -> list[str]:
+        """The hints after an answer, its notes first; `auto` gets none about acceptance."""
+        hints = [f"  {note}" for note in stats.notes]
+        if stats.lost_tokens >= REREAD_WARNING_TOKENS:
+            hints.append(
+                f"  this model's cache could not go back: {stats.lost_tokens:,} tokens were read "
+                "again"
+            )
+        low = totals.verifies >= MIN_VERIFIES and totals.acceptance_length < LOW_ACCEPTANCE_LENGTH
+        if low and not auto and not self.low_shown:
+            self.low_shown = True
+            hints.append(
+                f"  low acceptance: τ {totals.acceptance_length:.1f} over {totals.verifies} "
+                "blocks; drafting costs more than it saves. Try /draft off"
+            )
+        if context_length < self.context_length:
+            self.full_shown = False
+            hints.append(
+                f"  this machine is short of memory: the context holds {context_length:,} tokens "
+                f"now, not {self.context_length:,}"
+            )
+        self.context_length = context_length
+        used = stats.prompt_tokens + stats.generated
+        if used >= NEARLY_FULL * context_length > 0 and not self.full_shown:
+            self.full_shown = True
+            hints.append(
+                f"  context {used:,} of {context_length:,}: soon the oldest turns will be "
+                "left out. /compact summarises them, /clear begins anew"
+            )
+        return hints

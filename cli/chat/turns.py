@@ -1,0 +1,136 @@
+"""The commands that go back: answer again, forget, change the last prompt, return to a turn."""
+
+from collections.abc import Sequence
+from copy import copy
+
+from dflash_mlx.errors import DFlashError, UsageError
+
+from ..prompt import split_attached
+from ..terminal.live_region import truncate
+from ..terminal.output import format_count, stderr_columns, stdout_size, strip_control
+from .compact import undo_summary
+from .pages import show_turns
+from .several import retry_several, several
+from .state import ChatState, shorten
+from .transcript import Turn, first_turns
+
+MIN_ROWS = 12  # least screen height to assume
+LIST_MARGIN = 4  # rows below the list of turns, for the question and the prompt
+
+
+def retry(state: ChatState, argument: str) -> None:
+    """`/retry`: answer the last prompt again, once or several times at once."""
+    if argument:
+        retry_several(state, several(argument))
+        return
+    turn, answer = state.dialogue.answer_again()
+    same_text = answer.text.strip("\n") == turn.answer
+    if same_text and not answer.is_empty and state.dialogue.settings.sampling.greedy:
+        state.print_line("  the same again: temperature is 0. /temp 0.7 makes answers vary", "dim")
+
+
+def undo(state: ChatState, _: str) -> None:
+    """`/undo`: forget the last turn, or a summary that was written after it."""
+    chat = state.dialogue.chat
+    if chat.summary is not None and chat.summary.written_after >= len(chat.turns):
+        undo_summary(state)
+        return
+    turn, earlier = state.dialogue.split_last_turn()
+    state.dialogue.replace_chat(earlier)
+    state.print_line(f"  forgotten: {shorten(turn.prompt)}", "dim")
+
+
+def edit_last(state: ChatState, _: str) -> None:
+    """`/edit`: change the last prompt in an editor; the old turn stays if the text is the same."""
+    turn, _earlier = state.dialogue.split_last_turn()
+    with state.terminal_for_others():
+        text = state.edit(turn.prompt).strip()
+    if not text or text == turn.prompt.strip():
+        state.print_line("  nothing was changed", "dim")
+        return
+    state.print_line(f"  › {text}", "dim")
+    state.dialogue.answer_again(text)
+
+
+# `/rewind`
+
+
+def turn_numbers(state: ChatState) -> list[str]:
+    """Completions of `/rewind`."""
+    return [str(number) for number in range(len(state.dialogue.chat.turns))]
+
+
+def rewind(state: ChatState, argument: str) -> None:
+    """`/rewind`: go back to the end of a turn, from a list; the whole chat stays saved."""
+    dialogue = state.dialogue
+    turns = dialogue.require_turns()
+    if not argument:
+        for line in turn_list(turns, rows=list_rows()):
+            state.print_line(line)
+        question = "  Back to the end of which turn? 0: the beginning, Enter: stay here ›"
+        argument = state.ask_line(question).strip()
+    if not argument:
+        state.print_line("  nothing was changed", "dim")
+        return
+    if not argument.isdecimal() or int(argument) >= len(turns):
+        last = f"give 0 to {len(turns) - 1}" if len(turns) > 1 else "give 0, the beginning"
+        raise UsageError(
+            f"/rewind cannot be '{argument}'.", hint=f"{last}; /rewind alone lists the turns"
+        )
+    count = int(argument)
+    kept_as = rewind_to(state, count)
+    forgotten = format_count(len(turns) - count, "turn", "turns")
+    if kept_as:
+        what = f"the chat with all {format_count(len(turns), 'turn', 'turns')} stays saved"
+        state.print_line(f"  back by {forgotten} · {what}: /load {kept_as}", "dim")
+    else:
+        state.print_line(f"  {forgotten} forgotten: this chat is not saved", "warning")
+    if count:
+        state.print_line("")
+        show_turns(state, turns[count - 1 : count], max_rows=list_rows() // 2)
+
+
+def rewind_to(state: ChatState, count: int) -> str | None:
+    """Continue after the first `count` turns under a new name; returns the old one, if it is saved.
+
+    DFlashError if a copy cannot be written; then nothing changes.
+    """
+    dialogue = state.dialogue
+    is_saved = dialogue.autosaves or dialogue.file.name is not None
+    if is_saved and not dialogue.file.has_turns_of(dialogue.chat):
+        dialogue.save()
+    previous = dialogue.file.name
+    if count == 0:
+        dialogue.clear()
+        return previous
+    whole = dialogue.chat
+    file = copy(dialogue.file)
+    dialogue.chat = first_turns(whole, count)
+    if previous is not None:
+        try:
+            dialogue.save(dialogue.file.unused_name(whole))
+        except DFlashError:
+            dialogue.chat = whole
+            dialogue.file = file
+            raise
+    return previous
+
+
+def list_rows() -> int:
+    """Rows of the screen for a list."""
+    return max(stdout_size()[1] or 24, MIN_ROWS) - LIST_MARGIN
+
+
+def turn_list(turns: Sequence[Turn], rows: int) -> list[str]:
+    """The numbers of the last turns with their prompts, one row each, in at most `rows` rows."""
+    width = len(str(len(turns)))
+    columns = (stderr_columns() or 80) - 1
+    shown = len(turns) if len(turns) <= rows else rows - 1
+    lines = []
+    if earlier := len(turns) - shown:
+        lines.append(f"  … {format_count(earlier, 'earlier turn', 'earlier turns')}: /history")
+    for number in range(earlier + 1, len(turns) + 1):
+        prompt = split_attached(turns[number - 1].prompt)[0]
+        text = " ".join(strip_control(prompt).split())
+        lines.append(truncate(f"  {number:>{width}}  {text}", columns))
+    return lines
