@@ -222,6 +222,11 @@ class Session:
         return None if answer is None else answer.policy.state
 
     @property
+    def prompt_read(self) -> int:
+        """Tokens of the last answer's prompt that were read so far; 0 before an answer."""
+        return 0 if self._reply is None else self._reply.prompt_read
+
+    @property
     def snapshot_bytes(self) -> int:
         """Bytes of the cache snapshots; only recurrent and sliding layers need them."""
         return self.sequence.target_cache.snapshot_bytes

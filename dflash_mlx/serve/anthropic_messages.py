@@ -339,6 +339,13 @@ def check_edits(management: dict[str, Any] | None) -> None:
 # Answers in the form of Anthropic's API
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+
+def ping(comment: str) -> bytes:
+    """An event that clients leave out, after a comment."""
+    return f": {comment}\n".encode() + PING
+
+
 REASONS = {"stop": "end_turn", "length": "max_tokens", "calls": "tool_use"}
 UNSIGNED = "unsigned"  # clients keep thinking only with a signature; it is not checked here
 
