@@ -458,11 +458,14 @@ class MessagesWriter:
     def _reason(self, last: Delta) -> dict[str, Any]:
         """The fields for the end of the answer."""
         reason = REASONS[last.finish_reason or "stop"]
-        if last.stop is not None:
+        if last.stop is not None and reason != "tool_use":
             reason = "stop_sequence"
         elif reason == "max_tokens" and last.stats.generated < self._body.max_tokens:
             reason = "model_context_window_exceeded"
-        return {"stop_reason": reason, "stop_sequence": last.stop}
+        return {
+            "stop_reason": reason,
+            "stop_sequence": last.stop if reason == "stop_sequence" else None,
+        }
 
     def _extras(self, last: Delta) -> dict[str, Any]:
         """Fields beyond Anthropic's API."""

@@ -23,7 +23,7 @@ def test_thinking_text_and_calls(asked: Callable[..., Any]) -> None:
     thinking, text, *calls = found.content
     assert (thinking.type, thinking.thinking) == ("thinking", "hm, ü")
     assert thinking.signature
-    assert (text.type, text.text) == ("text", "Look.\n")
+    assert (text.type, text.text) == ("text", "Look.")
     assert [(call.type, call.name, call.input) for call in calls] == [
         ("tool_use", "add", {"a": 1, "b": [2, "}"]})
     ] * 2
