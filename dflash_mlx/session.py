@@ -222,6 +222,11 @@ class Session:
         return None if answer is None else answer.policy.state
 
     @property
+    def prompt_read(self) -> int:
+        """Tokens of the last answer's prompt that were read so far; 0 before an answer."""
+        return 0 if self._reply is None else self._reply.prompt_read
+
+    @property
     def snapshot_bytes(self) -> int:
         """Bytes of the cache snapshots; only recurrent and sliding layers need them."""
         return self.sequence.target_cache.snapshot_bytes
@@ -344,10 +349,11 @@ class Session:
     ) -> tuple[list[int], list[int]]:
         """The lengths of prefixes that other prompts will share, and the generation prompt.
 
-        Those other prompts are the next one of this chat, and the first ones of chats with the same
-        system message and tools. The generation prompt is what the template adds after the
-        messages. It is not part of the prefixes, because a template may write past answers
-        differently. For a prompt without messages it is the whole prompt.
+        Those other prompts are the next one of this chat, from whose beginning a reminder may have
+        moved to its end, and the first ones of chats with the same system message and tools. The
+        generation prompt is what the template adds after the messages. It is not part of the
+        prefixes, because a template may write past answers differently. For a prompt without
+        messages it is the whole prompt.
         """
         last = len(ids) - 1
         pair = self.pair
@@ -360,9 +366,14 @@ class Session:
         if not self.sequence.target_cache.needs_snapshots:
             return [last], generation_prompt
         shared = [closed]
+        others: list[Messages] = []
         if options.tools or messages[0]["role"] in SYSTEM:
+            others.append(another_chat(messages))
+        if (without := without_reminder(messages)) is not None:
+            others.append(without)
+        for other in others:
             with suppress(DFlashError):  # a template may refuse such a chat; then it shares nothing
-                shared.append(pair.template.write(another_chat(messages), options))
+                shared.append(pair.template.write(other, options))
         lengths = [count_common(pair.encode(text), ids[:last]) for text in shared]
         return lengths, generation_prompt
 
@@ -421,6 +432,22 @@ def another_chat(messages: Messages) -> Messages:
     system = [*takewhile(lambda message: message["role"] in SYSTEM, messages)]
     asked = next((m["content"] for m in messages[len(system) :] if m.get("content")), "")
     return [*system, {"role": "user", "content": "B" if str(asked).startswith("A") else "A"}]
+
+
+REMINDER = "\n<system-reminder>"  # of Claude Code, at the end of a user's message
+
+
+def without_reminder(messages: Messages) -> Messages | None:
+    """The chat as the next prompt begins, if an agent moves a reminder to the last message.
+
+    A reminder is a user's message after another one or after a tool's result, or the end of one.
+    None if there is none.
+    """
+    *earlier, last = messages
+    if [message["role"] for message in messages[-2:]] in (["tool", "user"], ["user", "user"]):
+        return [*earlier, {"role": "assistant", "content": "A"}, last]
+    text, found, _ = str(last.get("content")).rpartition(REMINDER)
+    return [*earlier, {**last, "content": text}] if found and last["role"] == "user" else None
 
 
 def count_common(a: list[int], b: list[int]) -> int:

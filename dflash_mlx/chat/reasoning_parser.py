@@ -33,14 +33,23 @@ class TagReasoningParser:
     """Thinking between a start and an end tag, at the start of an answer only.
 
     Text that may be the start of a tag is held back. inside: whether the prompt ends inside of
-    thinking. Without a start tag everything is text.
+    thinking; a model may repeat the tag that the prompt ends with. Without a start tag everything
+    is text. removed: other tags around the text.
     """
 
-    def __init__(self, start: str | None, end: str | None, *, inside: bool = False):
+    def __init__(
+        self,
+        start: str | None,
+        end: str | None,
+        *,
+        inside: bool = False,
+        removed: Sequence[str] = (),
+    ):
         self._start = start
         self._end = end or ""
         self._inside = inside
-        self._may_start = start is not None and not inside
+        self._removed = tuple(removed)
+        self._may_start = start is not None
         self._held = ""
 
     def feed(self, token: int, text: str) -> tuple[str, str]:
@@ -55,12 +64,17 @@ class TagReasoningParser:
         thinking = ""
         if self._may_start and self._start:
             beginning = self._held.lstrip()
-            if not final and (not beginning or self._start.startswith(beginning)):
+            tags = (self._start, self._end)
+            if not final and any(tag.startswith(beginning) for tag in tags):
                 return "", ""
             self._may_start = False
             if beginning.startswith(self._start):
                 self._inside = True
                 self._held = beginning.removeprefix(self._start)
+            elif not self._inside and beginning.startswith(self._end):
+                self._held = beginning.removeprefix(self._end)
+            elif len(beginning) > 1 and any(tag.startswith(beginning) for tag in tags):
+                self._held = ""  # the answer was cut inside of the tag
         if self._inside:
             thinking, end, rest = self._held.partition(self._end)
             if not end:
@@ -70,8 +84,13 @@ class TagReasoningParser:
             self._inside = False
             self._held = rest
         text = self._held
-        self._held = ""
-        return thinking, text
+        for tag in self._removed:
+            text = text.replace(tag, "")
+        kept = partial_match(text, self._removed)
+        self._held = "" if final else text[len(text) - kept :]
+        if final and kept == 1:  # a character, not a tag that was cut
+            kept = 0
+        return thinking, text[: len(text) - kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +229,12 @@ def make_reasoning_parser(tokenizer: TokenizerWrapper, prompt: Sequence[int]) ->
     if not tokenizer.has_thinking:
         return TagReasoningParser(None, None)
     inside = tokenizer.rfind_think_start(prompt) > tokenizer.rfind_think_end(prompt)
-    return TagReasoningParser(tokenizer.think_start, tokenizer.think_end, inside=inside)
+    return TagReasoningParser(
+        tokenizer.think_start,
+        tokenizer.think_end,
+        inside=inside,
+        removed=tokenizer.structural_markers,
+    )
 
 
 def eos_ids_of(tokenizer: TokenizerWrapper) -> frozenset[int]:

@@ -2,7 +2,8 @@
 
 The arguments of a call are passed on as they arrive if the family writes them as JSON, or between
 the tags of `TAGGED_FORMATS`. In other formats mlx-lm's parser reads a call when it has ended. Text
-that looks like a call but cannot be parsed stays text.
+that looks like a call but cannot be parsed stays text. The start of a call that the answer's end
+cuts off is no text.
 """
 
 import json
@@ -348,25 +349,37 @@ class CallSection:
     searched: int = 0
 
 
+LONGEST_PIECE = 3  # characters at the end of a cut answer that are text even if a call starts so
+
+
 @dataclass(slots=True)
 class ToolParser:
-    """Splits one answer of a model that was offered `tools` (JSON schemas)."""
+    """Splits one answer of a model that was offered `tools` (JSON schemas).
+
+    ends_in_call: whether the answer has ended inside of a call.
+    """
 
     call_format: CallFormat
     tools: Sequence[dict[str, Any]]
     calls_started: int = 0
     calls_ended: int = 0
+    ends_in_call: bool = False
     _held: str = ""  # text that is not parsed yet
     _section: CallSection | None = None
 
-    def feed(self, text: str, *, final: bool = False) -> ParsedText:
-        """Add text of the answer; with `final` it has ended, and nothing is held back."""
+    def feed(
+        self, text: str, *, final: bool = False, cut: bool = False, stop: str | None = None
+    ) -> ParsedText:
+        """Add text of the answer; with `final` it has ended, and nothing is held back.
+
+        cut: whether its length or the stop string `stop` has ended it, not the model.
+        """
         results: list[ParsedText] = []
         self._held += text
         while self._held:
             section = self._section
             if section is None:
-                result = self._outside(final)
+                result = self._outside(final, cut, stop or "")
             elif section.arguments is not None:
                 result = self._in_arguments(section, section.arguments)
             else:
@@ -375,7 +388,7 @@ class ToolParser:
                 break
             results.append(result)
         if final and self._section is not None:
-            results.append(self._end_section(self._section, complete=not self.call_format.end))
+            results.append(self._cut_section(self._section, cut))
         new_text = ""
         deltas = []
         for result in results:
@@ -383,18 +396,37 @@ class ToolParser:
             new_text += result.text
         return ParsedText(new_text, tuple(deltas))
 
-    def _outside(self, final: bool) -> ParsedText | None:
+    def _outside(self, final: bool, cut: bool, stop: str) -> ParsedText | None:
         """Take text up to the next start of calls; None if all of it may be a part of one."""
         starts = self.call_format.starts
         index, start = first_match(self._held, starts)
         if index < 0:
-            index = len(self._held) - (0 if final else partial_match(self._held, starts))
+            index = len(self._held) - partial_match(self._held, starts)
+            piece = self._held[index:]
+            if final and piece and cut and self._starts_call(piece, stop):
+                self._held = self._held[:index]
+                self.ends_in_call = True
+            elif final:
+                index = len(self._held)
+            else:
+                index = len(self._held[:index].rstrip("\n"))
         text = self._held[:index]
+        if start or (final and self.calls_started and not text.strip()):
+            text = text.rstrip("\n")  # chat templates write these before calls themselves
         self._held = self._held[index + len(start) :]
         if start:
             section_text = start if self.call_format.header_has_start else ""
             self._section = CallSection(start, section_text)
         return ParsedText(text) if text or start else None
+
+    def _starts_call(self, piece: str, stop: str) -> bool:
+        """Whether a piece at the end of a cut answer is from a start of calls, not from text."""
+        if len(piece) > LONGEST_PIECE:
+            return True
+        whole = piece + stop
+        return bool(stop) and any(
+            start.startswith(whole) or whole.startswith(start) for start in self.call_format.starts
+        )
 
     def _header(self, section: CallSection) -> ParsedText | None:
         """Take the header of a call with streamed arguments; None if there is none."""
@@ -449,8 +481,18 @@ class ToolParser:
         self._held = inside[kept:]
         return None
 
-    def _end_section(self, section: CallSection, *, complete: bool = True) -> ParsedText:
-        """Parse calls that were not streamed; `complete` is False if the answer was cut off."""
+    def _cut_section(self, section: CallSection, cut: bool) -> ParsedText:
+        """End the section in which the answer ends; `cut`: not by the model."""
+        if not cut and not self.call_format.end and section.arguments is None:
+            return self._end_section(section)  # the answer's end is that of its calls
+        self._section = None
+        begun = section.arguments is not None or not section.streamed
+        # After a call come brackets, or the beginning of another one.
+        self.ends_in_call = begun or (cut and bool(re.search(r"\w", section.text)))
+        return ParsedText()
+
+    def _end_section(self, section: CallSection) -> ParsedText:
+        """Parse calls that were not streamed."""
         self._section = None
         if section.streamed:
             return ParsedText()
@@ -458,7 +500,7 @@ class ToolParser:
         if self.call_format.header_has_start:
             text = text.removeprefix(section.start)
         parsed: Any = None
-        if self.call_format.parse and complete:
+        if self.call_format.parse:
             try:
                 parsed = self.call_format.parse(text, list(self.tools))
             except Exception:  # a parser may raise any exception for text that it cannot read
@@ -466,7 +508,7 @@ class ToolParser:
         deltas = []
         for call in parsed if isinstance(parsed, list) else [parsed]:
             if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-                return ParsedText(section.start + text + (self.call_format.end if complete else ""))
+                return ParsedText(section.start + text + self.call_format.end)
             arguments = call.get("arguments", {})
             json_text = arguments if isinstance(arguments, str) else as_json(arguments)
             deltas.append(ToolCallDelta(self.calls_started + len(deltas), call["name"], json_text))

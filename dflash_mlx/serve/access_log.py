@@ -1,17 +1,18 @@
 """The access log: a line for each request."""
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.session import Session
 
-from .answer_request import AnswerRequest
-from .protocol import Problem
+from .answer_request import AnswerRequest, Progress
+from .protocol import STOPPED, Problem, send_problem
 
 MAX_REASON = 200  # characters of an error
 MIN_READ = 512  # tokens read anew; less is not worth a reason
@@ -35,6 +36,23 @@ class AccessRecord:
     problem: Problem | None = None
 
     @property
+    def reading(self) -> Progress | None:
+        """How far the prompt is read now; None before its first pass and after its last one."""
+        session = self.sessions[0] if self.sessions else None
+        if session is None or session.stats.generated or not session.stats.prompt_tokens:
+            return None
+        stats = session.stats
+        ms = 1e3 * (time.perf_counter() - self.began)
+        return Progress(session.prompt_read, stats.prompt_tokens, stats.cached_tokens, ms)
+
+    @property
+    def comment(self) -> str:
+        """What the client waits for."""
+        if (reading := self.reading) is None:
+            return "waiting"
+        return f"read {reading.processed} of {reading.total} prompt tokens"
+
+    @property
     def reason(self) -> str:
         """The error on one line, shortened; empty without an error."""
         line = " ".join(self.problem.message.split()) if self.problem else ""
@@ -49,11 +67,15 @@ def for_log(problem: Problem, scope: Scope) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class AccessLog:
-    """Passes a line per request to `write`: as text, or as JSON. `prompts`: with prompts."""
+    """Passes a line per request to `write`: as text, or as JSON. `prompts`: with prompts.
+
+    progress_seconds: between two lines that say how far a prompt is read.
+    """
 
     write: Callable[[str], None] = lambda line: None
     as_json: bool = False
     prompts: bool = False
+    progress_seconds: float = 10.0
 
     def write_unknown(self, field: str, path: str) -> None:
         """Write that requests have a field which no API knows."""
@@ -70,6 +92,29 @@ class AccessLog:
             record = {"time": round(time.time(), 3), "model": name, "event": event}
             record["seconds"] = round(seconds, 3)
             line = json.dumps(record, ensure_ascii=False)
+        self.write(line)
+
+    def write_progress(self, record: AccessRecord) -> None:
+        """Write how far a request's prompt is read, if it is being read."""
+        reading = record.reading
+        if reading is None:
+            return
+        seconds = reading.ms / 1e3
+        line = (
+            f"{record.method} {record.path} has read {reading.processed} of {reading.total} "
+            f"prompt tokens after {seconds:.0f} s"
+        )
+        if self.as_json:
+            fields = {
+                "method": record.method,
+                "path": record.path,
+                "event": "reading",
+                "seconds": round(seconds, 3),
+                "prompt": reading.total,
+                "cached": reading.cached,
+                "read": reading.processed,
+            }
+            line = json.dumps({"time": round(time.time(), 3), **fields}, ensure_ascii=False)
         self.write(line)
 
     def write_record(self, record: AccessRecord) -> None:
@@ -142,3 +187,48 @@ def text_near(session: Session) -> str:
     return session.pair.tokenizer.decode(
         session.sequence.tokens[max(0, place - NEAR) : place + NEAR]
     )
+
+
+class AccessMiddleware:
+    """The outermost layer: counts and logs each request after its response.
+
+    count: called with its path and status.
+    """
+
+    def __init__(self, app: ASGIApp, log: AccessLog, count: Callable[[str, int], None]):
+        self._app = app
+        self._log = log
+        self._count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = AccessRecord(scope["method"], scope["path"])
+        scope.setdefault("state", {})["access_record"] = record
+        progress = asyncio.create_task(self._log_progress(record))
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except asyncio.CancelledError:
+            record.problem = STOPPED
+            if record.status == NOT_SENT:
+                await send_problem(record.problem, scope, receive, send)
+            raise
+        finally:
+            progress.cancel()
+            if record.problem is STOPPED:
+                record.status = STOPPED.status
+            self._count(record.path, record.status)
+            self._log.write_record(record)
+
+    async def _log_progress(self, record: AccessRecord) -> None:
+        """Write regularly how far a long prompt is read, until the task is cancelled."""
+        while True:
+            await asyncio.sleep(self._log.progress_seconds)
+            self._log.write_progress(record)

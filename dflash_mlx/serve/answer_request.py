@@ -72,6 +72,7 @@ class Delta:
 
     finish_reason: stop, length or calls, in the last delta only. stop: the stop string that ended
     the answer. stats: of the choice so far. target_pass: the one that completed this text.
+    ends_in_call: whether the answer ended inside a call.
     """
 
     index: int
@@ -83,6 +84,7 @@ class Delta:
     finish_reason: str | None = None
     stop: str | None = None
     target_pass: Pass | None = None
+    ends_in_call: bool = False
 
 
 @dataclass(slots=True)
@@ -103,6 +105,7 @@ class Completion:
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str = ""
+    ends_in_call: bool = False
 
     def add(self, delta: Delta) -> None:
         self.stats = delta.stats
@@ -110,6 +113,7 @@ class Completion:
         self.thinking += delta.thinking
         self.logprobs += delta.logprobs
         self.finish_reason = delta.finish_reason or self.finish_reason
+        self.ends_in_call = delta.ends_in_call
         for part in delta.parts:
             if part.name:
                 self.calls.append(ToolCall(part.name))

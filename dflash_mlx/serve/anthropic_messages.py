@@ -5,7 +5,7 @@ https://docs.anthropic.com/en/api/messages
 
 import json
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -37,7 +37,7 @@ Block = tuple[str, dict[str, Any]]  # the path of a block in the body, and the b
 def chat_messages(system: Any, messages: list[Any]) -> list[dict[str, Any]]:
     """Raises Problem 400 that names the block that is wrong or not supported."""
     result: list[dict[str, Any]] = []
-    instructions = [block for block in blocks_of(system, "system") if not is_billing(block)]
+    instructions = [*without_billing(blocks_of(system, "system"))]
     if instructions:
         result.append({"role": "system", "content": joined(instructions)})
     names: dict[str, str] = {}
@@ -162,10 +162,16 @@ def field(block: dict[str, Any], name: str, kind: type, place: str) -> Any:
     return block[name]
 
 
-def is_billing(block: Block) -> bool:
-    """Whether a block is Claude Code's billing note."""
-    text = block[1].get("text")
-    return isinstance(text, str) and text.startswith(BILLING)
+def without_billing(blocks: list[Block]) -> Iterator[Block]:
+    """The blocks without Claude Code's billing note, which is a line at the start of one."""
+    for place, block in blocks:
+        text = block.get("text")
+        if isinstance(text, str) and text.startswith(BILLING):
+            text = text.partition("\n")[2]
+            if not text:
+                continue
+            block = {**block, "text": text}
+        yield place, block
 
 
 NAMES = {
@@ -339,6 +345,13 @@ def check_edits(management: dict[str, Any] | None) -> None:
 # Answers in the form of Anthropic's API
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+
+def ping(comment: str) -> bytes:
+    """An event that clients leave out, after a comment."""
+    return f": {comment}\n".encode() + PING
+
+
 REASONS = {"stop": "end_turn", "length": "max_tokens", "calls": "tool_use"}
 UNSIGNED = "unsigned"  # clients keep thinking only with a signature; it is not checked here
 
@@ -451,11 +464,14 @@ class MessagesWriter:
     def _reason(self, last: Delta) -> dict[str, Any]:
         """The fields for the end of the answer."""
         reason = REASONS[last.finish_reason or "stop"]
-        if last.stop is not None:
+        if last.stop is not None and reason != "tool_use":
             reason = "stop_sequence"
         elif reason == "max_tokens" and last.stats.generated < self._body.max_tokens:
             reason = "model_context_window_exceeded"
-        return {"stop_reason": reason, "stop_sequence": last.stop}
+        return {
+            "stop_reason": reason,
+            "stop_sequence": last.stop if reason == "stop_sequence" else None,
+        }
 
     def _extras(self, last: Delta) -> dict[str, Any]:
         """Fields beyond Anthropic's API."""

@@ -1,6 +1,5 @@
 """The server's endpoints: from HTTP to a request for answers, and back."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, aclosing
@@ -15,7 +14,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dflash_mlx import __version__
 from dflash_mlx.embedder import Embedder
@@ -30,7 +28,7 @@ from . import (
     openai_completions,
     openai_responses,
 )
-from .access_log import NOT_SENT, AccessLog, AccessRecord, for_log
+from .access_log import AccessLog, AccessMiddleware, AccessRecord, for_log
 from .answer_request import AnswerRequest
 from .body import Fields, read_body, read_json
 from .fields import (
@@ -49,21 +47,18 @@ from .protocol import (
     EVENTS,
     JSON_LINES,
     LM_STUDIO,
-    STOPPED,
     EventStream,
     Problem,
     Settings,
     StopSignal,
     as_problem,
     problem_reply,
-    send_problem,
     unless_disconnected,
 )
 from .runner import Metrics, PreparedChoice, Runner
 from .web_page import page_routes
 
 LARGE_BODY = 1 << 20  # bytes; larger ones are read beside the event loop
-PING = b": waiting\n\n"  # a comment, which clients ignore
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
 UNLOAD = "/v1/models/unload"
 STAYS = "keep_alive (this model stays loaded)"
@@ -75,9 +70,10 @@ class Api:
     """One API: its path, its body, and the functions that translate it.
 
     writer: has `complete` and `stream`. also: the starts of other paths that clients use, in the
-    place of /v1. kind: the content type of its streams. ping: keeps a stream of a model's answer
-    alive. loading: what such a stream begins with while the model is loaded. write_problem: the end
-    of a stream after an error. keep_alive: for how long a body wants its model to stay loaded.
+    place of /v1. kind: the content type of its streams. ping: keeps a stream alive, by its model's
+    name and a comment for people. loading: what such a stream begins with while the model is
+    loaded. write_problem: the end of a stream after an error. keep_alive: for how long a body wants
+    its model to stay loaded.
     write_loaded: the answer to a body that only loads or unloads a model, by the body, the model's
     name and the word load or unload.
     """
@@ -88,7 +84,7 @@ class Api:
     writer: Callable[[Any, AnswerRequest, Runner], Any]
     also: tuple[str, ...] = ()
     kind: str = EVENTS
-    ping: Callable[[str], bytes] = lambda name: PING
+    ping: Callable[[str, str], bytes] = lambda name, comment: f": {comment}\n\n".encode()
     loading: Callable[[str], bytes] = lambda name: f": loading {name}\n\n".encode()
     write_problem: Callable[[Problem], bytes] = openai_chat.write_problem
     keep_alive: Callable[[Any], float | None] = lambda body: None
@@ -136,19 +132,19 @@ APIS = (
         anthropic_messages.MessagesBody,
         anthropic_messages.to_request,
         anthropic_messages.MessagesWriter,
-        ping=lambda name: anthropic_messages.PING,
+        ping=lambda name, comment: anthropic_messages.ping(comment),
         write_problem=anthropic_messages.write_problem,
     ),
     ollama_api(
         OLLAMA_CHAT,
         ollama_chat.OllamaChatBody,
-        ping=ollama_chat.chat_ping,
+        ping=lambda name, comment: ollama_chat.chat_ping(name),
         loading=ollama_chat.chat_ping,
     ),
     ollama_api(
         OLLAMA_GENERATE,
         ollama_chat.GenerateBody,
-        ping=ollama_chat.generate_ping,
+        ping=lambda name, comment: ollama_chat.generate_ping(name),
         loading=ollama_chat.generate_ping,
     ),
 )
@@ -188,7 +184,7 @@ class Server:
         self.began = int(time.time())
         self.stopping = StopSignal()  # set when running answers must end
         self._unknown_fields: set[str] = set()
-        layers = [Middleware(AccessMiddleware, server=self)]
+        layers = [Middleware(AccessMiddleware, log=self.log, count=self._count)]
         if settings.origins:
             layers.append(
                 Middleware(
@@ -225,6 +221,10 @@ class Server:
             routes.append(Route(f"{start}/models", self._models))
             routes.append(Route(f"{start}/models/{{name:path}}", self._model))
         return routes + page_routes()
+
+    def _count(self, path: str, status: int) -> None:
+        known = any(route.path == path for route in self.app.routes)  # type: ignore[attr-defined]
+        self.metrics.count_request(path if known else "other", status)
 
     @property
     def first(self) -> Served:
@@ -337,11 +337,12 @@ class Server:
         held: ExitStack,
     ) -> EventStream:
         name = body.model or self.settings.names[0]
+        record: AccessRecord = request.scope["state"]["access_record"]
         return EventStream(
             events,
             kind=api.kind,
             stopping=self.stopping,
-            ping=lambda: api.ping(name),
+            ping=lambda: api.ping(name, record.comment),
             ping_seconds=self.settings.keepalive,
             write_problem=lambda problem: api.write_problem(for_log(problem, request.scope)),
             write_seconds=self.settings.limits.write_seconds,
@@ -439,40 +440,6 @@ class Server:
             raise Problem(400, "model must be a name.", param="model")
         whole = self.models.find(name)
         return JSONResponse({"model": whole, "unloaded": await self.models.stop(whole)})
-
-
-class AccessMiddleware:
-    """The outermost layer: counts and logs each request after its response."""
-
-    def __init__(self, app: ASGIApp, server: Server):
-        self._app = app
-        self._server = server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        record = AccessRecord(scope["method"], scope["path"])
-        scope.setdefault("state", {})["access_record"] = record
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                record.status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sending)
-        except asyncio.CancelledError:
-            record.problem = STOPPED
-            if record.status == NOT_SENT:
-                await send_problem(record.problem, scope, receive, send)
-            raise
-        finally:
-            if record.problem is STOPPED:
-                record.status = STOPPED.status
-            known = any(route.path == record.path for route in self._server.app.routes)  # type: ignore[attr-defined]
-            self._server.metrics.count_request(record.path if known else "other", record.status)
-            self._server.log.write_record(record)
 
 
 def with_problems(answer: Endpoint, path: str) -> Endpoint:

@@ -205,6 +205,7 @@ class Metrics:
 
 PROMPT_THREADS = 16  # short prompts must not wait for a few long ones
 Event = Delta | Progress
+CUT_CALL = "the answer ended inside a tool call"
 CUT_FORM = "max_tokens cut the answer before its form (response_format, grammar) was complete"
 T = TypeVar("T")
 
@@ -317,6 +318,8 @@ class Runner:
         cut = any(answer.finish_reason == "length" for answer in answers)
         if cut and request.options.grammar is not None:
             more["incomplete"] = CUT_FORM
+        elif any(answer.ends_in_call for answer in answers):
+            more["incomplete"] = CUT_CALL
         return {
             "mode": self.settings.options.mode,
             "draft": self.pair.draft_name,
@@ -449,11 +452,18 @@ class Deltas:
         self.finish_reason = block.finish_reason
         text = block.text
         parts = ()
+        in_call = False
         if self._parser is not None:
-            parsed = self._parser.feed(text, final=bool(block.finish_reason))
+            parsed = self._parser.feed(
+                text,
+                final=bool(block.finish_reason),
+                cut=block.finish_reason == "length" or self._reply.stop is not None,
+                stop=self._reply.stop,
+            )
             text = parsed.text
             parts = parsed.calls
-            if block.finish_reason == "stop" and self._parser.calls_started:
+            in_call = self._parser.ends_in_call
+            if block.finish_reason == "stop" and self._parser.calls_started and not in_call:
                 self.finish_reason = "calls"
             if self._single_call and self._parser.calls_ended:
                 self.finish_reason = "calls"
@@ -481,6 +491,7 @@ class Deltas:
             self.finish_reason,
             self._reply.stop,
             target_pass,
+            in_call and self.finish_reason != "calls",
         )
 
 

@@ -36,7 +36,8 @@ class CallSplitter:
         """The block with its text outside of calls."""
         if self._parser is None:
             return block
-        parsed = self._parser.feed(block.text, final=bool(block.finish_reason))
+        reason = block.finish_reason
+        parsed = self._parser.feed(block.text, final=bool(reason), cut=reason == "length")
         for delta in parsed.calls:
             if delta.name:
                 self._calls.append(Call(delta.name, ""))

@@ -17,6 +17,13 @@ def read(
     """Read an answer in blocks of these sizes: its text and its thinking."""
     tokenizer = templates.tokenizer_of(family)
     detokenizer = IncrementalDetokenizer(tokenizer, tokenizer.encode(prompt), stops)
+    return read_with(detokenizer, answer, sizes)
+
+
+def read_with(
+    detokenizer: IncrementalDetokenizer, answer: Sequence[int], sizes: Sequence[int]
+) -> tuple[str, str]:
+    """As `read`, with this detokenizer."""
     pieces, first, number = [], 0, 0
     while first < len(answer) and not (pieces and pieces[-1].stop):
         size = sizes[number % len(sizes)]
@@ -37,6 +44,26 @@ def test_every_familys_answers(
     dice = random.Random(1)
     for sizes in ([1], [2], [3], [1000], [dice.randint(1, 9) for _ in range(40)]):
         assert read(family, prompt, tokens, sizes) == (text, thinking)
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [
+        ("<|open|>think<|sep|>hm<|close|>think<|sep|><|open|>response<|sep|>yes", ("yes", "hm")),
+        ("<|open|>response<|sep|>yes<|close|>response<|sep|><|close|>message<|sep|>", ("yes", "")),
+        ("<|open|>response<|sep|>yes<|close|>resp", ("yes", "")),
+        ("<|open|>thi", ("", "")),
+        ("a <", ("a <", "")),
+    ],
+)
+def test_tags_around_the_answer_of_kimi_k3(answer: str, wanted: tuple[str, str]) -> None:
+    """Its text has tags, too: <|open|>response<|sep|> showed in the answer."""
+    marks = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
+    tokenizer = tiny.byte_tokenizer("<|stop|>", marks)
+    tokens = tokenizer.encode(answer, add_special_tokens=False)
+    for size in (1, 2, 3, 100):
+        detokenizer = IncrementalDetokenizer(tokenizer, tokenizer.encode("[a]"))
+        assert read_with(detokenizer, tokens, [size]) == wanted
 
 
 def test_text_that_looks_like_a_mark() -> None:

@@ -58,7 +58,7 @@ def test_pieces_change_nothing(parse: object, call: str, arguments: str) -> None
     for text, found in (
         (
             f"A \n{call}\nB{call}\n{call}\n",
-            [("text", "", "A \n"), made, ("text", "", "\nB"), made, made],
+            [("text", "", "A "), made, ("text", "", "\nB"), made, made],
         ),
         (f"\n{call}C", [made, ("text", "", "C")]),
         ("only < text", [("text", "", "only < text")]),

@@ -10,6 +10,7 @@ from messages_api import PATH, TOOL, ask, ask_streamed, client_of
 from scripted_server import CALL, HI, TOLD, events_of, pair_saying, server_of
 from serving import fail_to_answer
 
+from dflash_mlx.serve.anthropic_messages import chat_messages
 from dflash_mlx.serve.protocol import Limits
 
 both = pytest.mark.parametrize("asked", [ask, ask_streamed])
@@ -23,7 +24,7 @@ def test_thinking_text_and_calls(asked: Callable[..., Any]) -> None:
     thinking, text, *calls = found.content
     assert (thinking.type, thinking.thinking) == ("thinking", "hm, ü")
     assert thinking.signature
-    assert (text.type, text.text) == ("text", "Look.\n")
+    assert (text.type, text.text) == ("text", "Look.")
     assert [(call.type, call.name, call.input) for call in calls] == [
         ("tool_use", "add", {"a": 1, "b": [2, "}"]})
     ] * 2
@@ -320,3 +321,12 @@ def test_a_thread_is_refused_as_the_client_expects() -> None:
         "error_code": "thread_unsupported_request",
         "unsupported": ["thread"],
     }
+
+
+def test_only_the_line_of_the_billing_note_is_left_out() -> None:
+    """A proxy may join the blocks of a system prompt: what follows the note counts."""
+    note = "x-anthropic-billing-header: cch=1a2b3;"
+    for system in (f"{note}\nbe short", [{"type": "text", "text": f"{note}\nbe short"}]):
+        told, _ = chat_messages(system, HI)
+        assert told == {"role": "system", "content": "be short"}
+    assert [message["role"] for message in chat_messages(note, HI)] == ["user"]

@@ -70,11 +70,14 @@ def settings_of(name: str, settings: dict[str, Any]) -> Settings:
 def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
     """Serve a pair as the model "m" inside the context, on at most so many `connections`.
 
-    `offers` and `keep_alive` are as in `Server`.
+    `offers` and `keep_alive` are as in `Server`; `log_prompts` and `log_seconds` are `prompts` and
+    `progress_seconds` of the log.
     """
     limit = settings.pop("connections", None)
     lines: list[str] = []
-    log = AccessLog(lines.append, as_json=True, prompts=settings.pop("log_prompts", False))
+    prompts = settings.pop("log_prompts", False)
+    seconds = settings.pop("log_seconds", 10.0)
+    log = AccessLog(lines.append, as_json=True, prompts=prompts, progress_seconds=seconds)
     embedder = settings.pop("embedder", None)
     more = {key: settings.pop(key) for key in ("offers", "keep_alive") if key in settings}
     server = Server(pair, settings_of("m", settings), log, embedder, **more)

@@ -1,0 +1,175 @@
+"""What streams and the log say while a long prompt is read, and that clients read on as before."""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import anthropic
+import httpx
+import ollama
+import openai
+import pytest
+from serving import Served, serving
+
+from dflash_mlx.engine.stats import Stats
+from dflash_mlx.models.packed import SequencePass, SequenceRows
+from dflash_mlx.pair import Pair
+from dflash_mlx.serve.access_log import AccessLog, AccessRecord
+from dflash_mlx.serve.protocol import Settings
+
+CHUNK = 16  # tokens of a prompt per pass
+LONG = " ".join(f"{number} plus 7" for number in range(20))
+ASKED: Any = [{"role": "user", "content": LONG}]
+LIMIT = 9
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": ASKED, "max_tokens": LIMIT},
+    "/v1/completions": {"prompt": LONG, "max_tokens": LIMIT},
+    "/v1/responses": {"input": LONG, "max_output_tokens": LIMIT},
+    "/v1/messages": {"messages": ASKED, "max_tokens": LIMIT},
+    "/api/chat": {"messages": ASKED, "options": {"num_predict": LIMIT}},
+    "/api/generate": {"prompt": LONG, "options": {"num_predict": LIMIT}},
+}
+SSE = [path for path in BODIES if path.startswith("/v1")]
+READ = re.compile(r"^: read (\d+) of (\d+) prompt tokens$", re.MULTILINE)
+VARYING = re.compile(r"[0-9a-f]{24,}|\b\d{10}\b|\d+\.\d+")
+
+
+@pytest.fixture
+def slow(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A server that reads each prompt anew, in small and slow passes, and pings soon."""
+    monkeypatch.setattr(pair.engine, "prefill_step_size", CHUNK)
+    monkeypatch.setattr(pair.engine.prefix_cache, "limit", 0)
+    read = pair.target.read
+
+    def slow_read(parts: Sequence[SequenceRows], **options: Any) -> list[SequencePass]:
+        time.sleep(0.03 * any(part.last for part in parts))
+        return read(parts, **options)
+
+    monkeypatch.setattr(pair.target, "read", slow_read)
+    with serving(pair, keepalive=0.01, log_seconds=0.02) as running:
+        yield running
+
+
+def stream(served: Served, path: str) -> str:
+    """The whole text of a stream."""
+    reply = httpx.post(served.url + path, json={**BODIES[path], "stream": True}, timeout=60)
+    assert reply.status_code == 200, reply.text
+    return reply.text
+
+
+@pytest.mark.parametrize("path", SSE)
+def test_comments_say_how_far_the_prompt_is_read(slow: Served, path: str) -> None:
+    """Agents send 20,000 tokens: a stream without a word for a minute looks dead."""
+    found = stream(slow, path)
+    told = [(int(read), int(total)) for read, total in READ.findall(found)]
+    assert len({read for read, _ in told}) > 3
+    assert told == sorted(told)
+    assert told[-1][0] < told[-1][1]  # nothing is told once the answer has begun
+    assert {total for _, total in told} == {slow.wait_for_answer(0)["prompt"]}
+
+
+@pytest.mark.parametrize("path", SSE)
+def test_events_are_the_same_beside_the_comments(slow: Served, pair: Pair, path: str) -> None:
+    with serving(pair) as quiet:
+        wanted = events(stream(quiet, path))
+    assert ": read " not in "".join(wanted)
+    assert events(stream(slow, path)) == wanted
+
+
+def events(text: str) -> list[str]:
+    """The events of a stream without comments, pings, ids and times."""
+    found = []
+    for frame in text.split("\n\n"):
+        lines = [line for line in frame.splitlines() if not line.startswith(":")]
+        if lines and lines[0] != "event: ping":
+            found.append(VARYING.sub("*", "\n".join(lines)))
+    return found
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_lines_of_ollama_stay_json(slow: Served, path: str) -> None:
+    lines = [json.loads(line) for line in stream(slow, path).splitlines()]
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    texts = [line.get("response", line.get("message", {}).get("content")) for line in lines]
+    assert texts[:3] == ["", "", ""]  # while the prompt is read
+    assert "".join(texts)
+
+
+def test_pings_of_messages_have_their_form(slow: Served) -> None:
+    frames = [frame for frame in stream(slow, "/v1/messages").split("\n\n") if "ping" in frame]
+    assert len(frames) > 3
+    for frame in frames:
+        comment, name, data = frame.splitlines()
+        assert comment.startswith(": ")
+        assert (name, data) == ("event: ping", 'data: {"type": "ping"}')
+
+
+def test_openais_client_reads_on(slow: Served) -> None:
+    client = openai.OpenAI(base_url=f"{slow.url}/v1", api_key="none", max_retries=0)
+    asked: Any = {"model": "m", "messages": ASKED, "max_tokens": LIMIT}
+    chunks = client.chat.completions.create(**asked, stream=True)
+    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks]
+    whole = client.chat.completions.create(**asked)
+    assert "".join(pieces) == whole.choices[0].message.content
+    with client.responses.stream(model="m", input=LONG, max_output_tokens=LIMIT) as response:
+        kinds = [event.type for event in response]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] in ("response.completed", "response.incomplete")
+
+
+def test_anthropics_client_reads_on(slow: Served) -> None:
+    client = anthropic.Anthropic(api_key="none", base_url=slow.url, max_retries=0)
+    asked: Any = {"model": "m", "messages": ASKED, "max_tokens": LIMIT}
+    with client.messages.stream(**asked) as events:
+        streamed = events.get_final_message()
+    whole = client.messages.create(**asked)
+    assert [getattr(block, "text", "") for block in streamed.content] == [
+        getattr(block, "text", "") for block in whole.content
+    ]
+    assert streamed.content
+
+
+def test_ollamas_client_reads_on(slow: Served) -> None:
+    client = ollama.Client(slow.url)
+    asked: Any = {"model": "m", "messages": ASKED, "options": {"num_predict": LIMIT}}
+    parts = [part.message.content or "" for part in client.chat(**asked, stream=True)]
+    assert "".join(parts) == client.chat(**asked).message.content
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat"])
+def test_the_log_says_how_far_a_prompt_is_read(slow: Served, path: str) -> None:
+    """Also of an answer that is sent as a whole; its own line comes last."""
+    body = {**BODIES[path], "stream": False}
+    assert httpx.post(slow.url + path, json=body, timeout=60).status_code == 200
+    answer = slow.wait_for_answer(0)
+    *told, last = [json.loads(line) for line in slow.lines]
+    assert last == answer
+    assert len({one["read"] for one in told}) > 3
+    assert [one["read"] for one in told] == sorted(one["read"] for one in told)
+    assert {(one["event"], one["path"], one["prompt"]) for one in told} == {
+        ("reading", path, answer["prompt"])
+    }
+
+
+def test_a_log_of_text_has_a_sentence() -> None:
+    lines: list[str] = []
+    session: Any = SimpleNamespace(stats=Stats(), prompt_read=0)
+    record = AccessRecord("POST", "/v1/messages", sessions=[session])
+    log = AccessLog(lines.append)
+    log.write_progress(record)
+    assert not lines  # it waits for its turn
+    session.stats.prompt_tokens, session.prompt_read = 20_000, 8192
+    log.write_progress(record)
+    assert lines == ["POST /v1/messages has read 8192 of 20000 prompt tokens after 0 s"]
+    session.stats.generated = 1
+    log.write_progress(record)
+    assert len(lines) == 1  # the answer has begun
+
+
+def test_ten_seconds_are_the_longest_silence() -> None:
+    """Proxies and clients give up on streams that are silent for longer."""
+    assert Settings(("m",)).keepalive <= 10
+    assert AccessLog().progress_seconds <= 10
