@@ -33,6 +33,7 @@ import mlx.core as mx
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
 from dflash_mlx.chat.template import DEFAULTS, TemplateOptions, load_tokenizer
 from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import GenerationOptions
@@ -40,7 +41,6 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.protocol import Settings
 
-WORDS = Path(__file__).parents[1] / "recipes" / "bundled_pair" / "target"  # has tools and thinking
 CACHE = 4 << 30  # bytes; large enough that nothing is evicted
 TARGETS: dict[str, dict[str, Any]] = {
     "dense": {"model_type": "qwen3", "num_hidden_layers": 1},
@@ -94,7 +94,7 @@ class Script:
 
 def scripted_pair(family: str, script: Script) -> Pair:
     """A pair whose target answers each chat as the script says."""
-    tokenizer = load_tokenizer(Checkpoint.read(WORDS))
+    tokenizer = load_tokenizer(Checkpoint.read(bundled("target")))
     target = make_target(family, len(tokenizer.get_vocab()), eos_ids_of(tokenizer))
     read_honestly = target.read
 
