@@ -3,7 +3,7 @@ PYTHON := .venv/bin/python
 ON_ALL_CORES := --numprocesses auto --dist loadscope --no-loadscope-reorder
 PROMPT := Tom has 12 apples and buys 7 more. How many apples does Tom have now?
 
-.PHONY: help setup demo test test-all real lint format mac-report clean
+.PHONY: help setup demo test test-all real lint format release mac-report clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +38,9 @@ lint: .venv/.ready ## ruff and pyright
 format: .venv/.ready ## sort imports and format
 	.venv/bin/ruff check --select I --fix .
 	.venv/bin/ruff format .
+
+release: .venv/.ready ## build sdist, wheel, man page and completions into dist
+	@.ci/release dist
 
 mac-report: .venv/.ready ## measure this Mac into mac-report.json and .md: ten minutes, a long run of ten
 	@$(PYTHON) examples/measure/mac_report.py $(REPORT)

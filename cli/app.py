@@ -159,8 +159,15 @@ def discard_stdout() -> None:
 
 
 def print_version(requested: bool) -> None:
+    """Print the versions of this program, MLX and mlx-lm; a package that is missing is named."""
     if requested:
-        typer.echo(f"dflash {__version__}")
+        from dflash_mlx.installation import installed
+
+        others = []
+        for name in ("mlx", "mlx-lm"):
+            package = installed(name)
+            others.append(f"{name} {package.version if package else 'missing'}")
+        typer.echo(f"dflash {__version__} ({', '.join(others)})")
         raise typer.Exit
 
 
@@ -169,7 +176,11 @@ def start(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", "-V", is_eager=True, callback=print_version, help="Print the version."
+            "--version",
+            "-V",
+            is_eager=True,
+            callback=print_version,
+            help="Print the versions of dflash, MLX and mlx-lm.",
         ),
     ] = False,
 ) -> None:

@@ -22,6 +22,7 @@ from .terminal.output import (
     align_columns,
     format_age,
     format_count,
+    screen_width,
     stdout_size,
     strip_control,
 )
@@ -83,7 +84,7 @@ def table(saved: Sequence[SavedChat], columns: int) -> list[str]:
     lines = []
     labels = align_columns([chat.cells()[:3] for chat in saved])
     for chat, label in zip(saved, labels, strict=True):
-        width = columns - len(label) - 3
+        width = columns - screen_width(label) - 3
         prompt = f"  {truncate(chat.first_prompt, width)}" if width >= MIN_PROMPT_COLUMNS else ""
         lines.append(f"{label}{prompt}".rstrip())
     return lines

@@ -31,19 +31,23 @@ class PanelCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and options."""
-        panels: dict[str, list[tuple[str, str]]] = {panel: [] for panel in (*PANELS, "Options")}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            is_argument = parameter.param_type_name == "argument"
-            panel = ARGUMENTS if is_argument else getattr(parameter, "rich_help_panel", "")
-            if parameter.name == "help" and panels["Output"]:
-                panel = "Output"
-            if record is not None:
-                panels[panel or "Options"].append(record)
-        for panel, records in panels.items():
-            if records:
-                with formatter.section(panel):
-                    formatter.write_dl(records)
+        for panel, records in panels(self, ctx).items():
+            with formatter.section(panel):
+                formatter.write_dl(records)
+
+
+def panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """The arguments and options that a command's help lists, by heading, each with its help."""
+    found: dict[str, list[tuple[str, str]]] = {panel: [] for panel in (*PANELS, "Options")}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        is_argument = parameter.param_type_name == "argument"
+        panel = ARGUMENTS if is_argument else getattr(parameter, "rich_help_panel", "")
+        if parameter.name == "help" and found["Output"]:
+            panel = "Output"
+        if record is not None:
+            found[panel or "Options"].append(record)
+    return {panel: records for panel, records in found.items() if records}
 
 
 @option_groups

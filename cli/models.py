@@ -22,7 +22,7 @@ from .options import (
     option,
     option_groups,
 )
-from .terminal.output import Output, format_bytes
+from .terminal.output import Output, format_bytes, pad, screen_width
 
 if TYPE_CHECKING:
     from dflash_mlx.hub.local import LocalModel
@@ -244,7 +244,7 @@ def show_rows(rows: list[Row], out: Output) -> None:
 
 def fit_rows(cells: list[tuple[str, ...]], width: int) -> list[str]:
     """The lines of the table, at most `width` wide."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(screen_width, column)) for column in zip(*cells, strict=True)]
     if indexes := fitting_columns(widths, width):
         return [format_row(row, indexes, widths) for row in cells]
     lines = []
@@ -260,15 +260,13 @@ def fitting_columns(widths: list[int], width: int) -> tuple[int, ...]:
 
 
 def hides_columns(cells: list[tuple[str, ...]], width: int) -> bool:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(screen_width, column)) for column in zip(*cells, strict=True)]
     return len(fitting_columns(widths, width)) < len(TITLES)
 
 
 def format_row(row: tuple[str, ...], indexes: tuple[int, ...], widths: list[int]) -> str:
     """One line with the columns of `indexes`."""
-    parts = [
-        row[i].rjust(widths[i]) if i in RIGHT_ALIGNED else row[i].ljust(widths[i]) for i in indexes
-    ]
+    parts = [pad(row[i], widths[i], left=i in RIGHT_ALIGNED) for i in indexes]
     return "  ".join(parts).rstrip()
 
 

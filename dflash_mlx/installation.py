@@ -5,8 +5,22 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+from typing import TYPE_CHECKING
 
 from dflash_mlx import __version__
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+
+def installed(name: str) -> "Distribution | None":
+    """A package of this environment; None if it is missing."""
+    from importlib.metadata import PackageNotFoundError, distribution  # slow to import
+
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
 
 
 def versions() -> dict[str, str]:

@@ -16,7 +16,7 @@ import sysconfig
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from urllib.request import url2pathname
 import typer
 
 import dflash_mlx
-from dflash_mlx.installation import install_command
+from dflash_mlx.installation import install_command, installed
 
 from ..chat.transcript import data_path
 from ..config_file import (
@@ -417,14 +417,6 @@ def version_numbers(text: str) -> tuple[int, ...]:
     """The first three numbers of a version; missing ones are 0."""
     parts = [int(number) for number in re.findall(r"\d+", text)[:3]]
     return tuple([*parts, 0, 0, 0][:3])
-
-
-def installed(name: str) -> Distribution | None:
-    """A distribution of this environment; None when it is missing."""
-    try:
-        return distribution(name)
-    except PackageNotFoundError:
-        return None
 
 
 def packages() -> CheckResult:

@@ -14,10 +14,10 @@ from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
-from dflash_mlx.installation import install_command
+from dflash_mlx.installation import install_command, installed
 
 from . import macos
-from .checks import REQUIRED, installed, version_numbers
+from .checks import REQUIRED, version_numbers
 from .probe import ROWS
 from .report import CheckResult, fail, ok, short_path, warn
 

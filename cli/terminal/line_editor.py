@@ -22,6 +22,7 @@ from .render import excerpt
 from .signals import cooked_mode
 
 if TYPE_CHECKING:
+    from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyBindings
     from prompt_toolkit.output import Output as Screen
 
@@ -65,7 +66,7 @@ class LineEditor:
         """
         from prompt_toolkit import PromptSession
         from prompt_toolkit.application import create_app_session
-        from prompt_toolkit.history import FileHistory, InMemoryHistory
+        from prompt_toolkit.history import InMemoryHistory
         from prompt_toolkit.output import ColorDepth
         from prompt_toolkit.styles import Style
 
@@ -76,12 +77,15 @@ class LineEditor:
         self._typed = typed
         self._status = status
         self._fault: DFlashError | None = None
+        self._warnings: list[str] = []  # to print when no prompt is on the screen
         with create_app_session(output=make_screen()):  # `output=` would disable dumb-terminal mode
             self._session: PromptSession[str] = PromptSession(
                 self._arrow,
                 multiline=True,
                 prompt_continuation=lambda width, number, wraps: " " * width,
-                history=InMemoryHistory() if history is None else FileHistory(str(history)),
+                history=InMemoryHistory()
+                if history is None
+                else file_history(history, self._warnings.append),
                 completer=make_completer(complete),
                 complete_while_typing=False,
                 key_bindings=make_key_bindings(typed),
@@ -113,7 +117,12 @@ class LineEditor:
                 self._typed.feed(PASTE_BEGINS + key.data + PASTE_ENDS if pasted else key.data)
         if app.erase_when_done:
             self._write(self._excerpt(text.split("\n"), self._columns() - 6))
+        self._print_warnings()
         return text
+
+    def _print_warnings(self) -> None:
+        while self._warnings:
+            self._out.warn(self._warnings.pop())
 
     def _show_status(self) -> None:
         """Show the status, if there is one, while the next prompt is typed."""
@@ -150,6 +159,7 @@ class LineEditor:
             plain = (strip_control(line.replace("\t", "    ")) for line in lines)
             lines = [("  " if i else self._arrow) + line for i, line in enumerate(plain)]
         self._write(lines)
+        self._print_warnings()
 
     def _columns(self) -> int:
         return self._session.output.get_size().columns
@@ -205,6 +215,27 @@ def create_private_file(path: Path) -> None:
             f"the history file '{path}' cannot be used ({error.strerror}).",
             hint="check its permissions, or use --no-history",
         ) from None
+
+
+def file_history(path: Path, report: Callable[[str], None]) -> "History":
+    """The history in a file. If that cannot be written, it reports why, once.
+
+    Prompts are remembered then until the program ends.
+    """
+    from prompt_toolkit.history import FileHistory
+
+    class History(FileHistory):
+        reported = False
+
+        def store_string(self, string: str) -> None:
+            try:
+                super().store_string(string)
+            except OSError as error:
+                if not self.reported:
+                    self.reported = True
+                    report(f"prompts cannot be kept in '{path}' ({error.strerror})")
+
+    return History(str(path))
 
 
 def make_key_bindings(typed: TypeAhead) -> "KeyBindings":

@@ -194,13 +194,25 @@ def format_age(seconds: float) -> str:
     return "just now"
 
 
+def screen_width(text: str) -> int:
+    """The columns that a line takes on the screen; Chinese characters take two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def pad(text: str, width: int, *, left: bool = False) -> str:
+    """The text with blanks behind it, or `left` of it, up to `width` columns of the screen."""
+    blanks = " " * (width - screen_width(text))
+    return blanks + text if left else text + blanks
+
+
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of a table as lines, each column padded to its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+    widths = [max(map(screen_width, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(pad, row, widths)) for row in rows]
 
 
 def stderr_columns() -> int:

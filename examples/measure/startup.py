@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 DFLASH = [sys.executable, "-m", "dflash_mlx.cli"]
 CURSOR = b"\x1b[6n"  # prompt_toolkit's query for the position of the cursor, and a reply
@@ -26,13 +26,18 @@ def help_seconds() -> float:
     return time.perf_counter() - began
 
 
-def chat_seconds() -> float:
-    """Seconds from the start of `dflash chat --demo` to its prompt; then presses Ctrl-D."""
+def chat_seconds(
+    program: Sequence[str] = DFLASH, environment: Mapping[str, str] = os.environ
+) -> float:
+    """Seconds from the start of `dflash chat --demo` to its prompt; then presses Ctrl-D.
+
+    Raises CalledProcessError if the chat ends with another exit code than 0.
+    """
+    command = [*program, "chat", "--demo", "--no-history"]
     began = time.perf_counter()
     child, terminal = pty.fork()
     if child == 0:
-        os.environ["TERM"] = "xterm-256color"
-        os.execv(DFLASH[0], [*DFLASH, "chat", "--demo", "--no-history"])
+        os.execve(command[0], command, {**environment, "TERM": "xterm-256color"})
     seen = b""
     while "›".encode() not in seen:
         seen += os.read(terminal, 65536)
@@ -46,7 +51,9 @@ def chat_seconds() -> float:
             pass
     except OSError:  # Linux raises this when the other end was closed
         pass
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise subprocess.CalledProcessError(os.waitstatus_to_exitcode(status), command)
     return seconds
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import typer
 from golden_pair import PAIR
 from long_answer import DOCUMENT
+from rich.cells import cell_len
 from terminal import ChatTerminal
 from typer.testing import CliRunner, Result
 
@@ -89,6 +91,23 @@ def test_list(chats: Callable[..., Result]) -> None:
         "first_prompt": "Why is the sky blue?",
     }
     assert damaged["turns"] is None
+
+
+def test_a_table_of_wide_names_stays_in_line() -> None:
+    """Characters of two columns: the cells are padded by columns, and no line wraps."""
+    table = import_module("dflash_mlx.cli.chats").table
+    saved_chat = import_module("dflash_mlx.cli.chats").SavedChat
+    prompts = (
+        "なぜ空は青いのですか、簡単に説明してください",
+        "Why is the sky blue, in short words?",
+    )
+    rows = [
+        saved_chat(chat_file.title(chat), time.time(), chat)
+        for chat in (Chat((Turn(prompt, "Yes."),)) for prompt in prompts)
+    ]
+    lines = table(rows, 80)
+    assert max(map(cell_len, lines)) <= 80
+    assert len({cell_len(line.partition("just now")[0]) for line in lines}) == 1
 
 
 def test_the_shell_completes_names(

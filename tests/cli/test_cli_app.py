@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,18 @@ from golden_pair import PAIR
 
 
 def test_version(run):
+    line = f"dflash 0.1.0 (mlx {version('mlx')}, mlx-lm {version('mlx-lm')})\n"
     for flag in ("--version", "-V"):
         result = run(flag)
-        assert (result.exit_code, result.output) == (0, "dflash 0.1.0\n")
+        assert (result.exit_code, result.output) == (0, line)
+
+
+def test_version_without_mlx(run, monkeypatch):
+    """A report of a broken installation begins with it."""
+    installation = import_module("dflash_mlx.installation")
+    monkeypatch.setattr(installation, "installed", lambda name: None)
+    result = run("--version")
+    assert (result.exit_code, result.output) == (0, "dflash 0.1.0 (mlx missing, mlx-lm missing)\n")
 
 
 def test_help_has_no_boxes_and_no_terminal_codes(run):
@@ -297,7 +307,7 @@ def test_every_variable_that_is_read_is_known(cli_app):
         found |= set(re.findall(r'environ(?:\.get\(|\[)"(DFLASH_[A-Z_]+)"', file.read_text()))
     scripts = [root / "Makefile", *(root / ".ci").iterdir(), *(root / ".github").rglob("*.yml")]
     for file in scripts:
-        found |= set(re.findall(r"DFLASH_[A-Z_]+", file.read_text()))
+        found |= set(re.findall(r"\bDFLASH_[A-Z_]+", file.read_text()))
     assert {"DFLASH_SPLIT", "DFLASH_TEST_DEVICE", "DFLASH_NEED_EMULATOR"} <= found
     assert found <= environment.known_variables(typer.main.get_command(cli_app))
 
