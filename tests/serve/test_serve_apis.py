@@ -16,8 +16,8 @@ from dflash_mlx import api
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.serve.app import Server
 
-QUESTION = "Write a story about a lighthouse."
-SEEDED = SamplingParams(temperature=0.9, top_p=0.99, seed=11)
+QUESTION = "Sort these words: pear, apple, kiwi, zebra, fig"
+SEEDED = SamplingParams(temperature=2.0, top_p=0.99, seed=11)
 LIMIT = 60  # tokens
 
 

@@ -39,7 +39,7 @@ def test_reasoning_text_and_calls(asked: Callable[..., Any]) -> None:
     assert [(part.type, part.text) for part in reasoning.content] == [("reasoning_text", "hm, ü")]
     assert reasoning.summary == []
     assert (message.type, message.role, message.status) == ("message", "assistant", "completed")
-    assert found.output_text == "Look.\n"
+    assert found.output_text == "Look."
     assert [(c.type, c.name, c.arguments) for c in calls] == [
         ("function_call", "add", '{"a": 1, "b": [2, "}"]}')
     ] * 2
