@@ -300,6 +300,8 @@ class Dialogue:
         limit = self.settings.max_tokens
         line = chat_stats_line(answer, self.backend, limit, stderr_columns())
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
+        if self.out.plain and answer.finish_reason not in (INTERRUPTED, "length"):
+            line = f"  answer complete · {line.lstrip()}"  # as no spinner stops
         line = line.replace("τ", self.out.ascii_fallback("τ"))
         self.out.note(wrap_hanging(line, stderr_columns()))
         if self.passes is not None:

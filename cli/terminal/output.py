@@ -48,6 +48,7 @@ class Output:
         self.quiet = quiet
         self.stdout_is_tty = sys.stdout.isatty()
         self.stderr_is_tty = sys.stderr.isatty()
+        self.plain = plain
         capable = not plain and os.environ.get("TERM") not in ("dumb", "unknown")
         self.styled = self.stderr_is_tty and capable
         self.stderr_live = self.styled and not quiet and stderr_columns() > 0

@@ -622,11 +622,12 @@ def test_dumb_terminal(start: Callable[..., ChatTerminal], tmp_path: Path) -> No
 
 
 def test_plain_and_killed(start: Callable[..., ChatTerminal], tmp_path: Path) -> None:
-    """--plain: ASCII and no escape codes in answers; `kill` leaves the terminal as it was."""
+    """--plain: ASCII, no escape codes, a word at the end; `kill` leaves the terminal as it was."""
     chat = start("--plain", env={"DFLASH_NO_HISTORY": "1"})
     chat.wait_until(lambda: chat.cursor_line() == ">", "prompted")
     chat.send(WEDNESDAY[0] + "\r")
-    answer = chat.wait_for(r"The day after [\s\S]*? new in [\d.]+ s").group()
+    said = r"The day after [\s\S]*? answer complete [\s\S]*? new in [\d.]+ s"
+    answer = chat.wait_for(said).group()
     assert answer.isascii()
     assert answer in chat.raw  # as it is: without escape codes
     chat.wait_until(lambda: chat.cursor_line() == ">", "prompted")
