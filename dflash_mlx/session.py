@@ -450,8 +450,8 @@ def without_reminder(messages: Messages) -> Messages | None:
     return [*earlier, {**last, "content": text}] if found and last["role"] == "user" else None
 
 
-def count_common(a: list[int], b: list[int]) -> int:
-    """The length of the longest common prefix of two token lists."""
+def count_common(a: Sequence[object], b: Sequence[object]) -> int:
+    """The length of the longest common prefix of two token lists or texts."""
     pairs = enumerate(zip(a, b, strict=False))
     return next((n for n, (x, y) in pairs if x != y), min(len(a), len(b)))
 

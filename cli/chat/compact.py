@@ -13,7 +13,7 @@ from dflash_mlx.options import GenerationOptions
 from ..answer import INTERRUPTED
 from ..terminal.output import format_count
 from .dialogue import Dialogue
-from .messages import chat_messages
+from .messages import SUMMARY_PROMPT, chat_messages
 from .state import ChatState
 from .transcript import Chat, Summary
 
@@ -23,9 +23,9 @@ UNKNOWN_CONTEXT_TOKENS = 1024  # of a summary, if the context is unknown
 COMPACT_WORDS = ("show", "undo")
 
 REQUEST = (
-    "Summarise our conversation so far. You will go on from your summary alone, so keep what is "
-    "needed for that: what I want, names, numbers, decisions, code that still matters, and what is "
-    "open. Write only the summary."
+    f"{SUMMARY_PROMPT} You will go on from your summary alone, so keep what is needed for that: "
+    "what I want, names, numbers, decisions, code that still matters, and what is open. Write only "
+    "the summary."
 )
 
 

@@ -12,7 +12,7 @@ from dflash_mlx.errors import UsageError
 from ..answer import INTERRUPTED, Answer, spinner_symbol
 from ..terminal.live_region import STYLE_SEQUENCE, LiveRegion, truncate
 from ..terminal.markdown import MarkdownStream, PlainTextStream
-from ..terminal.output import Output, format_count, stdout_size, strip_control
+from ..terminal.output import Output, format_count, screen_width, stdout_size, strip_control
 from ..terminal.signals import LEAVE_WINDOW, Interrupt, LeaveChat
 from .dialogue import Dialogue
 from .messages import step_of, turn_of
@@ -279,6 +279,4 @@ class SeveralView:
 
 def padded(row: str, width: int) -> str:
     """A styled row with blanks up to a width in cells."""
-    from rich.cells import cell_len
-
-    return row + " " * max(width - cell_len(STYLE_SEQUENCE.sub("", row)), 0)
+    return row + " " * max(width - screen_width(STYLE_SEQUENCE.sub("", row)), 0)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -80,19 +80,14 @@ class AccessLog:
     def write_unknown(self, field: str, path: str) -> None:
         """Write that requests have a field which no API knows."""
         note = f"requests to {path} have the field '{field}', which no API has: it is ignored"
-        if self.as_json:
-            record = {"time": round(time.time(), 3), "path": path, "unknown_field": field}
-            note = json.dumps(record, ensure_ascii=False)
-        self.write(note)
+        fields = {"path": path, "unknown_field": field}
+        self.write(json_line(fields) if self.as_json else note)
 
     def write_model(self, name: str, event: str, seconds: float) -> None:
         """Write that a model was loaded or unloaded, and how long that took."""
         line = f"{event} {name} in {seconds:.1f} s"
-        if self.as_json:
-            record = {"time": round(time.time(), 3), "model": name, "event": event}
-            record["seconds"] = round(seconds, 3)
-            line = json.dumps(record, ensure_ascii=False)
-        self.write(line)
+        fields = {"model": name, "event": event, "seconds": round(seconds, 3)}
+        self.write(json_line(fields) if self.as_json else line)
 
     def write_progress(self, record: AccessRecord) -> None:
         """Write how far a request's prompt is read, if it is being read."""
@@ -104,18 +99,16 @@ class AccessLog:
             f"{record.method} {record.path} has read {reading.processed} of {reading.total} "
             f"prompt tokens after {seconds:.0f} s"
         )
-        if self.as_json:
-            fields = {
-                "method": record.method,
-                "path": record.path,
-                "event": "reading",
-                "seconds": round(seconds, 3),
-                "prompt": reading.total,
-                "cached": reading.cached,
-                "read": reading.processed,
-            }
-            line = json.dumps({"time": round(time.time(), 3), **fields}, ensure_ascii=False)
-        self.write(line)
+        fields = {
+            "method": record.method,
+            "path": record.path,
+            "event": "reading",
+            "seconds": round(seconds, 3),
+            "prompt": reading.total,
+            "cached": reading.cached,
+            "read": reading.processed,
+        }
+        self.write(json_line(fields) if self.as_json else line)
 
     def write_record(self, record: AccessRecord) -> None:
         """Write the line of a request that has ended."""
@@ -146,7 +139,7 @@ class AccessLog:
             if "differs_at" in fields:
                 fields["differs_near"] = text_near(record.sessions[0])
         if self.as_json:
-            self.write(json.dumps({"time": round(time.time(), 3), **fields}, ensure_ascii=False))
+            self.write(json_line(fields))
             return
         line = f"{record.status} {record.method} {record.path} {seconds:.2f} s"
         if record.sessions:
@@ -167,6 +160,11 @@ class AccessLog:
         if "prompt_text" in fields:
             line += f"  {json.dumps(fields['prompt_text'], ensure_ascii=False)}"
         self.write(line)
+
+
+def json_line(fields: Mapping[str, object]) -> str:
+    """A line of the log as a JSON object, with the time."""
+    return json.dumps({"time": round(time.time(), 3), **fields}, ensure_ascii=False)
 
 
 def why_read(stats: Stats) -> dict[str, int]:

@@ -40,6 +40,7 @@ from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.protocol import Settings
+from dflash_mlx.session import count_common
 
 CACHE = 4 << 30  # bytes; large enough that nothing is evicted
 TARGETS: dict[str, dict[str, Any]] = {
@@ -205,7 +206,7 @@ class Conversation:
                 reply = await client.post(self.agent.path, json=body, timeout=None)
                 assert reply.status_code == 200, reply.text
                 prompt = self.script.prompts[-1]
-                could = max((common(prompt, other) for other in read), default=0)
+                could = max((count_common(prompt, other) for other in read), default=0)
                 timings = reply.json()["timings"]
                 new = len(self.pair.encode(added)) if number else len(prompt)
                 kept = timings["cache_n"]
@@ -274,12 +275,6 @@ class Conversation:
         content = [*last["content"], {"type": "text", "text": reminder}]
         messages = [*earlier, {**last, "content": content}]
         return {**body, "max_tokens": 4096, "system": blocks, "messages": messages}
-
-
-def common(a: list[int], b: list[int]) -> int:
-    """The length of the common prefix."""
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((n for n, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
 def main() -> None:

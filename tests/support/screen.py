@@ -1,5 +1,6 @@
 """A terminal screen made with pyte: the visible rows, and those that scrolled away."""
 
+import io
 from collections.abc import Callable
 from copy import deepcopy
 
@@ -86,3 +87,20 @@ class Screen:
     @property
     def cursor_hidden(self) -> bool:
         return self._screen.cursor.hidden
+
+
+class Wire(io.StringIO):
+    """What stands for stdout: a terminal that shows everything on a screen."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def __init__(self, screen: Screen):
+        super().__init__()
+        self.screen = screen
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.screen.write(text)
+        return len(text)

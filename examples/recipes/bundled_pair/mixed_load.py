@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise, product
@@ -33,8 +33,10 @@ from statistics import median, quantiles
 from typing import Any
 
 import httpx
-from servers import ask, copy_of, free_port
+from servers import ask, copy_of, free_port, wait_until_healthy
 from text import held_out
+
+from dflash_mlx.session import count_common
 
 CLIENTS = (1, 2, 4, 8, 16, 32)
 MAX_TOKENS = 60
@@ -57,7 +59,7 @@ ADD = {
 
 @dataclass(frozen=True)
 class Request:
-    """One request. `streamed` and `leave` are how it is asked, not what: the answer is the same."""
+    """One request; whether it is streamed changes nothing in its answer."""
 
     api: str
     model: str
@@ -216,12 +218,6 @@ async def ask_alone(url: str, models: Sequence[str]) -> dict[Request, str]:
         return {request: await answer_of(http, request) for request in requests(models)}
 
 
-def first_difference(expected: str, said: str) -> int:
-    """The place of the first letter that differs."""
-    pairs = zip(expected, said, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(said)))
-
-
 def answers(count: int, folders: Sequence[Path], flags: Sequence[str]) -> None:
     """Compare the answers of many clients with those given alone."""
     named = [f for folder in folders for f in ("--models", str(folder.parent))]
@@ -235,7 +231,7 @@ def answers(count: int, folders: Sequence[Path], flags: Sequence[str]) -> None:
             print(f"{clients:3} clients: {load.answered} answers, {load.left} left early, "
                   f"{len(load.differing)} differ", flush=True)  # fmt: skip
     for clients, request, expected, said in load.differing:
-        place = first_difference(expected, said)
+        place = count_common(expected, said)
         print(f"{clients} clients, {request}")
         print(f"   alone   {expected[max(0, place - 20) : place + 40]!r}")
         print(f"   beside  {said[max(0, place - 20) : place + 40]!r}")
@@ -398,13 +394,7 @@ def server(
         preexec_fn=limit if largest_file else None,
     )
     try:
-        while process.poll() is None:
-            with suppress(httpx.HTTPError):
-                if httpx.get(f"{url}/health", timeout=1).status_code == 200:
-                    break
-            time.sleep(0.1)
-        else:
-            raise SystemExit(f"the server ended: {' '.join(command)}")
+        wait_until_healthy(url, process)
         yield url, process
     finally:
         process.terminate()

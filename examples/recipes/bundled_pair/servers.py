@@ -92,6 +92,16 @@ async def level(
     return time.perf_counter() - began, [found[number] for number in range(len(prompts))]
 
 
+def wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait for a server's first answer; SystemExit if its process ends before."""
+    while process.poll() is None:
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/health", timeout=1).status_code == 200:
+                return
+        time.sleep(0.1)
+    raise SystemExit(f"the server at {url} ended before it answered")
+
+
 @dataclass
 class Program:
     """A server process that is restarted if it has ended."""
@@ -108,11 +118,7 @@ class Program:
         if self.process is None or self.process.poll() is not None:
             quiet = subprocess.DEVNULL
             self.process = subprocess.Popen(self.command, stdout=quiet, stderr=quiet)
-            for _ in range(600):
-                with suppress(httpx.HTTPError):
-                    if httpx.get(f"{url}/health", timeout=1).status_code == 200:
-                        break
-                time.sleep(0.1)
+            wait_until_healthy(url, self.process)
             asyncio.run(level(url, self.model, ["What is 1 plus 2?"], 1, 8))
         return url
 

@@ -9,7 +9,7 @@ those of `usage`; the first one is the first event with text. A gap is the time 
 with text of one stream. A server whose process ends at a level is begun again for the others.
 
 `--long N` adds the gaps of a stream while another client's prompt of about N tokens is read. The
-bundled pair's context is 2,048: copies of it that claim more are served, and speak nonsense at the
+bundled pair's context is 4,096: copies of it that claim more are served, and speak nonsense at the
 speed of sense, so there each event with tokens counts. Speeds hold for this machine only.
 """
 

@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 from long_answer import DOCUMENT, blocks_of, faults
-from screen import Screen
+from screen import Screen, Wire
 
 from dflash_mlx.engine.stats import Stats
 
@@ -18,23 +18,6 @@ chat_view, output, markdown, render = (
 )
 
 SIZES = [(80, 24), (100, 40), (40, 12), (20, 5)]
-
-
-class Wire(io.StringIO):
-    """What stands for stdout: a terminal that shows everything on a screen."""
-
-    encoding = "utf-8"  # type: ignore[assignment]
-
-    def __init__(self, screen):
-        super().__init__()
-        self.screen = screen
-
-    def isatty(self):
-        return True
-
-    def write(self, text):
-        self.screen.write(text)
-        return len(text)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A watched answer: each token has the colour of its pass; without colours there are marks."""
 
-import io
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -12,7 +11,7 @@ import pytest
 import tiny
 from golden_pair import RAW, said
 from recorded_chat import RecordedState
-from screen import Screen
+from screen import Screen, Wire
 from typer.testing import Result
 
 from dflash_mlx.engine.stats import Stats
@@ -36,23 +35,6 @@ BLOCKS = [
     Block((), text=""),
     Block((8,), text="wide, and so long that it is broken", finish_reason="stop"),
 ]
-
-
-class Wire(io.StringIO):
-    """What stands for stdout: a terminal that shows everything on a screen."""
-
-    encoding = "utf-8"  # type: ignore[assignment]
-
-    def __init__(self, screen: Screen):
-        super().__init__()
-        self.screen = screen
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        self.screen.write(text)
-        return len(text)
 
 
 def letters(ids: Any) -> str:

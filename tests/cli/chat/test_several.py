@@ -1,6 +1,5 @@
 """`/retry 3`: several answers at once, side by side; one is chosen, or the old one stays."""
 
-import io
 import os
 import signal
 import sys
@@ -14,7 +13,7 @@ import pytest
 import tiny
 from openai_server import Behaviour
 from recorded_chat import RecordedState
-from screen import Screen
+from screen import Screen, Wire
 
 from dflash_mlx import api, batch
 from dflash_mlx.address import parse_address
@@ -220,23 +219,6 @@ def test_what_cannot_be(state: Asked) -> None:
 
 CODE = "x = 1  # a long line of code, longer than a column\n"
 TEXTS = [f"One **two** three.\n\n```py\n{CODE}{CODE}```", "é " * 40, ""]
-
-
-class Wire(io.StringIO):
-    """What stands for stdout: a terminal that shows everything on a screen."""
-
-    encoding = "utf-8"  # type: ignore[assignment]
-
-    def __init__(self, screen: Screen):
-        super().__init__()
-        self.screen = screen
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        self.screen.write(text)
-        return len(text)
 
 
 @pytest.fixture
