@@ -18,7 +18,8 @@ from dflash_mlx.serve.web_page import FOLDER, PATHS, TYPES
 
 ROOT = Path(__file__).parents[2]
 CHAT = "/v1/chat/completions"
-BODY = {"messages": [{"role": "user", "content": "What is 25 plus 17?"}], "stream": True}
+# Words: where a pass ends with a blank, before a number, its text comes one token shorter.
+BODY = {"messages": [{"role": "user", "content": "How do I make toast?"}], "stream": True}
 
 
 @pytest.fixture(scope="module")
