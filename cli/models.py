@@ -404,7 +404,7 @@ def rm(
 ) -> None:
     """Delete a model from the Hub's cache."""
     from dflash_mlx.hub import registry
-    from dflash_mlx.hub.cache import cached_bytes, remove, repo_folder
+    from dflash_mlx.hub.cache import cached_bytes, cached_state, remove, repo_folder, repo_of
 
     out = Output(quiet=display.quiet, plain=display.plain)
     model = known_id(model, out)
@@ -418,7 +418,10 @@ def rm(
         drafter = registry.drafter_of(model)
         if drafter is None:
             raise DFlashError(f"no drafter is known for '{model}'.", hint="delete it by its own id")
-        repos += [drafter] if drafter != model and repo_folder(drafter).is_dir() else []
+        if drafter != (whole := repo_of(drafter)) and cached_state(whole) == "yes":
+            out.info(f"{whole} stays: the whole model is here, not only its head")
+        elif drafter != model and repo_folder(drafter).is_dir():
+            repos.append(drafter)
     check_can_ask(yes)
     sizes = {repo: cached_bytes(repo) for repo in repos}
     for repo, count in sizes.items():

@@ -30,6 +30,7 @@ from .errors import UsageError
 from .files.checkpoint import Checkpoint
 from .hub import resolve
 from .hub.bits import check_bits, chosen_bits
+from .hub.cache import is_head_only
 from .loaded_pair import LoadedPair, evaluate
 from .models.memory import limit_mlx_cache, memory_for_caches
 from .models.precision import is_quantised
@@ -198,12 +199,12 @@ def read_in_pieces(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
 def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoint | None:
     """The drafter's checkpoint, downloaded if necessary; None for a drafter without one.
 
-    Raises DFlashError if the target's own head is wanted, and it has none.
+    Raises DFlashError if a model's MTP head is wanted, and it has none.
     """
     if names.draft is None:
         return None
     checkpoint = resolve.open_checkpoint(names.draft, names.draft_label or "", on_download)
-    if names.own_head:
+    if names.own_head or is_head_only(str(names.draft)):
         require_head(checkpoint)
     return checkpoint
 

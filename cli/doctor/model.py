@@ -54,7 +54,7 @@ def downloaded_drafter(target: str) -> str | None:
 
 def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
     """The check of a model's files, and whether a download would repair damaged ones."""
-    from dflash_mlx.hub.cache import first_missing_file, latest_revision
+    from dflash_mlx.hub.cache import first_missing_file, is_head_only, latest_revision
     from dflash_mlx.hub.content import blobs_of, damaged_files
     from dflash_mlx.hub.resolve import bundled, local_folder
 
@@ -72,7 +72,7 @@ def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
         verb = "is" if len(damaged) == 1 else "are"
         summary = f"{name} · {listed} {verb} damaged: not the content that the Hub has"
         return fail(summary, f"{pull} downloads it again"), True
-    if missing := first_missing_file(folder):
+    if missing := first_missing_file(folder, head_only=is_head_only(name)):
         hint = f"{pull} completes it" if in_cache else "copy the whole folder again"
         return fail(f"{name} · {missing} is missing or cannot be read", hint), False
     files = [path for path in folder.iterdir() if path.is_file()]

@@ -1,5 +1,6 @@
 """The format of a checkpoint, from its config.json."""
 
+import re
 from typing import Any, Literal
 
 Format = Literal[
@@ -14,6 +15,7 @@ ARCHITECTURES = (V1, V2, *DSPARK)  # supported values of `architectures`
 ASSISTANT = "MuseGlimmerAssistantModel"  # Meta's own DFlash drafter of Muse Glimmer
 EAGLE3 = "LlamaForCausalLMEagle3"  # what most EAGLE-3 heads name as their architecture
 SPLIT_MTP = "qwen3_5_mtp"  # mlx-vlm's model type of the heads of all families that are supported
+MTP_TENSOR = re.compile(r"^(?:model\.)?(?:language_model\.)?mtp\.")  # in a whole model's files
 TRAINED_MTP = "qwen3_mtp"  # that of heads that `dflash train` makes; their config has their sizes
 
 

@@ -2,6 +2,8 @@
 
 This module never contacts the Hub. A model is complete when every file that loading needs exists
 and has its full length. An incomplete revision is never returned for loading.
+
+A model may be named `owner/model#mtp`: only its MTP head, which is in one or two of many shards.
 """
 
 import json
@@ -13,6 +15,7 @@ from typing import Literal
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import TORCH_FILE, Checkpoint, tensor_headers
+from dflash_mlx.files.formats import MTP_TENSOR
 
 # `allow_patterns` and `ignore_patterns` of huggingface_hub: files of a repository's top folder.
 # Some tokenizers are Python code; a download does not run it.
@@ -23,6 +26,7 @@ ALLOW_PATTERNS = ["*.safetensors", "mask_embedding.pt", *TEXT_PATTERNS]
 IGNORE_PATTERNS = ["*/*"]
 INCOMPLETE = ".dflash.incomplete"  # suffix of a blob during its download
 WEIGHT_INDEX = "model.safetensors.index.json"
+HEAD_ONLY = "#mtp"  # behind a model's Hub id
 
 
 def cache_folder() -> Path:
@@ -32,9 +36,19 @@ def cache_folder() -> Path:
     return Path(HF_HUB_CACHE)
 
 
+def is_head_only(name: str) -> bool:
+    """Whether a name means the MTP head of a model, without the model."""
+    return name.endswith(HEAD_ONLY)
+
+
+def repo_of(name: str) -> str:
+    """The repository of a model or of its head."""
+    return name.removesuffix(HEAD_ONLY)
+
+
 def repo_folder(repo: str) -> Path:
-    """The cache folder of the repository `repo` (owner/model). The folder may not exist."""
-    return cache_folder() / f"models--{repo.replace('/', '--')}"
+    """The cache folder of the repository of a model. The folder may not exist."""
+    return cache_folder() / f"models--{repo_of(repo).replace('/', '--')}"
 
 
 def cached_folder(repo: str) -> Path | None:
@@ -52,13 +66,13 @@ def cached_checkpoint(repo: str) -> Checkpoint | None:
         checkpoint = Checkpoint.read(folder, repo)
     except DFlashError:
         return None
-    return None if missing_file(checkpoint) else checkpoint
+    return None if missing_file(checkpoint, head_only=is_head_only(repo)) else checkpoint
 
 
 def latest_revision(repo: str) -> Path | None:
     """The folder of the revision that `main` points to in the cache, complete or not.
 
-    None if huggingface_hub finds no such revision.
+    None if huggingface_hub finds no such revision, or knows that a file is missing.
     """
     if not repo_folder(repo).is_dir():
         return None
@@ -68,9 +82,9 @@ def latest_revision(repo: str) -> Path | None:
     try:
         return Path(
             snapshot_download(
-                repo,
+                repo_of(repo),
                 local_files_only=True,
-                allow_patterns=ALLOW_PATTERNS,
+                allow_patterns=TEXT_PATTERNS if is_head_only(repo) else ALLOW_PATTERNS,
                 ignore_patterns=IGNORE_PATTERNS,
             )
         )
@@ -78,22 +92,22 @@ def latest_revision(repo: str) -> Path | None:
         return None
 
 
-def first_missing_file(folder: Path) -> str:
+def first_missing_file(folder: Path, *, head_only: bool = False) -> str:
     """The name of the first absent or truncated file of a model folder; empty if complete."""
     try:
-        return missing_file(Checkpoint.read(folder))
+        return missing_file(Checkpoint.read(folder), head_only=head_only)
     except DFlashError:
         return "config.json"
 
 
-def missing_file(checkpoint: Checkpoint) -> str:
+def missing_file(checkpoint: Checkpoint, *, head_only: bool = False) -> str:
     """`first_missing_file` of a folder whose config.json was read."""
     folder = checkpoint.path
     for path in folder.rglob("*"):
         if not path.exists():  # a symlink to a deleted blob
             return path.name
     try:
-        shards = shard_names(folder / WEIGHT_INDEX)
+        shards = shard_names(folder / WEIGHT_INDEX, head_only=head_only)
     except (ValueError, KeyError, TypeError, AttributeError):
         return WEIGHT_INDEX
     files = [folder / name for name in shards] or sorted(folder.glob("*.safetensors"))
@@ -106,7 +120,7 @@ def missing_file(checkpoint: Checkpoint) -> str:
         return "" if zipfile.is_zipfile(folder / TORCH_FILE) else TORCH_FILE
     if not files:
         return "*.safetensors"
-    if checkpoint.format != "language model":
+    if checkpoint.format != "language model" or head_only:
         return ""
     if not checkpoint.has_tokenizer:
         return "tokenizer.json"
@@ -117,11 +131,16 @@ def missing_file(checkpoint: Checkpoint) -> str:
     return next((name for name in code if "/" not in name and not (folder / name).exists()), "")
 
 
-def shard_names(index: Path) -> list[str]:
-    """The weight files of a safetensors index; empty if there is no index."""
+def shard_names(index: Path, *, head_only: bool = False) -> list[str]:
+    """The weight files of a safetensors index; empty if there is no index.
+
+    head_only: those with tensors of an MTP head.
+    """
     if not index.exists():
         return []
-    return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    wanted = (file for tensor, file in files.items() if not head_only or MTP_TENSOR.match(tensor))
+    return sorted(set(wanted))
 
 
 def cached_state(repo: str) -> Literal["yes", "partly", "no"]:
@@ -187,6 +206,7 @@ def delete_revisions(repo: str) -> None:
 
     cache = scan_cache_dir(cache_folder())
     # Only this repository: a copy under another name may have revisions with the same hashes.
-    repos = [entry for entry in cache.repos if (entry.repo_type, entry.repo_id) == ("model", repo)]
+    name = repo_of(repo)
+    repos = [entry for entry in cache.repos if (entry.repo_type, entry.repo_id) == ("model", name)]
     hashes = [revision.commit_hash for entry in repos for revision in entry.revisions]
     replace(cache, repos=frozenset(repos)).delete_revisions(*hashes).execute()

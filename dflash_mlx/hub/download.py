@@ -23,9 +23,13 @@ from .cache import (
     ALLOW_PATTERNS,
     IGNORE_PATTERNS,
     INCOMPLETE,
+    WEIGHT_INDEX,
     cache_folder,
     first_missing_file,
+    is_head_only,
     repo_folder,
+    repo_of,
+    shard_names,
 )
 from .content import blobs_of, damaged_files, hash_of
 from .failures import dflash_errors, is_transient
@@ -306,11 +310,12 @@ def plan(repo: str) -> Plan:
         return request_plan(repo)
 
 
-def request_plan(repo: str) -> Plan:
+def request_plan(model: str) -> Plan:
     """As `plan`, but raises the exceptions of huggingface_hub."""
     from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.utils import filter_repo_objects
 
+    repo = repo_of(model)
     # snapshot_download(dry_run=True) sends one request for each file, and moves the cache's `main`
     # to a revision that is not cached.
     info = HfApi().model_info(repo, files_metadata=True, timeout=TIMEOUT)
@@ -327,6 +332,12 @@ def request_plan(repo: str) -> Plan:
         if is_eagle(json_object(Path(config))):
             names = [*names, TORCH_FILE]
             weights = True
+    if is_head_only(model) and WEIGHT_INDEX in names:
+        index = Path(hf_hub_download(repo, WEIGHT_INDEX, revision=commit, etag_timeout=TIMEOUT))
+        others = set(shard_names(index)) - set(shard_names(index, head_only=True))
+        names = [name for name in names if name not in others]
+        if not any(name.endswith(".safetensors") for name in names):
+            raise DFlashError(f"'{repo}' has no MTP head.", hint="use --draft lookup")
     for kind, present in (("config.json", "config.json" in names), ("safetensors", weights)):
         if not present:
             raise DFlashError(
@@ -341,7 +352,7 @@ def request_plan(repo: str) -> Plan:
         blob = (lfs.sha256 if lfs else siblings[name].blob_id) or ""
         url = hf_hub_url(repo, name, revision=commit)
         files.append(File(name, url, size, blob, bytes_in_cache(folder, commit, name, blob, size)))
-    plan = Plan(repo, tuple(sorted(files, key=lambda file: (file.size, file.name))))
+    plan = Plan(model, tuple(sorted(files, key=lambda file: (file.size, file.name))))
     if not plan.cached:  # a gated repository refuses its files, not the list of them
         get_hf_file_metadata(plan.files[0].url, timeout=TIMEOUT)
     return plan
@@ -401,7 +412,7 @@ def download(
     """
     with dflash_errors(repo):
         folder = download_plan(request_plan(repo), on_download, on_wait)
-        while name := first_missing_file(folder):
+        while name := first_missing_file(folder, head_only=is_head_only(repo)):
             if not delete_if_damaged(folder, name):
                 raise DFlashError(
                     f"'{repo}' is incomplete on the Hub: {name} is missing or damaged.",
@@ -449,7 +460,7 @@ def download_plan(plan: Plan, on_download: Progress | None, on_wait: Callable[[]
         Transfer(blobs, headers, count, on_wait).run(incomplete)
     folder = Path(
         snapshot_download(
-            plan.repo,
+            repo_of(plan.repo),
             allow_patterns=[file.name for file in plan.files],
             tqdm_class=Silent,
         )

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from dflash_mlx.errors import DFlashError
 
-from .cache import cached_state
+from .cache import cached_state, repo_of
 from .registry import did_you_mean
 
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -45,7 +45,7 @@ def to_dflash_error(error: Exception, repo: str) -> Exception:
     if "GatedRepoError" in names:
         return DFlashError(
             f"'{repo}' asks for a licence that this machine's Hub account has not accepted.",
-            hint=f"accept it on https://huggingface.co/{repo} and run `hf auth login`",
+            hint=f"accept it on https://huggingface.co/{repo_of(repo)} and run `hf auth login`",
         )
     if names & {"RepositoryNotFoundError", "HFValidationError"}:
         return DFlashError(

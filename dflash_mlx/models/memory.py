@@ -16,14 +16,13 @@ from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import TORCH_FILE, load_config, tensor_headers, text_config
-from dflash_mlx.files.formats import TRAINED_MTP, is_mtp
+from dflash_mlx.files.formats import MTP_TENSOR, TRAINED_MTP, is_mtp
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 from dflash_mlx.kernels.dispatch import by_metal
 
 # In names of tensors in a model's files: of its MTP head, and those that every rank loads whole.
-HEAD = re.compile(r"(?:^|\.)mtp\.")
 WHOLE = re.compile(r"embed_tokens\.|embed_tokens_per_layer\.|lm_head\.")
 FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
 STATEFUL = ("linear_attention", "conv")  # types of layers whose cache does not grow
@@ -164,7 +163,7 @@ def estimate_memory(
         config = load_config(target)
         weights = weight_bytes(target, "model*.safetensors")
         if draft == target:  # the head's own weights are the drafter's
-            weights -= tensor_bytes(target, "model*.safetensors", HEAD)
+            weights -= tensor_bytes(target, "model*.safetensors", MTP_TENSOR)
         quantised = "quantization" in config
         caches = cache_bytes(config, context_tokens, item_bytes, kv_bits)
         draft_weights = 0
@@ -203,7 +202,7 @@ def head_bytes(draft: Path, target: dict[str, Any]) -> int:
     shapes = {(one.get("model_type"), one.get("hidden_size")) for one in models}
     if len(shapes) > 1 or config.get("model_type") not in FAMILIES:
         return 0
-    return tensor_bytes(draft, "*.safetensors", HEAD)
+    return tensor_bytes(draft, "*.safetensors", MTP_TENSOR)
 
 
 def tensor_bytes(folder: Path, pattern: str, names: re.Pattern[str]) -> int:

@@ -357,6 +357,24 @@ def test_rm_with_the_drafter(run, server, pull):
     assert "no drafter is known" in run("rm", REPO, "--draft", "--yes").stderr
 
 
+def test_rm_keeps_a_whole_model_that_lends_its_head(run, server, pull, monkeypatch):
+    """The drafter of a conversion may be the head in the original, which is a target of its own."""
+    files = tiny_repo(parts=2)
+    shards = json.loads(files["model.safetensors.index.json"])["weight_map"]
+    head = {"mtp.fc.weight": max(shards.values())}
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": shards | head}).encode()
+    server.repos["owner/original"] = files
+    monkeypatch.setattr(registry, "drafter_of", lambda target: "owner/original#mtp")
+    pull(KNOWN, "--draft", "owner/original#mtp")
+    assert hub_cache.cached_state("owner/original") == "partly"
+    assert run("rm", KNOWN, "--draft", "--yes").exit_code == 0
+    assert hub_cache.cached_repos() == []
+    pull(KNOWN, "--draft", "owner/original")
+    result = run("rm", KNOWN, "--draft", "--yes")
+    assert "owner/original stays" in result.stderr
+    assert hub_cache.cached_repos() == ["owner/original"]
+
+
 def test_settings_do_not_get_in_the_way(run, server, pull):
     """The config file's options are those of other commands; shared ones count here as well."""
     path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"

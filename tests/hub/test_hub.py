@@ -644,7 +644,7 @@ def test_the_check_after_a_kill_would_see_damage(server, monkeypatch):
     cut(fetch(REPO) / WEIGHTS)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert not assert_sound(server)
-    monkeypatch.setattr(hub_cache, "missing_file", lambda _: "")
+    monkeypatch.setattr(hub_cache, "missing_file", lambda _, **options: "")
     with pytest.raises(AssertionError):
         assert_sound(server)
 

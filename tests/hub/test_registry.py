@@ -216,6 +216,10 @@ def test_the_head_of_a_conversion():
     for target in ("Qwen/Qwen3.6-27B", "owner/other", "mlx-community/Qwen3.5-27B-4bit"):
         names = pair_names(target, MTP)
         assert (names.draft, names.draft_label, names.own_head) == (target, MTP, True)
+    original = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+    for draft in (MTP, None):
+        names = pair_names("mlx-community/Qwen3-Next-80B-A3B-Instruct-4bit", draft)
+        assert names.draft == names.draft_label == f"{original}#mtp"
 
 
 def test_a_head_is_taken_where_it_is_the_best_known():

@@ -15,8 +15,8 @@ import mlx.core as mx
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.formats import MTP_TENSOR
 
-PREFIX = re.compile(r"(?:model\.)?(?:language_model\.)?mtp\.")
 PARTS = ("fc", "layers", "norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
 OWN = "pre_fc_norm_hidden.weight"  # which only these heads have
 DSPARK = ("markov", "confidence_head")  # parts of a DSpark drafter's names
@@ -27,8 +27,8 @@ FUSED = re.compile(r"experts\.(gate_up_proj|down_proj)(?:\.(\w+))?")
 # negative; the weights themselves nearly never are.
 NEGATIVE_SHARE = 0.05
 NOT_HERE = (
-    "mlx-lm's conversions leave the head out: name a folder that has it as --draft, or use "
-    "--draft lookup"
+    "mlx-lm's conversions leave the head out: name a folder that has it as --draft, or the "
+    "original model as --draft ID#mtp, of which only the head is downloaded"
 )
 OURS = "heads of Qwen3-Next and Qwen3.5 to 3.8 are; or use --draft lookup"
 
@@ -44,7 +44,7 @@ def head_files(checkpoint: Checkpoint) -> dict[str, tuple[Path, str]]:
     bare: dict[str, tuple[Path, str]] = {}
     for file, headers in checkpoint.headers("*.safetensors").items():
         for name in headers:
-            if found := PREFIX.match(name):
+            if found := MTP_TENSOR.match(name):
                 prefixed[name[found.end() :]] = file, name
             elif name.startswith(PARTS):
                 bare[name] = file, name
