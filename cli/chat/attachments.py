@@ -12,7 +12,7 @@ from dataclasses import replace
 from glob import glob, has_magic
 from io import IncrementalNewlineDecoder
 
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import DFlashError, PromptTooLong, UsageError
 from dflash_mlx.options import GenerationOptions
 
 from ..prompt import Attachment, Attachments, read_attachments
@@ -98,13 +98,19 @@ def summarise(state: ChatState, attachments: Attachments) -> str:
     """Name or number of the files, size and tokens; UsageError if the context cannot hold them."""
     dialogue = state.dialogue
     messages = [{"role": "user", "content": attachments.text}]
-    count = dialogue.backend.count_tokens(messages, GenerationOptions())
+    about = ""
+    try:
+        count = dialogue.backend.count_tokens(messages, GenerationOptions())
+    except PromptTooLong as error:  # far too long to be counted
+        count = error.tokens
+        about = "about "
     summary = attachments.summary
     if count is None:
         return summary
     if count >= dialogue.context_length:
         raise UsageError(
-            f"{summary} are {count:,} tokens; the context holds {dialogue.context_length:,}.",
+            f"{summary} are {about}{count:,} tokens; "
+            f"the context holds {dialogue.context_length:,}.",
             hint="take fewer or shorter files; /read off drops those that are attached",
         )
     return f"{summary} · {format_count(count, 'token', 'tokens')}"

@@ -162,7 +162,8 @@ def test_files_in_a_chat(chat: ChatTerminal, tmp_path: Path, size: tuple[int, in
     chat.ask("And these?")
     chat.ask("No files.")
     (tmp_path / "work/long.txt").write_text("many words " * 6000)
-    chat.command("See @long.txt", r"(?s)are [\d,]+\s+tokens;\s+the\s+context\s+holds\s+4,096")
+    too_long = r"(?s)are\s+about\s+[\d,]+\s+tokens;\s+the\s+context\s+holds\s+4,096"
+    chat.command("See @long.txt", too_long)
     (file,) = (tmp_path / "data/dflash/chats").glob("*.json")
     prompts = [turn["prompt"] for turn in json.loads(file.read_text())["turns"]]
     assert prompts == [
