@@ -59,7 +59,7 @@ def compact(state: ChatState, argument: str) -> None:
     after = context_of(dialogue, compacted)
     if after >= before:
         raise UsageError(
-            f"the summary is no shorter than the turns: {after:,} tokens, not {before:,}.",
+            f"the summary is no shorter than the turns: {after:,} tokens instead of {before:,}.",
             hint="nothing was changed; /compact pays in longer chats",
         )
     dialogue.replace_chat(compacted)

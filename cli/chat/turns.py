@@ -69,13 +69,13 @@ def rewind(state: ChatState, argument: str) -> None:
             state.print_line(line)
         question = "  Back to the end of which turn? 0: the beginning, Enter: stay here ›"
         argument = state.ask_line(question).strip()
-    if not argument:
+    if argument in ("", str(len(turns))):  # the chat is at the end of its last turn
         state.print_line("  nothing was changed", "dim")
         return
-    if not argument.isdecimal() or int(argument) >= len(turns):
-        last = f"give 0 to {len(turns) - 1}" if len(turns) > 1 else "give 0, the beginning"
+    if not argument.isdecimal() or int(argument) > len(turns):
         raise UsageError(
-            f"/rewind cannot be '{argument}'.", hint=f"{last}; /rewind alone lists the turns"
+            f"/rewind cannot be '{argument}'.",
+            hint=f"give 0 to {len(turns)}; /rewind alone lists the turns",
         )
     count = int(argument)
     kept_as = rewind_to(state, count)

@@ -218,8 +218,8 @@ def test_interrupt_of_an_answer(chat: ChatTerminal) -> None:
     """The text stays, on the screen and on disk, and the chat goes on from the caches."""
     chat.answers(sleep=0.3)
     chat.send(TYRE + "\r")
-    chat.wait_for(r"\d+ tok · ")
     chat.wait_for("Here is a good way")
+    chat.wait_for(r"\d+ tok · ")
     chat.interrupt()
     kept = int(chat.wait_for(r"stopped · (\d+) tokens kept")[1])
     chat.wait_for(r"\(Ctrl-C\s+again\s+within\s+2\s+seconds\s+to\s+leave\)")

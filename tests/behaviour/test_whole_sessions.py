@@ -241,7 +241,111 @@ $ kept
 ./chats/why.json
 ./history
 """,
+    "long": f"""\
+$ dflash chat
+{HEADER}\
+› Read @src and @notes.md
+  3 files · 15 bytes · 1 not text, left out · 67 tokens
+
+Fine.
+  (numbers)
+
+› And the milk?
+
+Fine.
+  (numbers)
+
+› /tokens
+  template             3    0%
+  turn 1              88    2%  ▏         Read @src and @notes.md
+  turn 2              19    0%            And the milk?
+  left             3,986   97%  ███████▊
+  context 110 of 4,096 tokens
+  with less than 512 left the oldest turns are left out; /compact sends a
+  summary of them
+
+› /compact 1
+  summarising turn 1 of 2
+Fine.
+  turn 1 is sent as this summary · the chat has 50 tokens, not 110
+  /undo sends the turns again
+
+› And the tea?
+
+Fine.
+  (numbers)
+
+› /history
+=› Read @src and @notes.md
+  3 files · 15 bytes
+
+Fine.
+
+=› And the milk?
+
+Fine.
+
+=› And the tea?
+
+Fine.
+  turn 1 is sent as a summary
+
+› /compact undo
+  the summary is forgotten: turn 1 is sent again
+
+› /rewind 1
+  back by 2 turns
+  the chat with all 3 turns stays saved: /load read-src-and-notes-md
+
+=› Read @src and @notes.md
+  3 files · 15 bytes
+
+Fine.
+
+› And the salt?
+
+Fine.
+  (numbers)
+
+› /rewind 2
+  nothing was changed
+
+› /system Be terse.
+  system prompt set
+
+› /watch
+  the next answers have a colour for each pass of the target, and struck out
+  the drafts that it rejects; /retry shows the last one again
+
+› And the jam?
+
+Fine.
+  (numbers)
+  each colour is one pass of the target: 1 pass for 1 token
+
+› /watch
+  answers are shown as Markdown again
+
+› /exit
+saved: dflash chat --resume read-src-and-notes-md-2
+$ dflash chats list
+read-src-and-notes-md-2  3 turns  just now  Read @src and @notes.md
+read-src-and-notes-md    3 turns  just now  Read @src and @notes.md
+$ kept
+./chats/read-src-and-notes-md-2.json
+./chats/read-src-and-notes-md.json
+./history
+""",
 }
+
+# What a narrow window leaves out: first prompts in lists, and bars.
+NARROW = (
+    ("just now  Why is it blue?", "just now"),
+    ("just now  Read @src and @notes.md", "just now"),
+    ("▏         Read @src and @notes.md", "Read @s"),
+    ("And the milk?\n  left", "And the\n  left"),
+    ("97%  ███████▊", "97%"),
+)
 
 
 @pytest.fixture
@@ -281,6 +385,9 @@ def squeezed(text: str) -> str:
         ("chats", (120, 40), {}),
         ("presets", (40, 12), {"NO_COLOR": "1"}),
         ("files", (80, 24), {"TERM": "dumb"}),
+        ("long", (80, 24), {}),
+        ("long", (120, 40), {}),
+        ("long", (40, 12), {}),
     ],
 )
 def test_a_session(folder: Path, name: str, size: tuple[int, int], look: dict[str, str]) -> None:
@@ -288,8 +395,9 @@ def test_a_session(folder: Path, name: str, size: tuple[int, int], look: dict[st
     shell = ["bash", "--noprofile", "--rcfile", str(folder / "rc"), "-i"]
     terminal = Terminal(shell, environment(folder, **look), *size)
     transcript, shown = SESSIONS[name], ""
-    if size[0] < 80:  # no room for the first prompt
-        transcript = transcript.replace("just now  Why is it blue?", "just now")
+    if size[0] < 80:
+        for wide, narrow in NARROW:
+            transcript = transcript.replace(wide, narrow)
 
     def seen() -> str:
         text = squeezed(masked(terminal.screen_text(), folder))

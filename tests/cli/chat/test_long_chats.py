@@ -357,14 +357,15 @@ def test_back_to_the_beginning(state: RecordedState, use: Callable[[str], str]) 
 
 
 def test_wrong_turns(state: RecordedState, use: Callable[[str], str]) -> None:
-    """The last turn is where the chat is."""
+    """The last turn is where the chat is: that number changes nothing."""
     with pytest.raises(UsageError, match="the chat is empty"):
         use("/rewind")
     fill(state, 2)
-    for wrong in ("2", "3", "-1", "x", "1 2"):
+    assert "nothing was changed" in use("/rewind 2")
+    for wrong in ("3", "-1", "x", "1 2"):
         with pytest.raises(UsageError, match="/rewind cannot be") as found:
             use(f"/rewind {wrong}")
-        assert found.value.hint == "give 0 to 1; /rewind alone lists the turns"
+        assert found.value.hint == "give 0 to 2; /rewind alone lists the turns"
     assert len(state.dialogue.chat.turns) == 2
 
 
