@@ -408,8 +408,12 @@ class Engine:
         for step in batch:
             answer = step.answer
             self._renew(step.sequence)
-            if step.block is not None or step.error is not None:
-                continue  # it ended before the fault
+            if step.error is not None:
+                continue
+            if step.block is not None:  # committed before the fault
+                if not answer.finish_reason:
+                    answer.notes.append(fault.note)
+                continue
             if isinstance(fault, GPUFault):
                 answer.failed_rounds += 1
                 retries = answer.failed_rounds <= MAX_RETRIES

@@ -191,6 +191,10 @@ class ScheduledStep:
         sequence = self.sequence
         answer = self.answer
         path = None if self.path is None else (0, *self.path)
+        logprobs = ()
+        if tokens and answer.request.logprobs is not None:  # a fault here leaves all as it was
+            rows = range(len(tokens)) if path is None else path
+            logprobs = read_logprobs(self.output.logits, rows, tokens, answer.request.logprobs)
         if self.chunk is not None:
             self._commit_chunk()
         else:
@@ -204,10 +208,6 @@ class ScheduledStep:
             self.block = Block(())
             return
         answer.advance(tokens)
-        logprobs = ()
-        if answer.request.logprobs is not None:
-            rows = range(len(tokens)) if path is None else path
-            logprobs = read_logprobs(self.output.logits, rows, tokens, answer.request.logprobs)
         self.block = Block(
             tokens,
             self.draft.drafted,

@@ -21,6 +21,7 @@ from dflash_mlx import Pair, Session, load
 from dflash_mlx.bench.questions import bundled_questions
 from dflash_mlx.cpu.modules import CpuSwiGLU
 from dflash_mlx.drafters.load import load_drafter
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.resolve import bundled
@@ -60,7 +61,13 @@ def answer(
     session = Session(pair, mode=mode)
     blocks = list(session.stream(prompt, max_tokens=most, **options))
     held, count = session.sequence.target_cache.layers, len(session.sequence.tokens)
-    arrays = [part[..., :count, :] for layer in held for part in (layer.keys, layer.values)]
+
+    def rows() -> list[mx.array]:
+        parts = [part[..., :count, :] for layer in held for part in (layer.keys, layer.values)]
+        mx.eval(parts)
+        return parts
+
+    arrays = mlx_thread().call(rows)  # a rewind may be left to evaluate there
     return tiny.joined(blocks), arrays, session.stats.acceptance_length
 
 

@@ -325,7 +325,7 @@ CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] 
     "verify_attention": (
         verify_attention.OP,
         attentions,
-        2e-5,
+        3e-5,
         {"split": SPLIT, "short": SHORT_SPLITS},
     ),
     "verify_attention, exact": (

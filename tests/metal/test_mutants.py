@@ -75,6 +75,11 @@ HARMLESS = {
         "early",
         "DFLASH_UNROLL for (int i = 0; i < Rows;",
     ): "three pairs of an expert at a time are right, too; the count of loads sees it",
+    (
+        "grouped_experts.metal",
+        "once",
+        "DFLASH_UNROLL for (int i = 0; i < Rows;",
+    ): "one pair of an expert at a time is right, too; the count of loads sees it",
     ("small_m_qmm.h", "edge", "bool parted ="): "at the end of a word nothing comes from the next",
     ("small_m_qmm.h", "edge", "} else if (shift > 15"): "no weight begins at bit 15",
     ("small_m_qmm.h", "edge", "return 8 * (BITS > 0"): "lanes share K otherwise, all in one way",

@@ -221,7 +221,11 @@ def test_planted_faults_are_caught(edit: Edit) -> None:
     ]
     cases = [
         (rows_of(body.rows[-1] + rows, 1216), weights_of(35, 1216, kind, biased=True))
-        for rows, body in ((-1, small_m_qmm.VECTORS), (3, small_m_qmm.MATRICES))
+        for rows, body in (
+            (-1, small_m_qmm.VECTORS),  # the last block of rows is not full
+            (0, small_m_qmm.VECTORS),
+            (3, small_m_qmm.MATRICES),
+        )
         for kind in (KINDS[3], KINDS[2], KINDS[5], KINDS[0])
         if body in bodies
     ]

@@ -45,7 +45,10 @@ def test_by_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_path: bool
 
 @pytest.mark.parametrize("again", [False, True])
 def test_the_command_runs_here(*, again: bool) -> None:
-    """With --dry-run, as the package is there: the shell reads it as it is meant."""
-    command = install_command("numpy", again=again).strip("`") + " --dry-run"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    """With --help behind it, so that nothing is downloaded: the shell reads it as it is meant."""
+    command = install_command("numpy", again=again).strip("`")
+    done = subprocess.run(f"{command} --help", shell=True, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    wrong = command.replace(" install ", " install --no-such-flag ")
+    done = subprocess.run(f"{wrong} --help", shell=True, capture_output=True, text=True)
+    assert done.returncode != 0

@@ -25,14 +25,16 @@ VERBS = ("_propose", "_verify", "_accept", "_run_ahead", "_commit", "_remember")
 class FaultyGPU:
     """Fails random verbs of an engine's rounds, and then no cache can be trusted.
 
-    A sequence commits a token between two faults. `count`: faults so far. MLX holds up to two more
-    errors after each, which the next verb would raise.
+    A sequence commits a token between two faults. `count`: faults so far; `harmless`: those after
+    the last round of all answers of a batch. MLX holds up to two more errors after each, which the
+    next verb would raise.
     """
 
     def __init__(self, engine: Engine, dice: random.Random, patch: pytest.MonkeyPatch):
         self.engine = engine
         self.dice = dice
         self.count = 0
+        self.harmless = 0
         self.verb: str | None = None
         self.late = False
         self.held_errors = 0
@@ -66,6 +68,7 @@ class FaultyGPU:
                 run(batch)
             if fails:
                 self.count += 1
+                self.harmless += all(step.answer.finish_reason for step in batch)
                 self.held_errors = self.dice.randrange(3)
                 for sequence in {step.sequence for step in batch}:
                     spoil(sequence)
