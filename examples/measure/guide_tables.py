@@ -24,6 +24,7 @@ SOURCES = {
     "dflash": "DFlash drafter, chains of 15",
     "eagle3": "EAGLE-3 head, chains of 8",
     "eagle3-60": "EAGLE-3 head, trees of 60 rows",
+    "mtp": "MTP head, chains of 3",
     "model": "small model, chains of 5",
     "lookup": "copies of the text",
     "none": "plain decoding",
