@@ -450,7 +450,7 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
         ("/system off", "system prompt removed"),
         ("/tokens", r"turn 1 +\d+ +\d+%(?s:.*)left "),
         ("/compact", "there are no turns to summarise"),
-        ("/rewind 7", r"give 0, the beginning"),
+        ("/rewind 7", r"give 0 to 1"),
         ("/set", r"temp +0\.?0?  randomness; 0 always takes the likeliest"),
         ("/temp 0.7", "temp 0.7"),
         ("/temp 0", "temp 0"),

@@ -209,6 +209,7 @@ def test_leaving_says_how_to_go_on(hub: Any, cache: Path, tmp_path: Path) -> Non
         shown.send("1")
         shown.wait_for("/help lists", LOADING)
         shown.prompted()
+        shown.wait_until(lambda: cached_state(first_start.TARGET) == "partly", "some bytes")
         shown.send("\x04")
         shown.wait_for(rf"\d+% downloaded: dflash models pull {first_start.TARGET}")
     finally:
