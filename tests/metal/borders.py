@@ -325,7 +325,7 @@ CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] 
     "verify_attention": (
         verify_attention.OP,
         attentions,
-        1e-4,  # some scores are in the hundreds, where float32 has steps of 3e-5
+        5e-5,  # some scores are in the hundreds, where float32 has steps of 3e-5
         {"split": SPLIT, "short": SHORT_SPLITS},
     ),
     "verify_attention, exact": (

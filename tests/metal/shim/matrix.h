@@ -8,7 +8,7 @@ template <typename T, int R, int C> struct simdgroup_matrix {
   static_assert(R == 8 && C == 8, "only 8x8");
   static_assert(is_floating_point_v<T>, "only float, half and bfloat");
   vec<T, 2> own;
-  simdgroup_matrix() = default;
+  simdgroup_matrix() : own(T(NAN), T(NAN)) {} // what nobody filled shows in every result
   explicit simdgroup_matrix(T diagonal) {
     for (int i = 0; i < 2; i++) own[i] = row() == column() + i ? diagonal : T(0);
   }
