@@ -123,6 +123,7 @@ def make_keys(out: Output) -> KeyReader:
 
 def take_terminal(context: ExitStack, keys: KeyReader, out: Output) -> None:
     """Switch off echo until the context ends. Ctrl-Z first restores the terminal."""
+    context.callback(keys.end_marks)
     context.enter_context(cbreak_mode())
     if keys.take_echoed() and out.stdout_live:
         out.draw(ERASE_BELOW)

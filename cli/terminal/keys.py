@@ -274,6 +274,14 @@ class KeyReader:
         if self._write is not None and self._thread is not None:
             self._write(MARKS_ON if on else MARKS_OFF)
 
+    def end_marks(self) -> None:
+        """Turn the marks of pasted text off, whoever turned them on: a prompt may be interrupted
+        before it can.
+        """
+        if self._write is not None:
+            with suppress(OSError):  # the terminal is gone
+                self._write(MARKS_OFF)
+
     def _start(self) -> None:
         woken, self._wake = os.pipe()
         self._thread = Thread(target=self._read, args=(sys.stdin.fileno(), woken), daemon=True)

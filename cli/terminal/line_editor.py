@@ -107,10 +107,6 @@ class LineEditor:
         try:
             draft = self._typed.take_draft()
             text = self._session.prompt(default=draft, pre_run=self._leave_if_failed)
-        except KeyboardInterrupt:  # a signal may come before prompt_toolkit can undo its modes
-            app.output.disable_bracketed_paste()
-            app.output.flush()
-            raise
         finally:
             for key in get_typeahead(app.input):  # keys that were read together with the Enter
                 pasted = key.key == "<bracketed-paste>"
