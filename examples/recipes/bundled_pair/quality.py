@@ -81,7 +81,7 @@ def after_much(length: int, rng: Random) -> Chat:
     """A question after about so many tokens of earlier questions and answers."""
     messages: list[Message] = []
     size = 0
-    while size < length * 3:  # about three letters a token
+    while size < length * 2:  # about two letters a token
         sample = any_family(rng)
         messages += [user(sample.prompt), assistant(sample.answer)]
         size += len(sample.prompt) + len(sample.answer) + 20
