@@ -404,7 +404,7 @@ def rm(
 ) -> None:
     """Delete a model from the Hub's cache."""
     from dflash_mlx.hub import registry
-    from dflash_mlx.hub.cache import cached_bytes, cached_state, remove, repo_folder, repo_of
+    from dflash_mlx.hub.cache import cached_bytes, remove, repo_folder, repo_of
 
     out = Output(quiet=display.quiet, plain=display.plain)
     model = known_id(model, out)
@@ -413,13 +413,18 @@ def rm(
         raise DFlashError(
             f"'{model}' is not in the cache.", hint="`dflash models list` shows what is"
         )
+    if is_part_of_cached(model):
+        raise DFlashError(
+            f"'{repo_of(model)}' is in the cache as a whole, not only its head.",
+            hint=f"`dflash models rm {repo_of(model)}` deletes all of it",
+        )
     repos = [model]
     if draft:
         drafter = registry.drafter_of(model)
         if drafter is None:
             raise DFlashError(f"no drafter is known for '{model}'.", hint="delete it by its own id")
-        if drafter != (whole := repo_of(drafter)) and cached_state(whole) == "yes":
-            out.info(f"{whole} stays: the whole model is here, not only its head")
+        if is_part_of_cached(drafter):
+            out.info(f"{repo_of(drafter)} stays: the whole model is here, not only its head")
         elif drafter != model and repo_folder(drafter).is_dir():
             repos.append(drafter)
     check_can_ask(yes)
@@ -429,6 +434,13 @@ def rm(
     confirm(f"Delete {format_bytes(sum(sizes.values()))}?", "nothing was deleted", out, yes=yes)
     freed = sum(remove(repo) for repo in repos)
     out.note(f"{format_bytes(freed)} freed")
+
+
+def is_part_of_cached(name: str) -> bool:
+    """Whether a name means the head of a model that the cache holds completely."""
+    from dflash_mlx.hub.cache import cached_state, is_head_only, repo_of
+
+    return is_head_only(name) and cached_state(repo_of(name)) == "yes"
 
 
 def known_id(name: str, out: Output) -> str:

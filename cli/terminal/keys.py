@@ -293,8 +293,7 @@ class KeyReader:
             return
         os.close(self._wake)
         self._thread.join()
-        with suppress(OSError):  # the terminal is gone
-            self.mark_pastes(False)
+        self.end_marks()
         self._thread = None
         self._wake = None
 

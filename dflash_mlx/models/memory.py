@@ -22,7 +22,7 @@ from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 from dflash_mlx.kernels.dispatch import by_metal
 
-# In names of tensors in a model's files: of its MTP head, and those that every rank loads whole.
+# In names of tensors that every rank loads whole.
 WHOLE = re.compile(r"embed_tokens\.|embed_tokens_per_layer\.|lm_head\.")
 FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
 STATEFUL = ("linear_attention", "conv")  # types of layers whose cache does not grow

@@ -372,6 +372,7 @@ def test_rm_keeps_a_whole_model_that_lends_its_head(run, server, pull, monkeypat
     pull(KNOWN, "--draft", "owner/original")
     result = run("rm", KNOWN, "--draft", "--yes")
     assert "owner/original stays" in result.stderr
+    assert run("rm", "owner/original#mtp", "--yes").exit_code == 1
     assert hub_cache.cached_repos() == ["owner/original"]
 
 
