@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from faulty_gpu import FaultyGPU
+from faulty_gpu import NO_MEMORY, FaultyGPU
 from serving import serving
 from typer.testing import CliRunner
 
@@ -117,3 +117,22 @@ def test_generate(cli_app: Any, faults: int, monkeypatch: pytest.MonkeyPatch) ->
         found = generate()
         assert (found.exit_code, found.stdout) == (wanted.exit_code, wanted.stdout)
         assert ("was read again" in found.stderr) == (gpus[-1].count > gpus[-1].harmless)
+
+
+def test_a_fault_after_a_commit_is_told(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block is given out, and the rounds after it read the text again."""
+    wanted = dflash_mlx.generate(pair, PROMPTS[1], max_tokens=40, mode="dflash")
+    remember: Any = pair.engine._remember
+    faults = []
+
+    def failing(batch: Any) -> None:
+        remember(batch)
+        if not faults and any(step.block.tokens for step in batch):
+            faults.append(NO_MEMORY)
+            raise RuntimeError(NO_MEMORY)
+
+    monkeypatch.setattr(pair.engine, "_remember", failing)
+    found = dflash_mlx.generate(pair, PROMPTS[1], max_tokens=40, mode="dflash")
+    assert faults
+    assert found.tokens == wanted.tokens
+    assert any("was read again" in note for note in found.stats.notes)
