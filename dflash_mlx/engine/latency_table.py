@@ -37,7 +37,7 @@ def read_entry(entry: dict[str, Any]) -> Latencies:
 
 
 STORE = MeasurementStore(
-    "costs.json", "costs", "costs", format=5, limit=64, parse=read_entry, dump=asdict
+    "costs.json", "costs", "costs", format=6, limit=64, parse=read_entry, dump=asdict
 )
 
 
@@ -95,7 +95,7 @@ class LatencyTable:
         self._known: dict[int, Latencies] = {}
         for key, latencies in STORE.read().items():
             pair, _, depth = key.rpartition("-")
-            if pair == self._key and depth.isdecimal() and not latencies.disturbed:
+            if pair == self._key and depth.isdecimal():
                 self._known[int(depth)] = latencies
         self._estimates: dict[int, Latencies] = {}
 
@@ -104,8 +104,6 @@ class LatencyTable:
         near = depth_for(depth, self._most)
         if near not in self._known:
             latencies = self._measure(near)
-            if latencies.disturbed:
-                latencies = self._measure(near)
             self._known[near] = latencies
             self._estimates.clear()
             if latencies.disturbed or latencies.depth < near:

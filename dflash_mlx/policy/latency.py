@@ -24,7 +24,8 @@ class Latencies:
     `plain` is a decode step of one sequence, `draft` the draft of one block, and `chain` has the
     verify passes by their rows. `read` is added by reading the drafter's confidence before the
     verify pass, `sequence` by each further sequence in a pass of as many rows, and `block` by each
-    further block of a draft. Raises ValueError for numbers that cannot be latencies.
+    further block of a draft. `disturbed`: other work was running when they were measured. Raises
+    ValueError for numbers that cannot be latencies.
     """
 
     plain: float
@@ -34,6 +35,7 @@ class Latencies:
     sequence: float = 0.0
     block: float = 0.0
     depth: int = 0
+    disturbed: bool = False
 
     def __post_init__(self) -> None:
         rows, passes = zip(*self.chain, strict=True)
@@ -42,11 +44,6 @@ class Latencies:
         finite = all(map(isfinite, (*passes, *parts)))
         if not finite or min(passes) <= 0 or min(parts) < 0 or [*rows] != sorted({*rows}):
             raise ValueError("these are no latencies")
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether a pass took longer than its rows one by one: other work was running."""
-        return any(seconds > rows * self.plain for rows, seconds in self.chain)
 
     def verify(self, rows: int) -> float:
         """Seconds of a pass; between two measured widths, those of the slower one.
