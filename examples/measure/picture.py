@@ -34,6 +34,7 @@ ASKED = (
     "/compare",
     "/clear",
     "/think off",
+    "/watch on",
 )
 LAST = "Write a Python function that counts the vowels in a word."
 NEXT = "Which day comes after Wednesday?"  # typed during the last answer

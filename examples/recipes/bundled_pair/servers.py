@@ -1,7 +1,8 @@
-"""Starts this package's server and mlx-lm's as processes, and times the streams of clients."""
+"""Starts this package's server and others as processes, and times the streams of clients."""
 
 import asyncio
 import json
+import shlex
 import shutil
 import socket
 import subprocess
@@ -129,8 +130,14 @@ class Program:
 
 
 @contextmanager
-def programs(ours: Sequence[str], target: Path, model: str) -> Iterator[dict[str, Program]]:
-    """Yield both servers, and stop them at the end; `ours` are more flags of `dflash serve`."""
+def programs(
+    ours: Sequence[str], target: Path, model: str, others: Sequence[str] = ()
+) -> Iterator[dict[str, Program]]:
+    """Yield the servers by name, and stop them at the end.
+
+    ours: more flags of `dflash serve`. others: of further servers, NAME=COMMAND; in the command
+    {target} and {port} are filled in.
+    """
     mine, theirs = free_port(), free_port()
     own = [str(Path(sys.executable).parent / "dflash"), "serve", "--port", str(mine)]
     other = [sys.executable, "-c", OTHER, "--model", str(target), "--port", str(theirs)]
@@ -138,6 +145,11 @@ def programs(ours: Sequence[str], target: Path, model: str) -> Iterator[dict[str
         "dflash serve": Program([*own, "--cache-ram", "0", *ours], mine, model),
         "mlx_lm.server": Program(other, theirs, str(target)),
     }
+    for other in others:
+        name, _, text = other.partition("=")
+        port = free_port()
+        command = [part.format(target=target, port=port) for part in shlex.split(text)]
+        found[name] = Program(command, port, str(target))
     try:
         yield found
     finally:

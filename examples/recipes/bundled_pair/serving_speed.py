@@ -1,8 +1,13 @@
-"""`dflash serve` beside mlx-lm's server: the same target, the same clients, by how many at once.
+"""`dflash serve` beside other servers: the same target, the same clients, by how many at once.
 
     .venv/bin/python examples/recipes/bundled_pair/serving_speed.py --plot serving_speed.png
 
-Both servers run as programs of their own and are asked in turn, each level with prompts of its own,
+mlx-lm's server is always there. More are added with `--other NAME=COMMAND`, such as
+`--other "llama.cpp=PYTHON examples/recipes/bundled_pair/llama_server.py {target} {port}"`, and
+`--other "vllm-mlx=PYTHON examples/recipes/bundled_pair/with_openblas.py vllm-mlx serve {target}
+--port {port} --continuous-batching"`, each with the Python of an environment that has them.
+
+All servers run as programs of their own and are asked in turn, each level with prompts of its own,
 so that no cache helps. mlx-lm's server gets OpenBLAS and a target in float32, as ours computes; it
 packs requests by itself. A client that has its answer asks the next prompt at once. Tokens are
 those of `usage`; the first one is the first event with text. A gap is the time between two events
@@ -78,7 +83,7 @@ def show(found: dict[str, dict[int, Found]]) -> None:
     levels = list(next(iter(found.values())))
 
     def line(name: str, cells: list[str]) -> None:
-        print(f"{name:22}" + "".join(f"{cell:>14}" for cell in cells))
+        print(f"{name:30}" + "".join(f"{cell:>14}" for cell in cells))
 
     def each(name: str, cell: Any) -> list[str]:
         return ["ended" if one.ended else cell(one) for one in found[name].values()]
@@ -86,14 +91,14 @@ def show(found: dict[str, dict[int, Found]]) -> None:
     line("clients at once", [str(n) for n in levels])
     for name in found:
         line(name, each(name, lambda one: f"{median(one.rates):.0f} tok/s"))
-    pairs = zip(*(one.values() for one in found.values()), strict=True)
-    line(
-        "ratio",
-        [
+    ours, *others = found
+    for name in others:
+        pairs = zip(found[ours].values(), found[name].values(), strict=True)
+        cells = [
             "-" if a.ended or b.ended else f"{median(a.rates) / median(b.rates):.2f}"
             for a, b in pairs
-        ],
-    )
+        ]
+        line(f"{ours} / {name}", cells)
     for name in found:
         line(f"{name}, first", each(name, lambda one: pair_of(one.firsts, 0.5, 0.95)))
     for name in found:
@@ -125,13 +130,14 @@ def plot(found: dict[str, dict[int, Found]], file: Path) -> None:
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, dict[int, Found]]:
-    """Measure both servers with each number of clients."""
+    """Measure all servers with each number of clients."""
     levels = [int(one) for one in options.levels.split(",")]
     needed = options.prompts * len(levels) * (options.repeats + 1)
     texts = [sample.prompt for sample in held_out(needed)]
     print(f"dflash {dflash_mlx.__version__}, {len(set(texts))} prompts", flush=True)
     flags = ["--mode", options.mode]
-    with programs(flags, copy_of("target", folder / "target"), "bundled") as servers:
+    target = copy_of("target", folder / "target")
+    with programs(flags, target, "bundled", options.other) as servers:
         found = {name: {n: Found() for n in levels} for name in servers}
         for turn in range(options.repeats + 1):
             for clients in levels:
@@ -188,6 +194,7 @@ def main() -> None:
     parser.add_argument("--mode", default="auto")
     parser.add_argument("--levels", default="1,2,4,8,16", help="clients at once; empty: none")
     parser.add_argument("--long", type=int, default=0, help="tokens of a prompt beside a stream")
+    parser.add_argument("--other", action="append", default=[], metavar="NAME=COMMAND")
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
