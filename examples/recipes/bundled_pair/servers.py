@@ -83,7 +83,8 @@ async def level(
     found: dict[int, Answer] = {}
 
     async def client() -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=600) as http:
+        once = httpx.Limits(max_keepalive_connections=0)  # llama.cpp's server closes connections
+        async with httpx.AsyncClient(base_url=url, timeout=600, limits=once) as http:
             while left:
                 number, prompt = left.pop(0)
                 found[number] = await ask(http, model, prompt, max_tokens)
