@@ -40,6 +40,7 @@ from dflash_mlx.session import count_common
 
 CLIENTS = (1, 2, 4, 8, 16, 32)
 MAX_TOKENS = 60
+WORDS = "one two three four five six "
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"answer": {"type": "integer"}, "why": {"type": "string", "maxLength": 20}},
@@ -270,9 +271,10 @@ def waits(long: int) -> None:
         target = copy_of("target", Path(folder, "target"), context=2 * long)
         draft = copy_of("draft", Path(folder, "draft"), context=2 * long)
         with server(["-m", str(target), "-d", str(draft), "--cache-ram", "0"]) as (url, _):
+            words = asyncio.run(words_of(url, long))
             print(f"{'clients':>8}{'long prompts':>14}{'first token, s':>18}{'gap, ms':>18}")
             for clients, others in product((1, 4, 16), (0, 1, 4)):
-                firsts, gaps = asyncio.run(waits_beside(url, clients, others, long))
+                firsts, gaps = asyncio.run(waits_beside(url, clients, others, words))
                 print(f"{clients:8}{others:14}{in_two(firsts, 1):>18}{in_two(gaps, 1000):>18}",
                       flush=True)  # fmt: skip
 
@@ -282,10 +284,17 @@ def in_two(times: Sequence[float], unit: float) -> str:
     return f"{unit * median(times):.2f} / {unit * quantiles(times, n=20)[-1]:.2f}"
 
 
+async def words_of(url: str, long: int) -> str:
+    """Words of about `long` tokens."""
+    async with httpx.AsyncClient(base_url=url, timeout=600) as http:
+        few, more = [(await ask(http, "target", WORDS * n, 2)).prompt_tokens for n in (10, 20)]
+    return WORDS * (10 * long // (more - few))
+
+
 async def waits_beside(
-    url: str, clients: int, others: int, long: int
+    url: str, clients: int, others: int, words: str
 ) -> tuple[list[float], list[float]]:
-    """First tokens and gaps of short requests while `others` read long prompts."""
+    """First tokens and gaps of short requests while `others` read these words."""
     short = [sample.prompt for sample in held_out(12 * clients)]
     firsts: list[float] = []
     gaps: list[float] = []
@@ -296,8 +305,7 @@ async def waits_beside(
             turn = 0
             while not done.is_set():
                 turn += 1
-                words = f"{number} {turn} " + "one two three four five six " * (long // 6)
-                await ask(http, "target", words, 2)
+                await ask(http, "target", f"{number} {turn} {words}", 2)
 
     async def client() -> None:
         async with httpx.AsyncClient(base_url=url, timeout=600) as http:
