@@ -6,7 +6,7 @@ https://docs.ollama.com/api, https://lmstudio.ai/docs/developer/rest/endpoints
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -102,14 +102,14 @@ class ModelLists:
             yield path, EVERY_METHOD, self.refuse
 
     async def tags(self, request: Request) -> Response:
-        """All models that are on this machine."""
+        """All models that are on this machine, also by their aliases."""
         entries = [
             {
                 **model.identity,
                 "modified_at": time_text(model.card.modified),
                 "capabilities": list(model.card.abilities),
             }
-            for model in await self._listed()
+            for model in await self._listed(aliases=True)
         ]
         return JSONResponse({"models": entries})
 
@@ -184,19 +184,20 @@ class ModelLists:
 
     async def lm_studio(self, request: Request) -> Response:
         """LM Studio's list of the models that are on this machine."""
-        data = [lm_studio_entry(model) for model in await self._listed()]
+        data = [lm_studio_entry(model) for model in await self._listed(aliases=True)]
         return JSONResponse({"object": "list", "data": data})
 
     async def lm_studio_model(self, request: Request) -> Response:
         return JSONResponse(lm_studio_entry(await self._found(request.path_params["name"])))
 
-    async def _listed(self) -> list[Listed]:
-        """All models that are on this machine, those of the settings first."""
-        names = [self._models.settings.names[0]]
+    async def _listed(self, *, aliases: bool = False) -> list[Listed]:
+        """All models that are on this machine, that of the settings first; `aliases`: by each."""
+        known = self._models.settings.names
+        names = list(known if aliases else known[:1])
         names += [offer.name for offer in self._models.offers() if offer.downloaded]
         if self._embedder is not None:
             names.append(self._embedder.name)
-        return [await self._found(name) for name in dict.fromkeys(names)]
+        return [replace(await self._found(name), name=name) for name in dict.fromkeys(names)]
 
     async def _found(self, name: str) -> Listed:
         """One model. Raises Problem 404 as `Models.find`."""

@@ -317,6 +317,17 @@ def test_lists_of_models(served: Served) -> None:
     assert httpx.head(f"{served.url}/api/tags").status_code == 200
 
 
+def test_aliases_are_listed(pair: Pair) -> None:
+    """Programs ask for no model that they have not found in a list."""
+    with serving(pair, names=("m", "qwen3:4b")) as served:
+        client = client_of(served)
+        assert [one.model for one in client.list().models] == ["m:latest", "qwen3:4b"]
+        assert [one.model for one in client.ps().models] == ["m:latest"]
+        data = httpx.get(f"{served.url}/api/v0/models").json()["data"]
+        assert [entry["id"] for entry in data] == ["m", "qwen3:4b"]
+        assert client.chat("qwen3:4b", ASKED, options={"num_predict": 1}).model == "qwen3:4b"
+
+
 def test_lm_studios_list(served: Served) -> None:
     (entry,) = httpx.get(f"{served.url}/api/v0/models").json()["data"]
     assert (entry["id"], entry["type"], entry["state"]) == ("m", "llm", "loaded")
