@@ -391,7 +391,7 @@ def server(
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "dflash_mlx", "serve", "--port", str(port)]
     command += ["--queue", "1000", *flags]
-    if "-m" not in flags:
+    if not {"-m", "--models"} & {*flags}:  # with --models all models are served
         command += ["-m", "bundled"]
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (largest_file, largest_file))
     process = subprocess.Popen(
