@@ -3,10 +3,11 @@
 import json
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
-from math import log2
+from math import inf, log2
 from typing import Any, cast
 
 import mlx.core as mx
@@ -26,6 +27,7 @@ from .profiler import measure
 # a decode step, a round takes up to a tenth longer at one than at the one before, because attention
 # to all tokens grows with the rows.
 DEPTHS = (64, 256, 1024, 4096, 8192, 32_768, 131_072)
+RETRY = 60  # seconds until latencies that were measured amid other work are measured again
 
 log = logging.getLogger(__name__)
 
@@ -98,14 +100,19 @@ class LatencyTable:
             if pair == self._key and depth.isdecimal():
                 self._known[int(depth)] = latencies
         self._estimates: dict[int, Latencies] = {}
+        self._retry_at: dict[int, float] = {}  # when to measure disturbed latencies again, by depth
 
     def at(self, depth: int) -> Latencies:
-        """The latencies at about `depth` tokens; measures them now if they are not known."""
+        """The latencies at about `depth` tokens; measures them now if they are not known.
+
+        Those that were measured amid other work are measured again a minute later or more.
+        """
         near = depth_for(depth, self._most)
-        if near not in self._known:
+        if near not in self._known or time.monotonic() > self._retry_at.get(near, inf):
             latencies = self._measure(near)
             self._known[near] = latencies
             self._estimates.clear()
+            self._retry_at[near] = time.monotonic() + RETRY if latencies.disturbed else inf
             if latencies.disturbed or latencies.depth < near:
                 what = "amid other work" if latencies.disturbed else "with little memory left"
                 log.info("the costs at %d tokens were measured %s: not kept", near, what)

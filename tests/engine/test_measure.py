@@ -740,3 +740,17 @@ def test_costs_of_a_busy_machine_are_not_kept(busy: int, measured: int) -> None:
         assert table.at(64) == table.at(64) == (late if count <= busy else quiet)
     assert count == measured
     assert list(STORE.read().values()) == [quiet] * (busy < 3)
+
+
+def test_costs_of_a_busy_minute_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was started amid other work does not keep such costs for its whole life."""
+    quiet = Latencies(1.0, 0.3, ((1, 1.0), (16, 4.0)), depth=64)
+    found = iter([replace(quiet, disturbed=True), quiet])
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("dflash_mlx.engine.latency_table.time", clock)
+    table = table_of(tiny.golden_pair("qwen3_full"), lambda _: next(found))
+    for clock.now in (0.0, 1.0, 59.0):
+        assert table.at(64).disturbed
+    for clock.now in (61.0, 600.0):
+        assert table.at(64) == table.estimate(64) == quiet
+    assert list(STORE.read().values()) == [quiet]

@@ -214,9 +214,14 @@ async def ask_some(
 
 
 async def ask_alone(url: str, models: Sequence[str]) -> dict[Request, str]:
-    """Each request's answer while no other is running."""
+    """The answer of each request that its model can answer, while no other is running."""
     async with httpx.AsyncClient(base_url=url, timeout=600) as http:
-        return {request: await answer_of(http, request) for request in requests(models)}
+        listed = (await http.get("/api/tags")).json()["models"]
+        able = {one["name"].removesuffix(":latest"): one["capabilities"] for one in listed}
+        asked = [
+            one for one in requests(models) if one.extra != "tools" or "tools" in able[one.model]
+        ]
+        return {request: await answer_of(http, request) for request in asked}
 
 
 def answers(count: int, folders: Sequence[Path], flags: Sequence[str]) -> None:
