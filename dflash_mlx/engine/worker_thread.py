@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PENDING_STEPS = 100  # steps of Python after which an asynchronous exception has arrived
+WORK_SECONDS = 0.05  # of a function that pauses, between two rounds
 GATHER_SECONDS = 0.001  # how long a round waits for the sequences of the last one
 QUIET_SECONDS = 0.2  # without a job, before the engine may work between answers: scripts ask sooner
 
@@ -79,6 +80,7 @@ class MLXThread:
         self._gate = Lock()  # held briefly, while a job is taken or all jobs are given up
         self._running: list[FunctionJob] = []  # the last one runs in a pause of the one before
         self._interrupted = False
+        self._pause_at = 0.0  # the earliest time of the next pause
         self._stepping: list[BlockJob] = []  # in the running round
         self._given_up: BaseException | None = None
         self.explain: Callable[[BaseException], BaseException] = lambda error: error
@@ -136,17 +138,22 @@ class MLXThread:
         settle(job.result, self._given_up)
 
     def pause(self) -> None:
-        """Run what waits by now, within a function that runs in the thread for long.
+        """Run what waits by now and one round, within a function that runs in the thread for long.
 
-        Loading a model calls it between layers, so that running answers of others go on.
+        Loading a model calls it between layers, so that running answers of others go on. Does
+        nothing if the last round ended less than WORK_SECONDS ago, so that the function goes on,
+        too.
         """
-        if current_thread() is not self._thread:
+        if current_thread() is not self._thread or time.perf_counter() < self._pause_at:
             return
-        while self._wanted or not self._jobs.empty():
-            goes_on = self._run_round() if self._wanted else self._take(0)
-            if not goes_on:  # the end of the thread, after the function
-                self._jobs.put(None)
-                return
+        goes_on = True
+        for _ in range(self._jobs.qsize()):
+            goes_on = goes_on and self._take(0)
+        if goes_on and self._wanted:
+            goes_on = self._run_round()
+        if not goes_on:  # the end of the thread, after the function
+            self._jobs.put(None)
+        self._pause_at = time.perf_counter() + WORK_SECONDS
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:

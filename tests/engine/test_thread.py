@@ -7,15 +7,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread, Timer
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tiny
 
 import dflash_mlx
 from dflash_mlx.engine import worker_thread
-from dflash_mlx.engine.worker_thread import MLXThread, mlx_thread
+from dflash_mlx.engine.worker_thread import BlockJob, MLXThread, mlx_thread
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
@@ -231,6 +235,51 @@ def test_answers_go_on_while_a_long_call_pauses(pair: Pair) -> None:
     answered.set()
     loading.join(60)
     assert tokens_of(pair) == alone
+
+
+class Endless:
+    """A sequence whose answer goes on."""
+
+    answer = SimpleNamespace(finish_reason=None)
+
+
+class Restless:
+    """An engine whose sequence wants its next block before a round has ended."""
+
+    def __init__(self, thread: MLXThread):
+        self.thread = thread
+        self.rounds = 0
+        self.ended = False
+
+    def step(self, sequences: list[Any]) -> list[Any]:
+        self.rounds += 1
+        if not self.ended:
+            self.thread._put(BlockJob(self, sequences[0]))
+        return [DFlashError("no block")] * len(sequences)
+
+    def work_between_answers(self) -> bool:
+        return False
+
+
+def test_a_call_that_pauses_goes_on_beside_answers() -> None:
+    """A load ends while others stream, however fast they ask."""
+    thread = MLXThread()
+    engine = Restless(thread)
+    rounds: list[int] = []
+
+    def long() -> None:
+        for _ in range(5):
+            time.sleep(0.06)
+            thread.pause()
+            rounds.append(engine.rounds)
+
+    thread.ask(engine, Endless())  # type: ignore[arg-type]
+    loading = Thread(target=thread.call, args=(long,))
+    loading.start()
+    loading.join(20)
+    engine.ended = True
+    assert not loading.is_alive()
+    assert [after - before for before, after in pairwise(rounds)] == [1] * 4
 
 
 def test_a_call_within_a_pause_fails_alone() -> None:

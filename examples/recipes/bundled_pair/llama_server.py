@@ -86,7 +86,7 @@ def write_gguf(target: Path, file: Path) -> None:
     }
     everything = range(config["vocab_size"])
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
+    writer.add_tokenizer_pre("smollm")  # digits one by one, then GPT-2's words
     writer.add_token_list([tokens.get(number, f"[unused {number}]") for number in everything])
     writer.add_token_types([kinds.get(number, gguf.TokenType.NORMAL) for number in everything])
     writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
