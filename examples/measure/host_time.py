@@ -76,7 +76,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def narrow_target(kind: str, layers: int) -> Target:
+def narrow_target(layers: int, kind: str = "dense") -> Target:
     """A random target with 8 query and 2 KV heads, 4 bits in groups of 32."""
     config = {**CONFIGS[kind], "num_hidden_layers": layers}
     if "text_config" in config:
@@ -124,7 +124,7 @@ def main() -> None:
         "off": Kernels(launcher, off={op.name: "disabled" for op in OPS}),
         "stock": Kernels(),
     }
-    targets = {name: narrow_target(given.kind, given.layers) for name in modes}
+    targets = {name: narrow_target(given.layers, given.kind) for name in modes}
     times: dict[str, list[float]] = {name: [] for name in modes}
     for name, target in targets.items():
         target.kernels = modes[name]
