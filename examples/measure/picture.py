@@ -3,7 +3,8 @@
     .venv/bin/python examples/measure/picture.py
 
 The chat runs in a pseudo-terminal. The picture is taken while the last answer streams, so it shows
-the colours of passes, the status line and a queued message. The rates are those of the machine that draws it.
+the colours of passes, the status line and a queued message. The rates are those of the machine that
+draws it.
 """
 
 import sys
