@@ -23,8 +23,12 @@ TOKENS = 40 if tiny.ALL else 12
 
 def quantised_pair(family: str, bits: int = 4) -> Pair:
     """A random target of packed weights, and a drafter that is right about half of the time."""
-    sizes = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
-    target = tiny.make_target(family, intermediate_size=64, **sizes)
+    target = tiny.make_target(
+        family,
+        intermediate_size=64,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=32,
+    )
     nn.quantize(target.model, 32, bits)
     said = tiny.plain(target, PROMPT, TOKENS + 8, margin=1e-4)
     half = [token if i % 5 else token + 1 for i, token in enumerate(said)]
