@@ -39,6 +39,7 @@ from text import held_out
 from dflash_mlx.session import count_common
 
 CLIENTS = (1, 2, 4, 8, 16, 32)
+PROMPTS = 8
 MAX_TOKENS = 60
 WORDS = "one two three four five six "
 SCHEMA: dict[str, Any] = {
@@ -67,14 +68,15 @@ class Request:
     prompt: str
     seed: int | None  # greedy without
     extra: str  # "", "schema" or "tools"
+    max_tokens: int
 
     def body(self) -> dict[str, Any]:
         sampling: dict[str, Any] = {"temperature": 0}
         if self.seed is not None:
             sampling = {"temperature": 1, "seed": self.seed}
-        ollama = {"model": self.model, "options": {**sampling, "num_predict": MAX_TOKENS}}
+        ollama = {"model": self.model, "options": {**sampling, "num_predict": self.max_tokens}}
         messages = [{"role": "user", "content": self.prompt}]
-        limited = {"model": self.model, **sampling, "max_tokens": MAX_TOKENS}
+        limited = {"model": self.model, **sampling, "max_tokens": self.max_tokens}
         named = {"name": "reply", "schema": SCHEMA}
         body, with_schema, tool = {
             "/v1/chat/completions": (
@@ -89,7 +91,7 @@ class Request:
             ),
             "/v1/responses": (
                 {**sampling, "model": self.model, "input": self.prompt}
-                | {"max_output_tokens": MAX_TOKENS},
+                | {"max_output_tokens": self.max_tokens},
                 {"text": {"format": {"type": "json_schema", **named}}},
                 {"type": "function", **ADD},
             ),
@@ -110,7 +112,7 @@ class Request:
         return body | ({"tools": [tool]} if self.extra == "tools" and tool else {})
 
 
-def requests(models: Sequence[str]) -> list[Request]:
+def requests(models: Sequence[str], prompts: int, max_tokens: int) -> list[Request]:
     """All the different requests."""
     apis = (
         "/v1/chat/completions",
@@ -120,9 +122,9 @@ def requests(models: Sequence[str]) -> list[Request]:
         "/api/chat",
         "/api/generate",
     )
-    prompts = [sample.prompt for sample in held_out(8)]
-    every = product(apis, models, prompts, (None, 5), ("", "schema", "tools"))
-    return [Request(*one) for one in every]
+    texts = [sample.prompt for sample in held_out(prompts)]
+    every = product(apis, models, texts, (None, 5), ("", "schema", "tools"))
+    return [Request(*one, max_tokens) for one in every]
 
 
 def pieces(value: Any) -> Iterator[str]:
@@ -213,23 +215,29 @@ async def ask_some(
     await asyncio.gather(*(client(Random(rng.random())) for _ in range(clients)))
 
 
-async def ask_alone(url: str, models: Sequence[str]) -> dict[Request, str]:
+async def ask_alone(
+    url: str, models: Sequence[str], prompts: int = PROMPTS, max_tokens: int = MAX_TOKENS
+) -> dict[Request, str]:
     """The answer of each request that its model can answer, while no other is running."""
     async with httpx.AsyncClient(base_url=url, timeout=600) as http:
         listed = (await http.get("/api/tags")).json()["models"]
         able = {one["name"].removesuffix(":latest"): one["capabilities"] for one in listed}
         asked = [
-            one for one in requests(models) if one.extra != "tools" or "tools" in able[one.model]
+            one
+            for one in requests(models, prompts, max_tokens)
+            if one.extra != "tools" or "tools" in able[one.model]
         ]
         return {request: await answer_of(http, request) for request in asked}
 
 
-def answers(count: int, folders: Sequence[Path], flags: Sequence[str]) -> None:
+def answers(
+    count: int, folders: Sequence[Path], flags: Sequence[str], prompts: int, max_tokens: int
+) -> None:
     """Compare the answers of many clients with those given alone."""
     named = [f for folder in folders for f in ("--models", str(folder.parent))]
     with server([*flags, *named]) as (url, _):
         models = ["bundled", *(folder.name for folder in folders)]
-        alone = asyncio.run(ask_alone(url, models))
+        alone = asyncio.run(ask_alone(url, models, prompts, max_tokens))
         load = Load()
         rng = Random(3)
         for clients in CLIENTS:
@@ -419,13 +427,15 @@ def main() -> None:
     parser.add_argument("what", choices=("answers", "memory", "waits", "faults"))
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--model", type=Path, action="append", default=[], help="one more model")
+    parser.add_argument("--prompts", type=int, default=PROMPTS, help="different texts")
+    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="of each answer")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--cache-ram", help="memory of the server's prefix cache")
     parser.add_argument("--long", type=int, default=10_000, help="tokens of a long prompt")
     args = parser.parse_args()
     flags = ["--cache-ram", args.cache_ram] if args.cache_ram else []
     if args.what == "answers":
-        answers(args.requests, args.model, flags)
+        answers(args.requests, args.model, flags, args.prompts, args.max_tokens)
     elif args.what == "memory":
         memory(args.minutes, flags)
     elif args.what == "waits":
