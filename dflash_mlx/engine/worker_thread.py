@@ -141,17 +141,12 @@ class MLXThread:
         """Run what waits by now and one round, within a function that runs in the thread for long.
 
         Loading a model calls it between layers, so that running answers of others go on. Does
-        nothing if the last round ended less than WORK_SECONDS ago, so that the function goes on,
+        nothing if the last pause ended less than WORK_SECONDS ago, so that the function goes on,
         too.
         """
         if current_thread() is not self._thread or time.perf_counter() < self._pause_at:
             return
-        goes_on = True
-        for _ in range(self._jobs.qsize()):
-            goes_on = goes_on and self._take(0)
-        if goes_on and self._wanted:
-            goes_on = self._run_round()
-        if not goes_on:  # the end of the thread, after the function
+        if not self._run_round():  # the end of the thread, after the function
             self._jobs.put(None)
         self._pause_at = time.perf_counter() + WORK_SECONDS
 

@@ -2,8 +2,8 @@
 
     python llama_server.py TARGET PORT
 
-Runs in an environment with the packages xllamacpp (llama.cpp's server, built) and gguf. The target
-is written as GGUF in float32, which is what the other servers compute in, too.
+Runs in an environment with the packages xllamacpp (llama.cpp's server, built), gguf and
+safetensors. The target, in float32 as for the other servers, is written as GGUF.
 """
 
 import json
@@ -13,56 +13,14 @@ import threading
 from pathlib import Path
 
 import gguf  # pyright: ignore[reportMissingImports]
-import numpy as np
 import xllamacpp  # pyright: ignore[reportMissingImports]
+from safetensors.numpy import load_file
 
 SEQUENCES = 16
-NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
-
-def name_of(name: str) -> str:
-    """The name in GGUF of a tensor of a Qwen3."""
-    part = name.removesuffix(".weight")
-    if part.startswith("model.layers."):
-        _, _, layer, part = part.split(".", 3)
-        return f"blk.{layer}.{NAMES[part]}.weight"
-    return f"{NAMES[part]}.weight"
-
-
-def tensors(file: Path) -> dict[str, np.ndarray]:
-    """The tensors of a safetensors file of bfloat16 or float32, in float32."""
-    data = file.read_bytes()
-    size = int.from_bytes(data[:8], "little")
-    found: dict[str, np.ndarray] = {}
-    for name, entry in json.loads(data[8 : 8 + size]).items():
-        if name == "__metadata__":
-            continue
-        begin, end = (8 + size + offset for offset in entry["data_offsets"])
-        if entry["dtype"] == "BF16":
-            half = np.frombuffer(data[begin:end], np.uint16).astype(np.uint32)
-            values = (half << 16).view(np.float32)
-        else:
-            values = np.frombuffer(data[begin:end], np.float32)
-        found[name] = values.reshape(entry["shape"])
-    return found
 
 
 def write_gguf(target: Path, file: Path) -> None:
-    """Write a folder with a tied Qwen3 and its tokenizer as one file."""
+    """Write a folder with a tied Qwen3 in float32 and its tokenizer as one file."""
     config = json.loads((target / "config.json").read_text(encoding="utf-8"))
     tokenizer = json.loads((target / "tokenizer.json").read_text(encoding="utf-8"))
     settings = json.loads((target / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -93,8 +51,9 @@ def write_gguf(target: Path, file: Path) -> None:
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(False)
     writer.add_chat_template(settings["chat_template"])
-    for name, values in tensors(target / "model.safetensors").items():
-        writer.add_tensor(name_of(name), values)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
+    for name, values in load_file(target / "model.safetensors").items():
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
