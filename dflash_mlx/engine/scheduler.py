@@ -41,18 +41,15 @@ class Scheduler:
     ) -> list[ScheduledStep]:
         """A step for each sequence: a chunk of its prompt, one token, or drafts to verify.
 
-        `prefill_step_size`: limit of the prompt tokens in a pass, lower while other sequences
-        decode. Sequences whose pass was run `ahead` do not draft. Computes nothing on the device,
-        and measures nothing.
+        `prefill_step_size`: limit of the prompt tokens in a pass, lower while others wait for it.
+        Sequences whose pass was run `ahead` do not draft. Computes nothing on the device, and
+        measures nothing.
         """
         batch = [ScheduledStep(sequence) for sequence in sequences]
         prefilling = [step for step in batch if step.sequence.unread]
-        budget = prefill_step_size
-        if len(prefilling) < len(batch):
-            budget = min(budget, self.token_budget.tokens)
-        for step in prefilling:
-            step.kind = StepKind.PREFILL
-            step.chunk = step.sequence.next_chunk(-(-budget // len(prefilling)))
+        if prefilling:
+            answers_wait = len(prefilling) < len(batch)
+            self._share_pass(prefilling, prefill_step_size, answers_wait)
         decoding = [step for step in batch if step.kind is StepKind.DECODE]
         may_draft = [s for s in decoding if s.answer.block_size > 1 and s.sequence not in ahead]
         for policy, group in by_policy(may_draft):
@@ -65,6 +62,20 @@ class Scheduler:
                     step.drafter = drafter
                     step.draft_state = states[drafter]
         return batch
+
+    def _share_pass(self, prefilling: list[ScheduledStep], limit: int, answers_wait: bool) -> None:
+        """Give each prompt an equal share of a pass of `limit` tokens.
+
+        If answers wait for their next token, or prompts that end in this pass for their first one,
+        the other prompts get no more than their share of the token budget.
+        """
+        share = -(-limit // len(prefilling))
+        lower = min(share, -(-self.token_budget.tokens // len(prefilling)))
+        ending = [step for step in prefilling if step.sequence.unread <= share]
+        for step in prefilling:
+            step.kind = StepKind.PREFILL
+            delays = answers_wait or (ending and step not in ending)
+            step.chunk = step.sequence.next_chunk(lower if delays else share)
 
     def _draft_states(self, sequence: Sequence) -> list[DraftState | None]:
         """Each drafter's state for the policy; None for a drafter that cannot draft now."""

@@ -46,3 +46,22 @@ def test_prompts_share_what_a_round_may_read() -> None:
             engine.scheduler.token_budget.tokens = 60
         engine.step(group)
         assert [len(s.tokens) for s in group[:3]] == [20 if beside else 30] * 3
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
+    """It is read whole, and beside it long prompts get no more than a share of the token budget."""
+    target = tiny.make_target("qwen3")
+    engine = Engine(target, None)
+    engine.prefill_step_size = 90
+    engine.scheduler.token_budget.tokens = 20
+    lengths = {"long": 200, "other long": 120, "short": 25}
+    group = {name: Sequence(target, None) for name in lengths}
+    for name, sequence in group.items():
+        prompt = tiny.prompt_of(lengths[name])
+        engine.begin(sequence, Request(tuple(prompt), max_tokens=4, mode="baseline"), -1)
+    engine.step([*group.values()])
+    assert {name: len(sequence.tokens) for name, sequence in group.items()} == {
+        "long": 7,
+        "other long": 7,
+        "short": 24,  # its last token has a pass of its own
+    }
