@@ -11,7 +11,7 @@ from lists import lists
 from sample import Chat, Sample, is_held_out
 from sums import sums
 from system_prompts import system_prompts
-from text import a_chat, held_out_chats, questions, trains
+from text import a_chat, held_out, held_out_chats, questions, trains
 from tool_chats import no_call, one_call, three_steps, tool_chat
 
 JSON = {"string": str, "integer": int, "boolean": bool, "array": list, "number": int | float}
@@ -129,3 +129,9 @@ def test_nothing_held_out_is_trained() -> None:
         assert not chat.held_out
         assert not any(is_held_out(text) for text in asked)
     assert not any(trains(chat) for chat in held_out_chats(later_turns, 20))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 8])
+def test_as_many_are_held_out_as_were_asked(count: int) -> None:
+    """Guards counts that give some families no share: two once became 319."""
+    assert len({sample.prompt for sample in held_out(count)}) == count

@@ -45,9 +45,9 @@ def held_out(count: int, seed: int = 7) -> list[Sample]:
         unique: dict[str, Sample] = {}
         only = [int(name == family) for name in FAMILIES]
         for tries, sample in enumerate(samples(seed, held_out=True, weights=only)):
-            unique.setdefault(sample.prompt, sample)
             if len(unique) == share or tries > 200 * count:
                 break
+            unique.setdefault(sample.prompt, sample)
         chosen += unique.values()
     return chosen
 
