@@ -18,7 +18,6 @@ from dflash_mlx.serve.keep_alive import parse_keep_alive
 
 from .awake import awake
 from .backend.local import LocalBackend
-from .downloads import download_progress
 from .keys import server_key
 from .loading import (
     bundled_note,
@@ -44,7 +43,6 @@ from .terminal.output import Output, format_bytes, format_count
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
-    from dflash_mlx.embedder import Embedder
     from dflash_mlx.serve.app import Server
     from dflash_mlx.serve.protocol import Settings
 
@@ -114,15 +112,6 @@ class ServeOptions:
             metavar="NAME",
             help="Another name for the model; repeatable.",
             panel="Server",
-        ),
-    ] = None
-    embedding_model: Annotated[
-        str | None,
-        option(
-            "--embedding-model",
-            metavar="ID",
-            help="Also serve this model's embeddings: Qwen3-Embedding.",
-            panel="Model",
         ),
     ] = None
     keep_alive: Annotated[
@@ -282,9 +271,6 @@ def start(
     resolved = resolve(values, out, choose=lambda values: choose_target(values, out))
     if note := bundled_note(resolved.model):
         out.note(note)
-    embedder = None
-    if own.embedding_model is not None:  # first: the pair's caches take a share of what is left
-        embedder = load_embedder(own.embedding_model, out)
     pair, seconds = load_pair(resolved.model, out, resolved.cache)
     backend = LocalBackend(pair)
     options = resolved.fitted(backend, out, recommended=True).generation
@@ -311,7 +297,6 @@ def start(
         pair,
         settings_of(served_name(pair.target_name, folders), options, own, api_key),
         AccessLog(on_answered, own.log_json, own.log_prompts),
-        embedder,
         offers=offers if offers_all(values) else None,
         keep_alive=own.keep_alive,
         cache_ram=resolved.cache.cache_ram,
@@ -333,15 +318,6 @@ def offers_all(values: OptionValues) -> bool:
     from dflash_mlx.distributed.group import world
 
     return values["model"] is None and values["draft"] is None and world() is None
-
-
-def load_embedder(name: str, out: Output) -> "Embedder":
-    """The embedding model, downloaded if need be. Raises as `Embedder.load`."""
-    from dflash_mlx.embedder import Embedder
-
-    label = f"loading {name}"
-    with Spinner(out, label) as spinner:
-        return Embedder.load(name, download_progress(spinner, label, out))
 
 
 def choose_target(values: OptionValues, out: Output) -> OptionValues:

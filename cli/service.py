@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PROGRAM = (sys.executable, "-P", "-m", "dflash_mlx", "serve")  # -P: not from the folder it runs in
 KEY_FILE, LOG_FILE, LET_SLEEP = "--api-key-file", "--log-file", "--let-sleep"
 OWN_FLAGS = ("install", "host", "port", "api_key", "api_key_file")  # not taken as they were typed
-MODELS = ("model", "draft", "embedding_model")  # options with a folder or a Hub id
+MODELS = ("model", "draft")  # options with a folder or a Hub id
 VARIABLES = (  # beside those of options
     *("DFLASH_BLAS", "DFLASH_DEVICE", "DFLASH_KERNELS"),
     *("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"),

@@ -16,13 +16,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from dflash_mlx import __version__
-from dflash_mlx.embedder import Embedder
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.pair import Pair
 
 from . import (
     anthropic_messages,
-    embeddings,
     ollama_chat,
     openai_chat,
     openai_completions,
@@ -158,7 +156,6 @@ class Server:
     """The endpoints of the models that are served. `app` is the ASGI application.
 
     pair: the first model, which stays loaded if there are no `offers` of others, as in `Models`.
-    embedder: an embedding model beside them.
     """
 
     def __init__(
@@ -166,13 +163,11 @@ class Server:
         pair: Pair,
         settings: Settings,
         log: AccessLog | None = None,
-        embedder: Embedder | None = None,
         *,
         offers: Callable[[], Sequence[Offer]] | None = None,
         keep_alive: float = KEEP_ALIVE,
         cache_ram: int | None = None,
     ):
-        self.embedder = embedder
         self.settings = settings
         self.log = log or AccessLog()
         self.metrics = Metrics()
@@ -207,14 +202,10 @@ class Server:
         ]
         for path, answer in (
             (COUNT_TOKENS, self._count_tokens),
-            (embeddings.PATH, self._embeddings),
-            (f"{LM_STUDIO}embeddings", self._embeddings),
-            (embeddings.EMBED, self._ollama_embeddings),
-            (embeddings.EMBEDDINGS, self._ollama_embeddings),
             (UNLOAD, self._unload),
         ):
             routes.append(Route(path, with_problems(answer, path), methods=["POST"]))
-        for path, methods, answer in ModelLists(self.models, self.embedder).endpoints():
+        for path, methods, answer in ModelLists(self.models).endpoints():
             routes.append(Route(path, with_problems(answer, path), methods=methods))
         routes += [Route("/health", self._health), Route("/metrics", self._metrics)]
         for start in ("/v1", ""):
@@ -359,32 +350,6 @@ class Server:
             asked = anthropic_messages.to_count_request(body, served.pair, settings)
             return JSONResponse({"input_tokens": await served.runner.count_tokens(asked)})
 
-    async def _embeddings(self, request: Request) -> Response:
-        raw = await request.body()
-
-        def answer() -> dict[str, Any]:
-            body = read_body(embeddings.EmbeddingBody, read_json(raw))
-            embedder = embeddings.check_embedding_request(body, self.embedder, self.settings)
-            return embeddings.embeddings_reply(body, embedder)
-
-        return await self._embedded(request, answer)
-
-    async def _ollama_embeddings(self, request: Request) -> Response:
-        raw = await request.body()
-        path = request.url.path
-
-        def answer() -> dict[str, Any]:
-            body = read_body(embeddings.OllamaEmbedBody, read_json(raw))
-            embedder = embeddings.check_embedding_request(body.openai, self.embedder, self.settings)
-            return embeddings.ollama_reply(body, embedder, path)
-
-        return await self._embedded(request, answer)
-
-    async def _embedded(self, request: Request, answer: Callable[[], dict[str, Any]]) -> Response:
-        work = self.models.prompt_threads.run(answer)
-        reply = await unless_disconnected(request.receive, work, self.stopping)
-        return Response(status_code=499) if reply is None else JSONResponse(reply)
-
     async def _health(self, request: Request) -> Response:
         admission = self.models.admission
         return JSONResponse(
@@ -410,25 +375,16 @@ class Server:
             "created": self.began,
             "owned_by": "dflash",
         }
-        if self.embedder is not None and name == self.embedder.name:
-            return fields | {
-                "max_model_len": self.embedder.context,
-                "dimensions": self.embedder.dimensions,
-                "state": "loaded",
-            }
         return fields | {"mode": self.settings.options.mode} | self.models.describe(name)
 
     async def _models(self, request: Request) -> Response:
         names = [*self.settings.names, *(offer.name for offer in self.models.offers())]
-        if self.embedder is not None:
-            names.append(self.embedder.name)
         data = [self._model_fields(name) for name in dict.fromkeys(names)]
         return JSONResponse({"object": "list", "data": data})
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        is_embedder = self.embedder is not None and name == self.embedder.name
-        if name not in self.settings.names and not is_embedder:
+        if name not in self.settings.names:
             name = self.models.find(name)
         return JSONResponse(self._model_fields(name))
 

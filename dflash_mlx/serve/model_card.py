@@ -29,8 +29,8 @@ class ModelCard:
     """One model. A text is empty, and a number 0, where the model's files do not say.
 
     family: the type in config.json. parameters: their number. quantisation: such as 4bit, or the
-    type of most weights. template: the chat template. abilities: completion, tools, thinking or
-    embedding. info: entries of config.json by Ollama's names. modified: when config.json was
+    type of most weights. template: the chat template. abilities: completion, tools,
+    thinking. info: entries of config.json by Ollama's names. modified: when config.json was
     written, in seconds since 1970.
     """
 
@@ -51,10 +51,8 @@ class ModelCard:
         return ""
 
 
-def read_card(
-    checkpoint: Checkpoint, pair: Pair | None = None, *, embeds: bool = False
-) -> ModelCard:
-    """The card of a model. `embeds`: it makes embeddings.
+def read_card(checkpoint: Checkpoint, pair: Pair | None = None) -> ModelCard:
+    """The card of a model.
 
     What a model can do is found by rendering its template if its `pair` is loaded; else it is read
     from the template's text, because rendering it would take the tokenizer.
@@ -63,9 +61,7 @@ def read_card(
     tensors = headers_of(checkpoint)
     family = str(config.get("model_type") or "")
     template = template_text(checkpoint) if pair is None else template_of(pair)
-    if embeds:
-        abilities: tuple[str, ...] = ("embedding",)
-    elif pair is None:
+    if pair is None:
         abilities = abilities_in(template)
     else:
         tools = without_tools(pair.template, pair.tokenizer) is None

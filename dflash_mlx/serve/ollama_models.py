@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dflash_mlx import __version__
-from dflash_mlx.embedder import Embedder
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.pair import Pair
 
@@ -23,7 +22,7 @@ from .body import read_json
 from .model_card import ModelCard, read_card
 from .models import Models
 from .ollama_chat import tagged, time_text
-from .protocol import Problem, find_model
+from .protocol import Problem
 
 VERSION = "0.24.0"  # of Ollama, whose API this is; apps ask for a lowest one
 FOREVER = "9999-12-31T23:59:59Z"
@@ -84,9 +83,8 @@ class Listed:
 class ModelLists:
     """The endpoints of these lists. `endpoints` has each path, its methods and its function."""
 
-    def __init__(self, models: Models, embedder: Embedder | None):
+    def __init__(self, models: Models):
         self._models = models
-        self._embedder = embedder
         self._cards: dict[tuple[Path, bool], ModelCard] = {}  # by folder, and whether it is loaded
 
     def endpoints(
@@ -132,8 +130,6 @@ class ModelLists:
 
     def _expires_at(self, name: str) -> str | None:
         """When a model will be unloaded if no request comes; None if it is not loaded."""
-        if self._embeds(name):
-            return FOREVER
         served = next((one for one in self._models.loaded if one.name == name), None)
         if served is None:
             return None
@@ -195,22 +191,10 @@ class ModelLists:
         known = self._models.settings.names
         names = list(known if aliases else known[:1])
         names += [offer.name for offer in self._models.offers() if offer.downloaded]
-        if self._embedder is not None:
-            names.append(self._embedder.name)
         return [replace(await self._found(name), name=name) for name in dict.fromkeys(names)]
 
     async def _found(self, name: str) -> Listed:
         """One model. Raises Problem 404 as `Models.find`."""
-        if self._embeds(name):
-            assert self._embedder is not None
-            checkpoint = self._embedder.target.checkpoint
-            fields = {
-                "max_model_len": self._embedder.context,
-                "size": sum(header.nbytes for header in checkpoint.tensors.values()),
-                "state": "loaded",
-            }
-            card = await self._card(checkpoint.path, checkpoint, embeds=True)
-            return Listed(self._embedder.name, card, fields)
         whole = self._models.find(name)
         fields = self._models.describe(whole)
         if fields["state"] == "loaded":
@@ -222,25 +206,18 @@ class ModelLists:
             return Listed(whole, ModelCard(), fields)
         return Listed(whole, await self._card(offer.folder), fields)
 
-    def _embeds(self, name: str) -> bool:
-        """Whether a name is that of the embedding model."""
-        own = self._embedder
-        return own is not None and find_model(name, (own.name,)) is not None
-
     async def _card(
         self,
         folder: Path,
         checkpoint: Checkpoint | None = None,
         pair: Pair | None = None,
-        *,
-        embeds: bool = False,
     ) -> ModelCard:
         """A model's card, which is read once, beside the event loop."""
         loaded = pair is not None
         if (folder, loaded) not in self._cards:
 
             def read() -> ModelCard:
-                return read_card(checkpoint or Checkpoint.read(folder), pair, embeds=embeds)
+                return read_card(checkpoint or Checkpoint.read(folder), pair)
 
             self._cards[folder, loaded] = await self._models.prompt_threads.run(read)
         return self._cards[folder, loaded]
@@ -253,7 +230,7 @@ def lm_studio_entry(model: Listed) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "id": model.name,
         "object": "model",
-        "type": "embeddings" if "embedding" in abilities else "llm",
+        "type": "llm",
         "publisher": publisher if rest else "local",
         "arch": model.card.family,
         "compatibility_type": "mlx",

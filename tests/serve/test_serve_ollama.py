@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,14 +15,12 @@ from shelf import Shelf, make
 from tool_talk import calls, says, talking_pair
 
 from dflash_mlx import api
-from dflash_mlx.embedder import Embedder
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve import ollama_chat
 from dflash_mlx.serve.ollama_chat import chat_messages
 from dflash_mlx.serve.ollama_models import FOREVER, REFUSED, VERSION
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "qwen3_embedding" / "model"
 QUESTION = "Sort these words: pear, apple, kiwi, zebra, fig"
 ASKED = [{"role": "user", "content": QUESTION}]
 SEEDED = SamplingParams(temperature=2.0, top_p=0.99, seed=11)
@@ -393,36 +390,6 @@ def test_refused_by_name(served: Served) -> None:
     with pytest.raises(ollama.ResponseError, match="dflash models pull"):
         client_of(served).pull("m")
     assert error(httpx.get(f"{served.url}/api/other")) == "GET /api/other: Not Found."
-
-
-def test_embeddings(pair: Pair) -> None:
-    embedder = Embedder.load(str(GOLDEN))
-    texts = ["one", "two three"]
-    with serving(pair, embedder=embedder) as served:
-        client = client_of(served)
-        name = embedder.name
-        body = {"input": texts, "model": name, "dimensions": 8}
-        theirs = httpx.post(f"{served.url}/v1/embeddings", json=body).json()
-        found = client.embed(name, texts, dimensions=8)
-        assert [list(row) for row in found.embeddings] == [
-            entry["embedding"] for entry in theirs["data"]
-        ]
-        assert found.prompt_eval_count == theirs["usage"]["prompt_tokens"]
-        assert len(client.embeddings(name, "one").embedding) == embedder.dimensions
-        long = "word " * (embedder.context + 9)
-        assert "too long" in error(post_embed(served, model=name, input=long))
-        cut = post_embed(served, model=name, input=long, truncate=True).json()
-        assert cut["prompt_eval_count"] == embedder.context
-        told = post_embed(served, input="x", keep_alive=1).json()["dflash"]["ignored"]
-        assert told == ["keep_alive (the model stays loaded)"]
-        assert "answers chats" in error(post_embed(served, model="m", input="x"))
-        listed = {model.model: model for model in client.list().models}
-        assert set(listed) == {"m:latest", f"{name}:latest"}
-        assert client.show(name).capabilities == ["embedding"]
-
-
-def post_embed(served: Served, **body: Any) -> httpx.Response:
-    return httpx.post(f"{served.url}/api/embed", json=body, timeout=60)
 
 
 # Streams and their errors

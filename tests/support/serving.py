@@ -78,9 +78,8 @@ def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
     prompts = settings.pop("log_prompts", False)
     seconds = settings.pop("log_seconds", 10.0)
     log = AccessLog(lines.append, as_json=True, prompts=prompts, progress_seconds=seconds)
-    embedder = settings.pop("embedder", None)
     more = {key: settings.pop(key) for key in ("offers", "keep_alive") if key in settings}
-    server = Server(pair, settings_of("m", settings), log, embedder, **more)
+    server = Server(pair, settings_of("m", settings), log, **more)
     listening = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         server.app, http=Connection, ws="none", lifespan="off", log_config=None,
