@@ -44,7 +44,6 @@ from .ollama_models import ModelLists
 from .protocol import (
     EVENTS,
     JSON_LINES,
-    LM_STUDIO,
     EventStream,
     Problem,
     Settings,
@@ -67,11 +66,10 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class Api:
     """One API: its path, its body, and the functions that translate it.
 
-    writer: has `complete` and `stream`. also: the starts of other paths that clients use, in the
-    place of /v1. kind: the content type of its streams. ping: keeps a stream alive, by its model's
-    name and a comment for people. loading: what such a stream begins with while the model is
-    loaded. write_problem: the end of a stream after an error. keep_alive: for how long a body wants
-    its model to stay loaded.
+    writer: has `complete` and `stream`. bare: clients may leave /v1 out of the path. kind: the
+    content type of its streams. ping: keeps a stream alive, by its model's name and a comment for
+    people. loading: what such a stream begins with while the model is loaded. write_problem: the
+    end of a stream after an error. keep_alive: for how long a body wants its model to stay loaded.
     write_loaded: the answer to a body that only loads or unloads a model, by the body, the model's
     name and the word load or unload.
     """
@@ -80,7 +78,7 @@ class Api:
     body_model: type[Any]
     to_request: Callable[[Any, Pair, Settings], AnswerRequest]
     writer: Callable[[Any, AnswerRequest, Runner], Any]
-    also: tuple[str, ...] = ()
+    bare: bool = False
     kind: str = EVENTS
     ping: Callable[[str, str], bytes] = lambda name, comment: f": {comment}\n\n".encode()
     loading: Callable[[str], bytes] = lambda name: f": loading {name}\n\n".encode()
@@ -90,7 +88,7 @@ class Api:
 
     @property
     def paths(self) -> list[str]:
-        return [self.path, *(start + self.path.removeprefix("/v1") for start in self.also)]
+        return [self.path, self.path.removeprefix("/v1")] if self.bare else [self.path]
 
 
 ollama_api = partial(
@@ -108,21 +106,20 @@ APIS = (
         openai_chat.ChatBody,
         openai_chat.to_request,
         openai_chat.ChatWriter,
-        also=("", LM_STUDIO.rstrip("/")),
+        bare=True,
     ),
     Api(
         COMPLETIONS,
         openai_completions.CompletionBody,
         openai_completions.to_request,
         openai_completions.CompletionWriter,
-        also=(LM_STUDIO.rstrip("/"),),
     ),
     Api(
         RESPONSES,
         openai_responses.ResponsesBody,
         openai_responses.to_request,
         openai_responses.ResponsesWriter,
-        also=("",),
+        bare=True,
         write_problem=openai_responses.write_problem,
     ),
     Api(

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .access_log import for_log
-from .protocol import Problem, Settings, is_ollama, send_problem
+from .protocol import OLLAMA, Problem, Settings, send_problem
 from .web_page import PATHS
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -133,7 +133,7 @@ def has_json(path: str, headers: Headers) -> bool:
     """
     kind = headers.get("content-type", "")
     from_browser = "origin" in headers or "sec-fetch-site" in headers
-    if is_ollama(path) and not from_browser:
+    if path.startswith(OLLAMA) and not from_browser:
         return kind in ("", FORM) or is_json(kind)
     return is_json(kind)
 

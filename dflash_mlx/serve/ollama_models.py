@@ -1,6 +1,6 @@
-"""Ollama's and LM Studio's lists of the server's models, and what Ollama has beside its answers.
+"""Ollama's lists of the server's models, and what Ollama has beside its answers.
 
-https://docs.ollama.com/api, https://lmstudio.ai/docs/developer/rest/endpoints
+https://docs.ollama.com/api
 """
 
 import hashlib
@@ -26,7 +26,6 @@ from .protocol import Problem
 
 VERSION = "0.24.0"  # of Ollama, whose API this is; apps ask for a lowest one
 FOREVER = "9999-12-31T23:59:59Z"
-LM_STUDIO_MODELS = "/api/v0/models"
 PULL = "a request downloads nothing by itself: run 'dflash models pull' on the server's machine"
 FILES = "the models are folders on the server's machine, which no request changes"
 ACCOUNT = "there is no account here"
@@ -94,8 +93,6 @@ class ModelLists:
         yield "/api/ps", ("GET",), self.running
         yield "/api/show", ("POST",), self.show
         yield "/api/version", ("GET",), self.version
-        yield LM_STUDIO_MODELS, ("GET",), self.lm_studio
-        yield f"{LM_STUDIO_MODELS}/{{name:path}}", ("GET",), self.lm_studio_model
         for path in REFUSED:
             yield path, EVERY_METHOD, self.refuse
 
@@ -178,14 +175,6 @@ class ModelLists:
         name = path.partition("/{")[0]
         raise Problem(501, f"{name} is not supported: {REFUSED[path]}.")
 
-    async def lm_studio(self, request: Request) -> Response:
-        """LM Studio's list of the models that are on this machine."""
-        data = [lm_studio_entry(model) for model in await self._listed(aliases=True)]
-        return JSONResponse({"object": "list", "data": data})
-
-    async def lm_studio_model(self, request: Request) -> Response:
-        return JSONResponse(lm_studio_entry(await self._found(request.path_params["name"])))
-
     async def _listed(self, *, aliases: bool = False) -> list[Listed]:
         """All models that are on this machine, that of the settings first; `aliases`: by each."""
         known = self._models.settings.names
@@ -221,25 +210,3 @@ class ModelLists:
 
             self._cards[folder, loaded] = await self._models.prompt_threads.run(read)
         return self._cards[folder, loaded]
-
-
-def lm_studio_entry(model: Listed) -> dict[str, Any]:
-    """A model in LM Studio's list."""
-    publisher, _, rest = model.name.partition("/")
-    abilities = model.card.abilities
-    entry: dict[str, Any] = {
-        "id": model.name,
-        "object": "model",
-        "type": "llm",
-        "publisher": publisher if rest else "local",
-        "arch": model.card.family,
-        "compatibility_type": "mlx",
-        "quantization": model.card.quantisation,
-        "state": model.fields["state"],
-        "capabilities": ["tool_use"] if "tools" in abilities else [],
-    }
-    if (context := model.fields["max_model_len"]) is not None:
-        entry["max_context_length"] = context
-        if model.fields["state"] == "loaded":
-            entry["loaded_context_length"] = context
-    return entry

@@ -189,19 +189,13 @@ def check_tools(pair: Pair) -> None:
 
 ANTHROPIC = "/v1/messages"
 OLLAMA = "/api/"
-LM_STUDIO = "/api/v0/"
 
 
 def problem_body(problem: Problem, path: str) -> dict[str, Any]:
     """The error object of the API at a path."""
     if path.startswith(ANTHROPIC):
         return problem.anthropic()
-    return problem.ollama() if is_ollama(path) else problem.openai()
-
-
-def is_ollama(path: str) -> bool:
-    """Whether a path belongs to Ollama's API."""
-    return path.startswith(OLLAMA) and not path.startswith(LM_STUDIO)
+    return problem.ollama() if path.startswith(OLLAMA) else problem.openai()
 
 
 def problem_reply(problem: Problem, path: str) -> JSONResponse:

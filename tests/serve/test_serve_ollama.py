@@ -1,4 +1,4 @@
-"""Ollama's API by Ollama's own client, and LM Studio's list of models."""
+"""Ollama's API by Ollama's own client."""
 
 import json
 from collections.abc import Iterator
@@ -320,21 +320,7 @@ def test_aliases_are_listed(pair: Pair) -> None:
         client = client_of(served)
         assert [one.model for one in client.list().models] == ["m:latest", "qwen3:4b"]
         assert [one.model for one in client.ps().models] == ["m:latest"]
-        data = httpx.get(f"{served.url}/api/v0/models").json()["data"]
-        assert [entry["id"] for entry in data] == ["m", "qwen3:4b"]
         assert client.chat("qwen3:4b", ASKED, options={"num_predict": 1}).model == "qwen3:4b"
-
-
-def test_lm_studios_list(served: Served) -> None:
-    (entry,) = httpx.get(f"{served.url}/api/v0/models").json()["data"]
-    assert (entry["id"], entry["type"], entry["state"]) == ("m", "llm", "loaded")
-    assert entry["compatibility_type"] == "mlx"
-    assert entry["max_context_length"] == entry["loaded_context_length"] > 1000
-    assert httpx.get(f"{served.url}/api/v0/models/m").json() == entry
-    unknown = httpx.get(f"{served.url}/api/v0/models/x")
-    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
-    reply = post(served, "/api/v0/chat/completions", messages=ASKED, max_tokens=1)
-    assert reply.json()["object"] == "chat.completion"
 
 
 def test_names(served: Served) -> None:
