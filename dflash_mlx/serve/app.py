@@ -202,8 +202,8 @@ class Server:
             (UNLOAD, self._unload),
         ):
             routes.append(Route(path, with_problems(answer, path), methods=["POST"]))
-        for path, methods, answer in ModelLists(self.models).endpoints():
-            routes.append(Route(path, with_problems(answer, path), methods=methods))
+        for path, method, answer in ModelLists(self.models).endpoints():
+            routes.append(Route(path, with_problems(answer, path), methods=[method]))
         routes += [Route("/health", self._health), Route("/metrics", self._metrics)]
         for start in ("/v1", ""):
             routes.append(Route(f"{start}/models", self._models))

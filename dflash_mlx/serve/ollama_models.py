@@ -5,9 +5,10 @@ https://docs.ollama.com/api
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +16,45 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from dflash_mlx import __version__
-from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.chat.template import EFFORT_VARIABLES, THINK_VARIABLES
+from dflash_mlx.chat.tool_parser import without_tools
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import Checkpoint, TensorHeader
 from dflash_mlx.pair import Pair
 
 from .body import read_json
-from .model_card import ModelCard, read_card
 from .models import Models
 from .ollama_chat import tagged, time_text
 from .protocol import Problem
 
 VERSION = "0.24.0"  # of Ollama, whose API this is; apps ask for a lowest one
 FOREVER = "9999-12-31T23:59:59Z"
-PULL = "a request downloads nothing by itself: run 'dflash models pull' on the server's machine"
-FILES = "the models are folders on the server's machine, which no request changes"
-ACCOUNT = "there is no account here"
-SEARCH = "nothing is searched here"
-REFUSED: Mapping[str, str] = {
-    "/api/pull": PULL,
-    "/api/push": "nothing is uploaded",
-    "/api/create": FILES,
-    "/api/copy": FILES,
-    "/api/delete": FILES,
-    "/api/blobs/{digest}": FILES,
-    "/api/me": ACCOUNT,
-    "/api/signout": ACCOUNT,
-    "/api/web_search": SEARCH,
-    "/api/web_fetch": SEARCH,
-    "/api/experimental/web_search": SEARCH,
-    "/api/experimental/web_fetch": SEARCH,
-}
-EVERY_METHOD = ("GET", "POST", "PUT", "DELETE")
+THINKING_WORDS = (*THINK_VARIABLES, *EFFORT_VARIABLES, "<think>")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """One model. A text is empty, and a number 0, where the model's files do not say.
+
+    family: the type in config.json. parameters: their number. quantisation: such as 4bit, or the
+    type of most weights. template: the chat template. abilities: by Ollama's names.
+    modified: when config.json was written, in seconds since 1970.
+    """
+
+    family: str = ""
+    parameters: int = 0
+    quantisation: str = ""
+    template: str = ""
+    abilities: tuple[str, ...] = ()
+    modified: float = 0.0
+
+    @property
+    def size_text(self) -> str:
+        """The number of parameters, such as 4.0B."""
+        for unit, name in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+            if self.parameters >= unit:
+                return f"{self.parameters / unit:.1f}{name}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +90,17 @@ class Listed:
 
 
 class ModelLists:
-    """The endpoints of these lists. `endpoints` has each path, its methods and its function."""
+    """The endpoints of these lists. `endpoints` has each path, its method and its function."""
 
     def __init__(self, models: Models):
         self._models = models
         self._cards: dict[tuple[Path, bool], ModelCard] = {}  # by folder, and whether it is loaded
 
-    def endpoints(
-        self,
-    ) -> Iterator[tuple[str, tuple[str, ...], Callable[[Request], Awaitable[Response]]]]:
-        yield "/api/tags", ("GET",), self.tags
-        yield "/api/ps", ("GET",), self.running
-        yield "/api/show", ("POST",), self.show
-        yield "/api/version", ("GET",), self.version
-        for path in REFUSED:
-            yield path, EVERY_METHOD, self.refuse
+    def endpoints(self) -> Iterator[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
+        yield "/api/tags", "GET", self.tags
+        yield "/api/ps", "GET", self.running
+        yield "/api/show", "POST", self.show
+        yield "/api/version", "GET", self.version
 
     async def tags(self, request: Request) -> Response:
         """All models that are on this machine, also by their aliases."""
@@ -137,7 +143,7 @@ class ModelLists:
         return time_text(time.time() + (seconds if left is None else left))
 
     async def show(self, request: Request) -> Response:
-        """One model: template, abilities, and entries of its config."""
+        """One model: its size, context, template and abilities."""
         body = read_json(await request.body())
         name = (body.get("model") or body.get("name")) if isinstance(body, dict) else None
         if not isinstance(name, str):
@@ -149,7 +155,6 @@ class ModelLists:
             "general.architecture": card.family,
             "general.basename": model.name.rpartition("/")[2],
             "general.parameter_count": card.parameters,
-            **dict(card.info),
         }
         if context is not None:
             info[f"{card.family}.context_length"] = context
@@ -168,12 +173,6 @@ class ModelLists:
     async def version(self, request: Request) -> Response:
         """The version of Ollama whose API this is, and the server's own."""
         return JSONResponse({"version": VERSION, "dflash": __version__})
-
-    async def refuse(self, request: Request) -> Response:
-        """Refuse what an Ollama does with files and accounts."""
-        path = request.scope["route"].path
-        name = path.partition("/{")[0]
-        raise Problem(501, f"{name} is not supported: {REFUSED[path]}.")
 
     async def _listed(self, *, aliases: bool = False) -> list[Listed]:
         """All models that are on this machine, that of the settings first; `aliases`: by each."""
@@ -196,10 +195,7 @@ class ModelLists:
         return Listed(whole, await self._card(offer.folder), fields)
 
     async def _card(
-        self,
-        folder: Path,
-        checkpoint: Checkpoint | None = None,
-        pair: Pair | None = None,
+        self, folder: Path, checkpoint: Checkpoint | None = None, pair: Pair | None = None
     ) -> ModelCard:
         """A model's card, which is read once, beside the event loop."""
         loaded = pair is not None
@@ -210,3 +206,84 @@ class ModelLists:
 
             self._cards[folder, loaded] = await self._models.prompt_threads.run(read)
         return self._cards[folder, loaded]
+
+
+# Cards
+
+
+def read_card(checkpoint: Checkpoint, pair: Pair | None = None) -> ModelCard:
+    """The card of a model.
+
+    What a model can do is found by rendering its template if its `pair` is loaded; else it is read
+    from the template's text, because rendering it would take the tokenizer.
+    """
+    config = checkpoint.text_config
+    tensors = headers_of(checkpoint)
+    if pair is None:
+        template = template_text(checkpoint)
+        tools = "tools" in template
+        thinks = any(word in template for word in THINKING_WORDS)
+    else:
+        found = pair.tokenizer.chat_template
+        template = found if isinstance(found, str) else ""
+        tools = without_tools(pair.template, pair.tokenizer) is None
+        thinks = pair.template.thinks
+    file = checkpoint.path / "config.json"
+    return ModelCard(
+        family=str(config.get("model_type") or ""),
+        parameters=count_parameters(tensors, config),
+        quantisation=quantisation_of(tensors, config),
+        template=template,
+        abilities=("completion", *(["tools"] if tools else []), *(["thinking"] if thinks else [])),
+        modified=file.stat().st_mtime if file.exists() else 0.0,
+    )
+
+
+def headers_of(checkpoint: Checkpoint) -> dict[str, TensorHeader]:
+    """The headers of a model's weights; empty if they cannot be read."""
+    try:
+        return checkpoint.tensors
+    except DFlashError:
+        return {}
+
+
+def template_text(checkpoint: Checkpoint) -> str:
+    """The chat template in a model's folder; empty if there is none."""
+    file = checkpoint.path / "chat_template.jinja"
+    if file.exists():
+        return file.read_text(encoding="utf-8", errors="replace")
+    found = checkpoint.tokenizer_config.get("chat_template")
+    if isinstance(found, list):  # several by name
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else ""
+
+
+def quantisation_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The entry of config.json about quantised weights; empty without one."""
+    found = config.get("quantization")
+    return found if isinstance(found, dict) else {}
+
+
+def count_parameters(tensors: dict[str, TensorHeader], config: dict[str, Any]) -> int:
+    """The number of weights. Quantised ones are packed: each scale stands for a group of them."""
+    group = quantisation_config(config).get("group_size") or 64
+    count = 0
+    for name, tensor in tensors.items():
+        module, _, kind = name.rpartition(".")
+        scales = tensors.get(f"{module}.scales")
+        if scales is None:
+            count += prod(tensor.shape)
+        elif kind == "scales":
+            count += group * prod(scales.shape)
+    return count
+
+
+def quantisation_of(tensors: dict[str, TensorHeader], config: dict[str, Any]) -> str:
+    """The bits of quantised weights, such as 4bit, or the type that most bytes have."""
+    if bits := quantisation_config(config).get("bits"):
+        return f"{bits}bit"
+    sizes: Counter[str] = Counter()
+    for tensor in tensors.values():
+        sizes[tensor.dtype] += tensor.nbytes
+    return sizes.most_common(1)[0][0] if sizes else ""
