@@ -26,11 +26,10 @@ from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx.files.line_file import LineFile
-    from dflash_mlx.serve.batch_file import Answered, Defaults, Line
+    from dflash_mlx.serve.batch import Answered, Defaults, Line
     from dflash_mlx.serve.protocol import Problem
 
 LINE_SECONDS = 60.0  # between two lines of progress where no bar can be drawn
-QUEUE = 10_000  # choices that wait for a place: 256 sequences with at most 16 each
 # Options that do not change a greedy answer, or one with a seed.
 DRAFTING = ("mode", "block_size", "tree_budget", "chain_seed")
 # Parameters of `dflash generate` that have no effect on a batch, and their names.
@@ -57,7 +56,7 @@ class BatchOptions:
         typer.Option(
             "--batch",
             metavar="FILE",
-            help="Answer each line of this file: a prompt, a chat, or OpenAI's batch format.",
+            help="Answer each line of this file: a prompt or a chat.",
             rich_help_panel="Prompt and answer",
         ),
     ] = None
@@ -117,7 +116,7 @@ def answer_batch(
     prompts have no answer.
     """
     from dflash_mlx.files.line_file import LineFile
-    from dflash_mlx.serve.batch_file import read_answers, read_batch
+    from dflash_mlx.serve.batch import read_answers, read_batch
 
     assert own.batch is not None
     assert own.answers is not None
@@ -149,7 +148,7 @@ def answer_batch(
 
 def defaults_of(resolved: Resolved, grammar: Grammar | None, *, raw: bool) -> "Defaults":
     """What the options say for all lines, and a digest of them."""
-    from dflash_mlx.serve.batch_file import Defaults
+    from dflash_mlx.serve.batch import Defaults
 
     model = resolved.model
     options = {
@@ -159,11 +158,10 @@ def defaults_of(resolved: Resolved, grammar: Grammar | None, *, raw: bool) -> "D
     }
     settings = [options, resolved.prompt.sampling_by, model.kv_bits, repr(grammar), raw]
     return Defaults(
-        (served_name(model.model or "bundled", model.folders),),
+        served_name(model.model or "bundled", model.folders),
         json.dumps(settings, sort_keys=True, default=str),
         system=resolved.prompt.system,
         raw=raw,
-        form=grammar is not None,
     )
 
 
@@ -212,13 +210,12 @@ class BatchRun:
         log.loaded(backend, load_seconds, options)
 
         from dflash_mlx.serve.batch import answer_lines, batch_runner
-        from dflash_mlx.serve.protocol import Limits, Settings
+        from dflash_mlx.serve.protocol import Settings
 
         settings = Settings(
             names=(served_name(backend.target_name, resolved.model.folders),),
             options=backend.options(options),
             max_sequences=own.max_sequences,
-            limits=Limits(queue=QUEUE),
         )
         runner = batch_runner(pair, settings)
         started_at = time.perf_counter()
@@ -233,11 +230,9 @@ class BatchRun:
         backend.finish(out)
 
     def _keep(self, answer: dict[str, Any], tokens: int) -> None:
-        from dflash_mlx.serve.batch_file import has_error
-
         self._file.append(answer, ascii_only=False)
         self._written += 1
-        self._errors += has_error(answer)
+        self._errors += "error" in answer
         self._tokens += tokens
         self._show_progress()
 

@@ -1,17 +1,236 @@
-"""Answers the lines of a batch file with one pair, many at once, as the server does."""
+"""Answers files of many prompts with one pair, many at once, as the server does.
+
+A line of such a file is a JSON string, {"prompt": ...} or {"messages": [...]}, with a "key" if
+wanted. All lines are checked before a model is loaded.
+"""
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from dflash_mlx.constrained.grammar import form_fault
 from dflash_mlx.engine.worker_thread import mlx_thread
+from dflash_mlx.errors import UsageError
+from dflash_mlx.files.checkpoint import read_lines, value_of
+from dflash_mlx.files.line_file import LineFile
+from dflash_mlx.grammar import Grammar
 from dflash_mlx.pair import Pair
+from dflash_mlx.session import Prompt
 
 from .access_log import AccessLog
-from .batch_file import Line
+from .answer_request import AnswerRequest, Completion
 from .models import Models
 from .protocol import Problem, Settings
 from .runner import Metrics, Runner
+
+FIELDS = ("key", "prompt", "messages")
+FORMAT_HINT = 'a line is a JSON string, {"prompt": "..."} or {"messages": [...]}'
+ID_START = "batch_req_"
+LINE_START = b'{"id": "' + ID_START.encode()
+SYSTEM = ("system", "developer")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the options of a run say for all lines.
+
+    name: the model's. digest: of everything else that an answer depends on. system: the system
+    prompt. raw: prompts are sent without the chat template.
+    """
+
+    name: str
+    digest: str
+    system: str | None = None
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A prompt. key: names its answer. id: changes with all that the answer depends on."""
+
+    key: str
+    id: str
+    prompt: Prompt
+
+    async def answer(self, runner: Runner) -> tuple[dict[str, Any], int]:
+        """The answer with the fields of `dflash generate --json`. Raises Problem."""
+        request = AnswerRequest(self.prompt, runner.settings.options)
+        choices = await runner.prepare(request)
+        (completion,) = await runner.complete(request, choices)
+        return self._line(completion, request.options.structure), completion.stats.generated
+
+    def _line(self, completion: Completion, form: Grammar | None) -> dict[str, Any]:
+        stats = completion.stats
+        line: dict[str, Any] = {
+            "id": self.id,
+            "key": self.key,
+            "text": completion.text,
+            "reasoning": completion.thinking,
+            "finish_reason": completion.finish_reason,
+            "usage": {
+                "prompt": stats.prompt_tokens,
+                "cached": stats.cached_tokens,
+                "generated": stats.generated,
+            },
+            "seed": stats.seed,
+        }
+        if stats.notes:
+            line["notes"] = stats.notes
+        if form is not None and (fault := form_fault(form, completion.text)):
+            line["error"] = f"the text does not follow its schema or grammar ({fault:.200})."
+        return line
+
+    def refused(self, problem: Problem) -> dict[str, Any]:
+        """The line in place of an answer that cannot be given."""
+        return {"id": self.id, "key": self.key, "error": problem.message}
+
+
+# The lines of a file
+
+
+def read_batch(path: Path, defaults: Defaults) -> list[Line]:
+    """All lines of a file but empty ones. Raises UsageError for the first that is wrong."""
+    lines = list[Line]()
+    numbers: dict[str, int] = {}
+    for number, text in enumerate(read_lines(path, FORMAT_HINT), 1):
+        if not text.strip():
+            continue
+        try:
+            line = read_line(text, str(number), defaults)
+            if line.key in numbers:
+                message = f"line {numbers[line.key]} has the key '{line.key}', too."
+                raise Problem(400, message, "key")
+        except Problem as problem:
+            hint = "correct the line; nothing was answered yet" if problem.param else FORMAT_HINT
+            raise UsageError(f"line {number} of '{path}': {problem.message}", hint=hint) from None
+        numbers[line.key] = number
+        lines.append(line)
+    if not lines:
+        raise UsageError(f"there are no prompts in '{path}'.", hint=FORMAT_HINT)
+    return lines
+
+
+def read_line(text: str, key: str, defaults: Defaults) -> Line:
+    """A line; `key` is that of one without a key. Raises Problem."""
+    try:
+        value = value_of(text)
+    except ValueError:
+        raise Problem(400, "it is not JSON.") from None
+    if isinstance(value, str):
+        value = {"prompt": value}
+    if not isinstance(value, dict):
+        raise Problem(400, "it is neither a text nor an object.")
+    for name in value:
+        if name not in FIELDS:
+            message = f"there is no field '{name:.100}': the fields are {', '.join(FIELDS)}."
+            raise Problem(400, message, name)
+    key = value.get("key", key)
+    if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
+        raise Problem(400, "key must be a text or a number.", "key")
+    if ("prompt" in value) == ("messages" in value):
+        raise Problem(400, "it must have either a prompt or messages.")
+    if "prompt" in value:
+        prompt = value["prompt"]
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise Problem(400, "prompt must be a text that is not empty.", "prompt")
+        if not defaults.raw:
+            prompt = [{"role": "user", "content": prompt}]
+    else:
+        prompt = value["messages"]
+        check_messages(prompt, defaults)
+    if defaults.system is not None:
+        assert isinstance(prompt, list)
+        prompt = [{"role": "system", "content": defaults.system}, *prompt]
+    return Line(str(key), line_id(defaults, prompt), prompt)
+
+
+def check_messages(messages: Any, defaults: Defaults) -> None:
+    """Raise Problem for what is not a chat, or contradicts the options of the run."""
+    is_list = isinstance(messages, list) and messages
+    if not is_list or not all(isinstance(one, dict) and "role" in one for one in messages):
+        raise Problem(400, "messages must be a list of messages, each with a role.", "messages")
+    if defaults.raw:
+        raise Problem(400, "messages cannot be sent with --raw.", "messages")
+    if defaults.system is not None and messages[0]["role"] in SYSTEM:
+        raise Problem(400, "it has a system message, and --system gives another.", "messages")
+
+
+def line_id(defaults: Defaults, prompt: Prompt) -> str:
+    """An id by all that an answer depends on."""
+    text = json.dumps([defaults.name, defaults.digest, prompt], sort_keys=True)
+    return ID_START + hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+# The lines of answers
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a file of answers holds. keys: those of the batch's lines that have one.
+
+    errors: how many of them have an error. others: answers of lines that the batch does not have.
+    """
+
+    keys: frozenset[str]
+    errors: int
+    others: int
+
+
+def read_answers(file: LineFile, path: Path, lines: Iterable[Line]) -> Answered:
+    """The answers of an earlier run, whose incomplete last line is cut off.
+
+    Raises UsageError for a file of something else, and for an answer to another prompt or with
+    other options.
+    """
+    wanted = {line.key: line for line in lines}
+    keys = set[str]()
+    errors = others = 0
+    for number, text in enumerate(file.lines, 1):
+        key, answer_id, failed = read_answer(text, number, path)
+        if key in keys:
+            raise UsageError(
+                f"'{path}' has two answers with the key '{key}'.", hint="give --out another file"
+            )
+        if key not in wanted:
+            others += 1
+            continue
+        if answer_id != wanted[key].id:
+            raise UsageError(
+                f"line {number} of '{path}' answers the key '{key}' for another prompt, or with "
+                "another model or other options.",
+                hint="give --out another file, or the options of the first run",
+            )
+        keys.add(key)
+        errors += failed
+    if not LINE_START.startswith(file.rest[: len(LINE_START)]):
+        raise not_answers(path, len(file.lines) + 1)
+    file.cut()
+    return Answered(frozenset(keys), errors, others)
+
+
+def read_answer(text: bytes, number: int, path: Path) -> tuple[str, str, bool]:
+    """Key and id of an answer, and whether it has an error."""
+    try:
+        value = json.loads(text)
+        key = value.get("key")
+        if isinstance(key, str) and value["id"].startswith(ID_START):
+            return key, value["id"], "error" in value
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        pass
+    raise not_answers(path, number)
+
+
+def not_answers(path: Path, number: int) -> UsageError:
+    return UsageError(
+        f"line {number} of '{path}' is not an answer of --batch.", hint="give --out another file"
+    )
+
+
+# A run
 
 
 def batch_runner(pair: Pair, settings: Settings) -> Runner:

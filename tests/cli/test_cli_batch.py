@@ -17,20 +17,11 @@ from dflash_mlx.files.line_file import LineFile
 
 PROMPTS = ["river", "stone, lantern", "paper boat", "amber", "north", "harbor wind and a meter"]
 SHORT = ["--max-tokens", "12"]
-CHAT_URL = "/v1/chat/completions"
-
-
-def openai_line(key: str, body: dict[str, Any], url: str = CHAT_URL, **more: Any) -> str:
-    return json.dumps({"custom_id": key, "method": "POST", "url": url, "body": body, **more})
-
-
-def chat_body(prompt: str, **fields: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": prompt}], "max_tokens": 12, **fields}
 
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts of all plain kinds, in the folder of the test."""
+    """Prompts of all kinds, in the folder of the test."""
     monkeypatch.chdir(tmp_path)
     lines: list[Any] = [*PROMPTS]
     lines[1] = {"prompt": PROMPTS[1], "key": "second"}
@@ -195,53 +186,21 @@ def test_a_seed_gives_the_same_answers_again(batch: Callable[..., Result]) -> No
     assert {answer["seed"] for answer in answers()} == {7}
 
 
-def test_openais_format(batch: Callable[..., Result], alone: Any) -> None:
-    """The answers are the server's; fields without an effect are listed."""
-    lines = [
-        openai_line("a", chat_body("river", user="me")),
-        openai_line("b", chat_body("river", model="target", n=2, logprobs=True)),
-        openai_line("c", {"prompt": "river", "max_tokens": 4}, "/v1/completions"),
-        openai_line("d", {"input": "river", "max_output_tokens": 12}, "/v1/responses"),
-    ]
-    Path("prompts.jsonl").write_text("\n".join(lines))
-    result = batch()
-    assert result.exit_code == 0, result.output
-    found = {answer["custom_id"]: answer for answer in answers()}
-    assert [*sorted(found)] == ["a", "b", "c", "d"]
-    for answer in found.values():
-        assert answer["error"] is None
-        assert answer["response"]["status_code"] == 200
-        assert answer["response"]["request_id"] == answer["id"]
-    body = found["a"]["response"]["body"]
-    assert body["object"] == "chat.completion"
-    assert body["choices"][0]["message"]["content"] == alone["1"]
-    assert body["dflash"]["ignored"] == ["user (nothing is kept here)"]
-    choices = found["b"]["response"]["body"]["choices"]
-    assert [choice["message"]["content"] for choice in choices] == [alone["1"]] * 2
-    assert len(choices[0]["logprobs"]["content"]) == 12
-    assert found["c"]["response"]["body"]["usage"]["completion_tokens"] == 4
-    output = found["d"]["response"]["body"]["output"]
-    assert output[-1]["content"][0]["text"] == alone["1"]
-    assert "52 tokens in" in result.stderr
-    assert "4 before this run" in batch().stderr
-
-
 def test_a_prompt_that_cannot_be_answered_has_a_line(batch: Callable[..., Result]) -> None:
     """The others are answered; the exit code says that some are not, again and again."""
     long = "x" * 100_000
-    lines = [json.dumps(long), '"river"', openai_line("long", chat_body(long))]
-    Path("prompts.jsonl").write_text("\n".join(lines))
+    chat = {"messages": [{"role": "user", "content": long}], "key": "long"}
+    Path("prompts.jsonl").write_text("\n".join(map(json.dumps, [long, "river", chat])))
     for _ in range(2):
         result = batch()
         assert result.exit_code == 1
         assert "1 of 3 prompts answered · 2 errors" in result.stderr
         assert "2 prompts have an error." in result.stderr
         assert "answers.jsonl say why" in result.stderr
-    found = {answer.get("key", answer.get("custom_id")): answer for answer in answers()}
-    assert found["1"]["error"].startswith("prompt is too long")
-    response = found["long"]["response"]
-    assert response["status_code"] == 400
-    assert response["body"]["error"]["code"] == "context_length_exceeded"
+    found = {answer["key"]: answer for answer in answers()}
+    assert "error" not in found["2"]
+    for key in ("1", "long"):
+        assert found[key]["error"].startswith("prompt is too long")
 
 
 def test_a_form_that_is_cut_is_an_error(batch: Callable[..., Result]) -> None:
@@ -290,7 +249,6 @@ def test_what_failed_is_tried_again(
     check_answers(alone)
 
 
-BODY = {"messages": [{"role": "user", "content": "a"}]}
 WRONG = [
     ("{", "it is not JSON."),
     ("7", "it is neither a text nor an object."),
@@ -301,16 +259,7 @@ WRONG = [
     ('{"prompt": "a", "key": "1"}', "line 1 has the key '1', too."),
     ('{"messages": []}', "messages must be a list of messages"),
     ('{"messages": ["a"]}', "messages must be a list of messages"),
-    ('{"custom_id": "a"}', "method must be POST."),
-    (openai_line("a", BODY, "/v1/embeddings"), "url must be one of /v1/chat/completions,"),
-    (openai_line("a", BODY, more=1), "there is no field 'more'"),
-    (openai_line("", BODY), "custom_id must be a text."),
-    (openai_line("a", BODY | {"temprature": 1}), "no API has the field 'temprature'."),
-    (openai_line("a", BODY | {"mirostat": 1}), "mirostat is not supported"),
-    (openai_line("a", BODY | {"temperature": 9}), "temperature: Input should be less than"),
-    (openai_line("a", BODY | {"stream": True}), "stream cannot be used in a batch."),
-    (openai_line("a", BODY | {"model": "gpt"}), "it is for the model 'gpt', and this run's is"),
-    (openai_line("a", {}), "messages: Field required."),
+    ('{"custom_id": "a", "method": "POST"}', "there is no field 'custom_id'"),
 ]
 
 
@@ -327,21 +276,6 @@ def test_a_wrong_line_is_named_before_anything_is_loaded(
     assert message in result.stderr
     assert "Hint:" in result.stderr
     assert not Path("answers.jsonl").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--system", "s"], "--system cannot be used for it"),
-        (["--schema", '{"type": "integer"}'], "--schema and --grammar cannot be used for it"),
-    ],
-)
-def test_options_that_a_body_would_lose_are_refused(
-    batch: Callable[..., Result], flags: list[str], message: str
-) -> None:
-    Path("prompts.jsonl").write_text(openai_line("a", BODY))
-    result = batch(*flags)
-    assert (result.exit_code, message in result.stderr) == (2, True), result.output
 
 
 @pytest.mark.parametrize(

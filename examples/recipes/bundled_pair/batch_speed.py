@@ -30,8 +30,7 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.files.line_file import LineFile
 from dflash_mlx.hub.resolve import bundled
-from dflash_mlx.serve.batch import answer_lines, batch_runner
-from dflash_mlx.serve.batch_file import Defaults, read_batch
+from dflash_mlx.serve.batch import Defaults, answer_lines, batch_runner, read_batch
 from dflash_mlx.serve.protocol import Settings
 
 ONE_BY_ONE = "one by one"
@@ -68,7 +67,7 @@ def ways_of(pair: Pair, options: GenerationOptions, count: int) -> dict[str, Way
         with TemporaryDirectory() as folder:
             file = Path(folder) / "prompts.jsonl"
             file.write_text("\n".join(map(json.dumps, prompts)))
-            lines = read_batch(file, Defaults(("bundled",), ""))
+            lines = read_batch(file, Defaults("bundled", ""))
             with LineFile(Path(folder) / "answers.jsonl", "run") as out:
                 asyncio.run(answer_lines(lines, runner, keep, fail))
         return [texts[line.key] for line in lines], total
