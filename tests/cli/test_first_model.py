@@ -125,7 +125,7 @@ LOADING = 240.0  # seconds that a busy machine may take to load the bundled pair
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("columns", "rows"), [(120, 40), (80, 24), (40, 12)])
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (40, 12)])
 def test_the_first_start_in_a_terminal(
     hub: Any, cache: Path, tmp_path: Path, columns: int, rows: int
 ) -> None:
