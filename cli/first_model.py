@@ -1,15 +1,14 @@
-"""The first start without a model: offers three, and downloads one while the chat goes on."""
+"""The first start without a model: offers three, and downloads the one that is chosen."""
 
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from threading import Lock, Thread
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.registry import Entry
 
-from .loading import free_disk, has_metal, prepare_libraries
+from .downloads import download_models
+from .loading import free_disk, has_metal, prepare_libraries, with_target
 from .options import ModelOptions
 from .terminal.output import Output, align_columns, format_bytes, stderr_columns
 from .terminal.render import wrap_hanging
@@ -18,13 +17,14 @@ from .terminal.signals import cbreak_mode
 NARROW = 60  # columns
 
 
-def offer_models(model_options: ModelOptions, out: Output) -> "BackgroundDownload | None":
-    """Offer three pairs that fit this Mac, and start the download of one after its key.
+def offer_models(model_options: ModelOptions, out: Output) -> ModelOptions:
+    """Offer three pairs that fit this Mac, and download the one whose key is pressed.
 
-    None after any other key, offline, and where nothing is to be offered.
+    Returns the options with its target. They are unchanged, for the bundled pair, after any other
+    key, offline, where nothing fits, and if the download fails or Ctrl-C stops it.
     """
     if model_options.offline or not has_metal():
-        return None
+        return model_options
     prepare_libraries(offline=False)
     from dflash_mlx.device import device_info
     from dflash_mlx.hub.registry import suggested_pairs
@@ -33,7 +33,7 @@ def offer_models(model_options: ModelOptions, out: Output) -> "BackgroundDownloa
     entries = suggested_pairs(working_set(), free_disk())
     if not entries:
         out.note("no published pair fits the memory and the free disk of this Mac")
-        return None
+        return model_options
     chip = str(device_info().get("device_name", ""))
     *lines, question = offer_lines(entries, chip, stderr_columns())
     for line in lines:
@@ -43,11 +43,24 @@ def offer_models(model_options: ModelOptions, out: Output) -> "BackgroundDownloa
     out.info("")
     if key not in keys_of(entries):
         out.info("nothing is downloaded; `dflash models pull` does it later", "dim")
-        return None
-    download = BackgroundDownload(entries[int(key) - 1])
-    download.start()
-    out.info(f"{download.status()}; the tiny bundled pair answers meanwhile", "dim")
-    return download
+        return model_options
+    entry = entries[int(key) - 1]
+    return with_target(model_options, entry) if download_pair(entry, out) else model_options
+
+
+def download_pair(entry: Entry, out: Output) -> bool:
+    """Download a pair with progress. Print why if it fails or is stopped, and return False."""
+    repos = [entry.target] if entry.own_head else [entry.target, entry.draft]
+    try:
+        download_models(repos, out, yes=True)
+    except KeyboardInterrupt:
+        out.info("stopped: the tiny bundled pair answers. This command goes on from here:")
+        out.info(f"  dflash models pull {entry.target}", wraps=False)
+        return False
+    except DFlashError as error:
+        out.error(error.message, error.hint)
+        return False
+    return True
 
 
 def keys_of(entries: Sequence[Entry]) -> list[str]:
@@ -82,7 +95,7 @@ def offer_lines(entries: Sequence[Entry], chip: str, columns: int) -> list[str]:
     keys = f"{', '.join(first)} or {last}" if first else last
     question = f"Press {keys} to get one; else none:"
     if not narrow:
-        question = f"Press {keys} to download one while you chat; any other key downloads nothing:"
+        question = f"Press {keys} to download one; any other key downloads nothing:"
     return wrap_hanging("\n".join([*lines, question]), columns).split("\n")
 
 
@@ -98,78 +111,3 @@ def read_key() -> str:
     with cbreak_mode():
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
         return os.read(sys.stdin.fileno(), 64).decode(errors="replace")[:1]
-
-
-@dataclass(frozen=True, slots=True)
-class DownloadState:
-    """How far a download is, in bytes. ended: also by `error`."""
-
-    done: int = 0
-    total: int = 0
-    ended: bool = False
-    error: DFlashError | None = None
-
-    @property
-    def complete(self) -> bool:
-        return self.ended and self.error is None
-
-    @property
-    def share(self) -> str:
-        return f"{100 * self.done // max(self.total, 1)}%"
-
-
-class BackgroundDownload:
-    """Downloads a pair in a thread of its own, which ends with the program."""
-
-    def __init__(self, entry: Entry):
-        self.target = entry.target
-        self._repos = [entry.target] if entry.own_head else [entry.target, entry.draft]
-        self._lock = Lock()
-        self._state = DownloadState(total=entry.download_bytes or 0)
-
-    @property
-    def state(self) -> DownloadState:
-        with self._lock:
-            return self._state
-
-    def start(self) -> None:
-        Thread(target=self._run, daemon=True).start()
-
-    def status(self) -> str:
-        """One line on how far it is."""
-        state = self.state
-        name = short_name(self.target)
-        if state.error is not None:
-            return f"the download of {name} has stopped"
-        if state.complete:
-            return f"{name} answers from now on"
-        return f"downloading {name}: {state.share} of {format_bytes(state.total)}"
-
-    def _run(self) -> None:
-        from dflash_mlx.hub.download import download, plan
-
-        error = None
-        try:
-            plans = [plan(repo) for repo in self._repos]
-            total = sum(pending.total_bytes for pending in plans)
-            before = 0
-            for pending in plans:
-
-                def on_download(done: int, _: int, before: int = before) -> None:
-                    self._set(DownloadState(before + done, total))
-
-                download(pending.repo, on_download)
-                before += pending.total_bytes
-        except DFlashError as raised:
-            error = raised
-        except Exception as raised:  # the chat reports it; the thread has nobody to raise it to
-            error = DFlashError(
-                f"the download failed ({type(raised).__name__}: {raised}).",
-                hint=f"`dflash models pull {self.target}` goes on from what is there",
-            )
-        state = self.state
-        self._set(DownloadState(state.done, state.total, ended=True, error=error))
-
-    def _set(self, state: DownloadState) -> None:
-        with self._lock:
-            self._state = state

@@ -1,4 +1,4 @@
-"""`dflash serve --install` and `--uninstall`: the server as a service of the user.
+"""`dflash serve --install` and `--uninstall`: the server as a service of the user, on macOS.
 
 The service gets the flags of the command line, and the variables that options and caches have. A
 key becomes a file of its own: command lines can be read by all users of a machine.
@@ -30,7 +30,7 @@ from .terminal.output import Output
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
-    from .service_manager import ServiceManager, ServiceProgram
+    from .service_manager import Launchd, ServiceProgram
 
 PROGRAM = (sys.executable, "-P", "-m", "dflash_mlx", "serve")  # -P: not from the folder it runs in
 KEY_FILE, LOG_FILE, LET_SLEEP = "--api-key-file", "--log-file", "--let-sleep"
@@ -39,7 +39,7 @@ MODELS = ("model", "draft")  # options with a folder or a Hub id
 VARIABLES = (  # beside those of options
     *("DFLASH_BLAS", "DFLASH_DEVICE", "DFLASH_KERNELS"),
     *("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"),
-    *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"),
+    *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"),
 )
 START_SECONDS = 15.0  # in which most servers answer, unless they measure or download
 POLL_SECONDS = 0.3
@@ -54,7 +54,7 @@ class ServiceOptions:
         bool,
         typer.Option(
             "--install",
-            help="Start the server at login, and again after a failure, with these options.",
+            help="macOS: start the server at login, and again after a failure, with these options.",
             rich_help_panel="Server",
         ),
     ] = False
@@ -96,7 +96,7 @@ def install(ctx: typer.Context, host: str, port: int, out: Output) -> None:
     out.info(f"  log      {log}", wraps=False)
     if key_file:
         out.info(f"  key      {key_file}", wraps=False)
-    out.info(f"  {manager.note}", "dim")
+    out.info("  It starts when you log in at this Mac's screen.", "dim")
     out.info("  `dflash doctor` reports it; `dflash serve --uninstall` removes it", "dim")
 
 
@@ -208,7 +208,7 @@ def address(host: str, port: int | str) -> str:
     return f"http://{name}:{port}"
 
 
-def install_line(program: "ServiceProgram", manager: "ServiceManager") -> str:
+def install_line(program: "ServiceProgram", manager: "Launchd") -> str:
     """The command that installs a service again."""
     variables = [f"{name}={shlex.quote(text)}" for name, text in program.environment.items()]
     own = (LET_SLEEP, f"{LOG_FILE}={manager.log}")
@@ -219,9 +219,7 @@ def install_line(program: "ServiceProgram", manager: "ServiceManager") -> str:
 # The start
 
 
-def wait_for_answer(
-    manager: "ServiceManager", host: str, port: int, log: Path, out: Output
-) -> bool:
+def wait_for_answer(manager: "Launchd", host: str, port: int, log: Path, out: Output) -> bool:
     """Whether the server answers within START_SECONDS. DFlashError if it fails to start."""
     until = time.monotonic() + START_SECONDS
     with Spinner(out, "starting the service"):

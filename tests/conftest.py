@@ -84,7 +84,6 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("XDG_CONFIG_HOME", ".config"),
         ("XDG_DATA_HOME", ".local/share"),
         ("XDG_CACHE_HOME", ".cache"),
-        ("XDG_STATE_HOME", ".local/state"),
     ):
         monkeypatch.setenv(name, str(home / folder))
     if sys.platform == "darwin":  # only tests that ask for kernels run them

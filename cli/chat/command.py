@@ -99,7 +99,6 @@ def chat(
             tools.wait()
         resolved = resolved.fitted(backend, out, recommended=True)
         state = open_chat(resolved, start, backend, tools, keys, display, out)
-        state.download = start.download
         dialogue = state.dialogue
         dialogue.log = log
         tools.log = log

@@ -12,7 +12,6 @@ from ..terminal.line_editor import LineEditor
 from ..terminal.output import format_count
 from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, LeaveChat
 from . import transcript
-from .arrival import download_status, report_failure, show_unfinished_download, use_arrived
 from .attachments import is_shell_command, run_in_shell, with_files
 from .commands import complete, dispatch, is_command, unescape
 from .start import Beginning
@@ -27,13 +26,7 @@ def chat_loop(state: ChatState, keys: KeyReader, beginning: Beginning, *, no_his
     typer.Exit with the exit code unless that is 0.
     """
     history = None if no_history else transcript.data_folder() / "history"
-    editor = LineEditor(
-        state.out,
-        lambda text: complete(state, text),
-        history,
-        keys.typed,
-        lambda: download_status(state),
-    )
+    editor = LineEditor(state.out, lambda text: complete(state, text), history, keys.typed)
     end_with_group(editor)
     code = 0
     try:
@@ -47,7 +40,6 @@ def chat_loop(state: ChatState, keys: KeyReader, beginning: Beginning, *, no_his
                 elif keys.typed.leaves and not keys.typed.draft:
                     break
                 else:
-                    report_failure(state)
                     text = editor.read()
                 state.dialogue.interrupted_at = NEVER
                 with keys.reading():
@@ -65,7 +57,6 @@ def chat_loop(state: ChatState, keys: KeyReader, beginning: Beginning, *, no_his
         state.out.error(error.message, error.hint)
         code = 1
     show_resume_hint(state)
-    show_unfinished_download(state)
     if code:
         raise typer.Exit(code)
 
@@ -117,7 +108,6 @@ def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None
     state.dialogue.log.typed = text
     try:
         if as_it_is:
-            use_arrived(state)
             state.print_line("")
             state.dialogue.ask(text)
         elif is_command(text):
@@ -125,7 +115,6 @@ def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None
         elif is_shell_command(text):
             run_in_shell(state, text)
         else:
-            use_arrived(state)
             prompt = with_files(state, unescape(unquoted(text)).strip())
             state.print_line("")
             state.dialogue.ask(prompt)

@@ -10,7 +10,7 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..first_model import BackgroundDownload, offer_models
+from ..first_model import offer_models
 from ..loading import choose_pair
 from ..options import BUNDLED, ModelOptions, OptionValues, Origin, option
 from ..presets import PresetName
@@ -147,7 +147,7 @@ def choose_target(
     """The values with the pair to load.
 
     The bundled pair for --demo, else the pair of the options, of the saved chat, or one that suits
-    this machine.
+    this machine. If none is here, an interactive chat offers to download one.
     """
     if demo:
         for name in ("model", "draft"):
@@ -161,6 +161,8 @@ def choose_target(
         return with_saved_pair(values, saved)
     if values["model"] is None and values["draft"] is None:
         chosen = choose_pair(values.group(ModelOptions), out, interactive=interactive)
+        if interactive and chosen.model is None:
+            chosen = offer_models(chosen, out)
         return values.changed(model=chosen.model, draft=chosen.draft)
     return values
 
@@ -187,8 +189,7 @@ def can_keep_history(out: Output) -> bool:
 class Start:
     """All that is known of a chat before its model is loaded.
 
-    saved: the chat to continue. interactive: whether the user can type at a terminal. download: of
-    the model that the user has chosen because none was here.
+    saved: the chat to continue. interactive: whether the user can type at a terminal.
     """
 
     own: ChatOptions
@@ -197,7 +198,6 @@ class Start:
     saved: Chat | None
     interactive: bool
     no_history: bool
-    download: BackgroundDownload | None = None
 
 
 def begin(values: OptionValues, words: list[str], own: ChatOptions, out: Output) -> Start:
@@ -224,8 +224,4 @@ def begin(values: OptionValues, words: list[str], own: ChatOptions, out: Output)
     if no_history and resolved.cache.cache_disk:
         out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
         resolved = replace(resolved, cache=replace(resolved.cache, cache_disk=0))
-    unnamed = saved is None and not own.demo and values["model"] is None and values["draft"] is None
-    download = None
-    if unnamed and interactive and resolved.model.model is None:
-        download = offer_models(resolved.model, out)
-    return Start(own, resolved, beginning, saved, interactive, no_history, download)
+    return Start(own, resolved, beginning, saved, interactive, no_history)

@@ -7,7 +7,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..first_model import BackgroundDownload
 from ..options import NO_CACHE, CacheOptions, ModelOptions
 from ..presets import OptionTables
 from ..prompt import Attachment
@@ -39,7 +38,6 @@ class ChatState:
     # --sampling, unless a target's defaults set it; None: recommended where nothing else is given.
     sampling_by: str | None = None
     keys: KeyReader | None = None  # reads what is typed while a command runs
-    download: BackgroundDownload | None = None  # of the model that a first start has offered
 
     def drop_attachments(self) -> None:
         self.attached = []

@@ -1,7 +1,7 @@
 """`dflash doctor`: checks the machine, the installation and the settings, and gives hints.
 
-`checks`, `macos`, `mlx_checks` and `service` have the checks of this machine, `group` those of
-several machines, `kernels` the self-check of the Metal kernels, `model` that of a model's files.
+`checks`, `macos` and `mlx_checks` have the checks of this machine, `group` those of several
+machines, `kernels` the self-check of the Metal kernels, `model` that of a model's files.
 """
 
 import os
@@ -148,7 +148,7 @@ def all_checks(
 ) -> dict[str, Callable[[], CheckResult]]:
     """Every check by its name, in the order of the report. Some need MLX in this process."""
     # Slow to import, and `--help` of all commands imports this module.
-    from . import checks, macos, mlx_checks, service
+    from . import checks, macos, mlx_checks
 
     def with_mlx(check: Callable[[], CheckResult]) -> Callable[[], CheckResult]:
         return mlx_checks.not_imported if facts.folder is None else check
@@ -172,7 +172,7 @@ def all_checks(
         "variables": lambda: checks.variables(root),
         "data": checks.data,
         "history": checks.history,
-        "service": service.service,
+        "service": macos.service,
         "terminal": checks.terminal,
         "packages": checks.packages,
         "command": checks.command,

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from prompt_toolkit.output import Output as Screen
 
 
-STATUS_SECONDS = 0.5  # between two looks at the status
 CompletionSource = Callable[[str], list[tuple[str, str]]]
 
 KEYS = (
@@ -57,25 +56,18 @@ class LineEditor:
         complete: CompletionSource,
         history: Path | None,
         typed: TypeAhead,
-        status: Callable[[], str] = lambda: "",
     ):
-        """`complete(text)` returns completions of the last word, each with a description.
-
-        `status()` returns a line to show below the prompt, empty for none; above it where lines
-        cannot be redrawn.
-        """
+        """`complete(text)` returns completions of the last word, each with a description."""
         from prompt_toolkit import PromptSession
         from prompt_toolkit.application import create_app_session
         from prompt_toolkit.history import InMemoryHistory
         from prompt_toolkit.output import ColorDepth
-        from prompt_toolkit.styles import Style
 
         if history is not None:
             create_private_file(history)
         self._out = out
         self._arrow = out.ascii_fallback("› ")
         self._typed = typed
-        self._status = status
         self._fault: DFlashError | None = None
         self._warnings: list[str] = []  # to print when no prompt is on the screen
         with create_app_session(output=make_screen()):  # `output=` would disable dumb-terminal mode
@@ -89,7 +81,6 @@ class LineEditor:
                 completer=make_completer(complete),
                 complete_while_typing=False,
                 key_bindings=make_key_bindings(typed),
-                style=Style.from_dict({"bottom-toolbar": "noreverse"}),
                 color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
             )
 
@@ -103,7 +94,6 @@ class LineEditor:
 
         app = self._session.app
         app.erase_when_done = False
-        self._show_status()
         try:
             draft = self._typed.take_draft()
             text = self._session.prompt(default=draft, pre_run=self._leave_if_failed)
@@ -119,18 +109,6 @@ class LineEditor:
     def _print_warnings(self) -> None:
         while self._warnings:
             self._out.warn(self._warnings.pop())
-
-    def _show_status(self) -> None:
-        """Show the status, if there is one, while the next prompt is typed."""
-        status = self._status()
-        live = bool(status) and self._out.stdout_live
-        if status and not live:
-            self._out.info(status)
-        self._session.bottom_toolbar = self._status_row if live else None
-        self._session.refresh_interval = STATUS_SECONDS if live else 0
-
-    def _status_row(self) -> str:
-        return truncate(self._out.ascii_fallback(self._status()), self._columns() - 1)
 
     def fail(self, error: DFlashError) -> None:
         """Make `read` raise this error, now and later. Any thread may call it."""
