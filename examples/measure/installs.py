@@ -14,19 +14,19 @@ wheels that other Pythons and systems would get.
 import argparse
 import json
 import os
+import pty
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-
-from startup import chat_seconds
 
 ROOT = Path(__file__).parents[2]
 UV = str(ROOT / ".venv-uv/bin/uv")
 OLDEST = (3, 11)
 METHODS = ("uv tool", "pipx", "pip")
 PROMPT = "What is 25 plus 17?"
+CURSOR = b"\x1b[6n"  # prompt_toolkit's query for the position of the cursor, and a reply
 MAN_PAGE = "share/man/man1/dflash.1"
 # uv's names of platforms; the oldest macOS that MLX has wheels for, and the Linux that they need.
 PLATFORMS = {
@@ -92,6 +92,35 @@ def megabytes(folder: Path) -> float:
     return sum(blocks.values()) / 1e6
 
 
+def chat_seconds(program: str, environment: Mapping[str, str]) -> float:
+    """Seconds from the start of `dflash chat --demo` to its prompt; then presses Ctrl-D.
+
+    Raises CalledProcessError if the chat ends with another exit code than 0.
+    """
+    command = [program, "chat", "--demo", "--no-history"]
+    began = time.perf_counter()
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(command[0], command, {**environment, "TERM": "xterm-256color"})
+    seen = b""
+    while "›".encode() not in seen:
+        seen += os.read(terminal, 65536)
+        if CURSOR in seen:
+            os.write(terminal, b"\x1b[1;1R")
+            seen = seen.replace(CURSOR, b"")
+    seconds = time.perf_counter() - began
+    os.write(terminal, b"\x04")
+    try:
+        while os.read(terminal, 65536):
+            pass
+    except OSError:  # Linux raises this when the other end was closed
+        pass
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise subprocess.CalledProcessError(os.waitstatus_to_exitcode(status), command)
+    return seconds
+
+
 def tried(method: str, python: str, wheel: Path) -> tuple[str, ...]:
     """A row of the table: one installation, its cost, and what the program did."""
     with tempfile.TemporaryDirectory(prefix="dflash-install-") as folder:
@@ -118,7 +147,7 @@ def tried(method: str, python: str, wheel: Path) -> tuple[str, ...]:
         answer = run([program, "generate", PROMPT]).splitlines()[-1]
         first = time.perf_counter() - began
         os.chdir(home)
-        chat = chat_seconds([program], environment)
+        chat = chat_seconds(program, environment)
         os.chdir(ROOT)
         run([program, "doctor"])
         pages = (home / ".local" / MAN_PAGE, home / "environment" / MAN_PAGE)

@@ -1,13 +1,14 @@
 """Short Python functions with a docstring and one example."""
 
+from collections.abc import Sequence
 from random import Random
 
+from read_words import read_words
 from sample import Sample
 
-PREFIXES = "my new quick simple plain tiny nice easy main good".split()
-
-# description, name, arguments, docstring, body lines, example call, its value
-Task = tuple[str, str, str, str, tuple[str, ...], str, str]
+PHRASES = read_words("functions")
+# what it does, name, arguments, docstring, body lines, example call, its value
+Task = tuple[str, str, str, str, Sequence[str], str, str]
 
 
 def with_number(rng: Random) -> Task:
@@ -51,52 +52,16 @@ def with_number(rng: Random) -> Task:
 
 def without_number(rng: Random) -> Task:
     """Common functions without a number."""
-    n, word, values = 4, "level", [4, 9, 2]
-    tasks: tuple[Task, ...] = (
-        ("returns the largest number of a list", "largest", "values",
-         "Return the largest value.",
-         ("best = values[0]", "for v in values:", "    if v > best:", "        best = v",
-          "return best"), f"({values})", f"{max(values)}"),
-        ("returns the smallest number of a list", "smallest", "values",
-         "Return the smallest value.",
-         ("best = values[0]", "for v in values:", "    if v < best:", "        best = v",
-          "return best"), f"({values})", f"{min(values)}"),
-        ("sums a list of numbers", "total", "values", "Return the sum of the values.",
-         ("result = 0", "for v in values:", "    result += v", "return result"),
-         f"({values})", f"{sum(values)}"),
-        ("returns the square of a number", "square", "n", "Return n times n.",
-         ("return n * n",), f"({n})", f"{n * n}"),
-        ("computes the factorial of a number", "factorial", "n", "Return the factorial of n.",
-         ("result = 1", "for i in range(2, n + 1):", "    result *= i", "return result"),
-         f"({n})", "24"),
-        ("checks if a number is even", "is_even", "n", "Return True if n is even.",
-         ("return n % 2 == 0",), f"({n})", f"{n % 2 == 0}"),
-        ("checks if a number is odd", "is_odd", "n", "Return True if n is odd.",
-         ("return n % 2 == 1",), f"({n})", f"{n % 2 == 1}"),
-        ("reverses a text", "reverse_text", "text", "Return the text backwards.",
-         ("return text[::-1]",), f'("{word}")', f'"{word[::-1]}"'),
-        ("checks if a word reads the same backwards", "is_palindrome", "word",
-         "Return True if the word reads the same backwards.",
-         ("return word == word[::-1]",), f'("{word}")', f"{word == word[::-1]}"),
-        ("counts the vowels of a text", "count_vowels", "text",
-         "Return the number of vowels in the text.",
-         ("count = 0", "for letter in text:", '    if letter in "aeiou":', "        count += 1",
-          "return count"), f'("{word}")', "2"),
-        ("returns the length of a text", "text_length", "text",
-         "Return the number of letters in the text.",
-         ("return len(text)",), f'("{word}")', f"{len(word)}"),
-        ("sorts a list of numbers", "sort_values", "values", "Return the values in order.",
-         ("return sorted(values)",), f"({values})", f"{sorted(values)}"),
-        ("reverses a list", "reverse_list", "items", "Return the items backwards.",
-         ("return items[::-1]",), f"({values})", f"{values[::-1]}"),
-        ("squares every number of a list", "square_all", "values",
-         "Return the square of each value.",
-         ("return [v * v for v in values]",), f"({values})", f"{[v * v for v in values]}"),
-        ("turns a text into capital letters", "capitals", "text",
-         "Return the text in capital letters.",
-         ("return text.upper()",), f'("{word}")', f'"{word.upper()}"'),
-    )  # fmt: skip
-    return rng.choice(tasks)
+    found = rng.choice(PHRASES["functions"])
+    return (
+        found["what"],
+        found["name"],
+        found["arguments"],
+        found["docstring"],
+        found["body"],
+        found["call"],
+        found["value"],
+    )
 
 
 def question(rng: Random) -> tuple[str, Task]:
@@ -104,7 +69,8 @@ def question(rng: Random) -> tuple[str, Task]:
     task = with_number(rng) if rng.random() < 0.6 else without_number(rng)
     what, name = task[:2]
     if rng.random() < 0.5:
-        name = f"{rng.choice(PREFIXES)}_{name}"
+        prefix = rng.choice(PHRASES["prefixes"])
+        name = f"{prefix}_{name}"
         ask = rng.choice(
             (
                 f"Write a Python function called {name} that {what}.",

@@ -10,36 +10,9 @@ from arithmetic import arithmetic
 from everyday import FACTS, HONEST, HOW_TO, SMALL_TALK, everyday
 from functions import answered, renamed
 from functions import question as function_question
-from later_words import (
-    AGAIN,
-    ANOTHER_SUM,
-    ARGUMENTS,
-    AROUND,
-    BACK,
-    BRIEFLY,
-    ENDINGS,
-    GUESS,
-    INSIST,
-    ITEM,
-    LENGTH,
-    NOUNS,
-    ONE_WORD,
-    ONLY_NUMBER,
-    ONWARD,
-    OTHER_FACT,
-    OTHER_WAY,
-    RENAME,
-    STEP,
-    STEPS,
-    SUMS,
-    SURE,
-    THANKS,
-    TITLE,
-    VALUE,
-    VERBS,
-)
 from lists import PLACES, lists
 from outside import outside
+from read_words import read_words
 from sample import Chat, Message, Sample, assistant, is_held_out, user
 from sums import (
     FACTOR_LIMIT,
@@ -55,6 +28,7 @@ from sums import (
 )
 from wording import english, invented_word
 
+PHRASES = read_words("later_turns")
 KIND_OF = {answer: kind for kind, table in FACTS.items() for answer, _ in table.values()}
 # A day or month may also be asked for in the other direction.
 TURNED = {f"{what} {word}" for what in ("day", "month") for word in ("after", "before")}
@@ -90,6 +64,11 @@ def casual(rng: Random, text: str) -> str:
     return text.rstrip(".?!") if rng.random() < 0.4 else text
 
 
+def said(rng: Random, kind: str, *words: object) -> str:
+    """A phrase of this kind with these words in it, as users may write it."""
+    return casual(rng, rng.choice(PHRASES[kind]).format(*words))
+
+
 def bare(short: str) -> str:
     """A number as it is, a word as a sentence."""
     return short if short[-1].isdigit() else f"{short[0].upper()}{short[1:]}."
@@ -98,7 +77,7 @@ def bare(short: str) -> str:
 def how_to_steps(sample: Sample) -> tuple[str, list[str]] | None:
     """What instructions are for, and their steps."""
     found = re.match(r"Here is a good way to (.*):\n", sample.answer)
-    return (found[1], HOW_TO[found[1]].split("|")) if found else None
+    return (found[1], HOW_TO[found[1]]) if found else None
 
 
 def turn(sample: Sample, about: Any = None) -> Turn:
@@ -183,7 +162,7 @@ def calculate(rng: Random, last: Turn) -> Turn:
     names = [name for name, (_, result, *_) in operations.items() if 0 <= result < SUM_LIMIT]
     name = rng.choices(names, [3 if name in ("plus", "minus") else 2 for name in names])[0]
     n, result, words, steps, conclusion = operations[name]
-    ask = casual(rng, rng.choice(SUMS[name]).format(n=n))
+    ask = casual(rng, rng.choice(PHRASES["sums"][name]).format(n=n))
     thinking = f"The last result was {a}. {words} {steps}"
     follow = reply(last, ask, thinking, conclusion, about=result, short=str(result))
     return replace(follow, answer=f"{steps}\n\n{conclusion}")
@@ -193,7 +172,7 @@ def another_sum(rng: Random, last: Turn) -> Turn:
     """Ask for another calculation, in few words."""
     operation = rng.choice((PLUS, MINUS, TIMES))
     core = rng.choice((f"{{a}} {operation.word} {{b}}", "{a} {sign} {b}"))
-    sample = calculation(rng, operation, rng.choice(ANOTHER_SUM).replace("{}", core))
+    sample = calculation(rng, operation, rng.choice(PHRASES["another_sum"]).replace("{}", core))
     found = turn(sample)
     return replace(found, ask=casual(rng, found.ask))
 
@@ -202,7 +181,7 @@ def guess(rng: Random, last: Turn) -> Turn:
     """Say a number; it is right or not."""
     wrong = max(0, last.about + rng.choice((-10, -2, -1, 1, 2, 10)))
     right = rng.random() < 0.4 or wrong == last.about
-    ask = casual(rng, rng.choice(GUESS).format(last.about if right else wrong))
+    ask = said(rng, "guess", last.about if right else wrong)
     return same(last, ask, f"{'Yes' if right else 'No'}. {last.conclusion}", "sure")
 
 
@@ -212,7 +191,7 @@ def onward(rng: Random, last: Turn) -> Turn | None:
         return None
     word = last.about.split()[1]
     answer, short = FACTS[last.about][last.short]
-    ask = casual(rng, rng.choice(ONWARD).format(word))
+    ask = said(rng, "onward", word)
     thinking = f"The last answer was {last.short}."
     return reply(last, ask, thinking, answer, about=last.about, short=short)
 
@@ -228,10 +207,10 @@ def other_fact(rng: Random, last: Turn) -> Turn | None:
     if answer == last.conclusion:
         return None
     if kind in TURNED:
-        phrase, asked = rng.choice(AROUND), f"{word} {name}"
+        phrase, asked = rng.choice(PHRASES["around"]), f"{word} {name}"
         thinking = f"The question is now for the {what} {asked}."
     else:
-        phrase, asked = rng.choice(OTHER_FACT[kind]), name
+        phrase, asked = rng.choice(PHRASES["other_fact"][kind]), name
         thinking = f"The question is the last one, now for {asked}."
     return reply(last, casual(rng, phrase.format(asked)), thinking, answer, about=kind, short=short)
 
@@ -240,13 +219,13 @@ def one_step(rng: Random, last: Turn) -> Turn:
     """Ask for one step of instructions, or for their number."""
     steps = last.about
     if rng.random() < 0.25:
-        ask, answer = rng.choice(STEPS), f"There are {len(steps)} steps."
-        return reply(last, casual(rng, ask), "We count the steps.", answer, conclusion="")
+        ask, answer = said(rng, "steps"), f"There are {len(steps)} steps."
+        return reply(last, ask, "We count the steps.", answer, conclusion="")
     place = rng.randrange(len(steps))
     word = PLACES[place]
     if place == len(steps) - 1 and rng.random() < 0.7:
         word = "last"
-    ask = casual(rng, rng.choice(STEP).format(word))
+    ask = said(rng, "step", word)
     answer = f"Step {place + 1}: {steps[place][0].upper()}{steps[place][1:]}."
     return reply(last, ask, f"The user asks for the {word} step.", answer, conclusion="")
 
@@ -254,7 +233,7 @@ def one_step(rng: Random, last: Turn) -> Turn:
 def other_way(rng: Random, last: Turn) -> Turn:
     """Turn the last list around."""
     back = last.about[::-1]
-    ask = casual(rng, rng.choice(OTHER_WAY))
+    ask = said(rng, "other_way")
     thinking = f"The last list was {', '.join(last.about)}."
     return reply(last, ask, thinking, ", ".join(back), about=back)
 
@@ -264,19 +243,20 @@ def one_item(rng: Random, last: Turn) -> Turn:
     items, listed = last.about, f"The last list was {', '.join(last.about)}."
     if rng.random() < 0.3:
         answer = f"There are {len(items)}."
-        return reply(last, casual(rng, rng.choice(LENGTH)), listed, answer, short=str(len(items)))
+        return reply(last, said(rng, "length"), listed, answer, short=str(len(items)))
     word, item = rng.choice(
         (*zip(PLACES, items, strict=False), ("first", items[0]), ("last", items[-1]))
     )
-    ask = casual(rng, rng.choice(ITEM).format(word))
+    ask = said(rng, "item", word)
     return reply(last, ask, listed, f"The {word} is {item}.", short=item)
 
 
 def new_name(rng: Random) -> str:
     """A name for a function, of two or three words."""
     if rng.random() < 0.2:
-        return f"{rng.choice(VERBS)}_{invented_word(rng)}"
-    parts = (rng.choice(VERBS), rng.choice(NOUNS), rng.choice(ENDINGS))
+        verb = rng.choice(PHRASES["verbs"])
+        return f"{verb}_{invented_word(rng)}"
+    parts = [rng.choice(PHRASES[kind]) for kind in ("verbs", "nouns", "endings")]
     first, end = rng.choice(((0, 2), (1, 3), (0, 3)))
     return "_".join(parts[first:end])
 
@@ -285,7 +265,7 @@ def rename(rng: Random, last: Turn) -> Turn:
     """Give the last function another name."""
     name = new_name(rng)
     task = renamed(last.about, name)
-    ask = casual(rng, rng.choice(RENAME).format(name))
+    ask = said(rng, "rename", name)
     thinking = f"The function stays the same, its name is now {name}."
     answer = answered(ask, task).answer
     return reply(last, ask, thinking, answer, about=task, conclusion="")
@@ -294,19 +274,20 @@ def rename(rng: Random, last: Turn) -> Turn:
 def about_function(rng: Random, last: Turn) -> Turn:
     """Ask for the name or arguments of the last function, or what its example returns."""
     _, name, arguments, _, _, call, value = last.about
-    phrases, answer, thinking = rng.choice(
+    takes = f"It takes {arguments or 'no arguments'}."
+    kind, answer, thinking = rng.choice(
         (
-            (ARGUMENTS, f"It takes {arguments or 'no arguments'}.", f"It is {name}({arguments})."),
-            (VALUE, f"It returns `{value}`.", f"The example is {name}{call}."),
-            (TITLE, f"It is called {name}.", f"It is {name}({arguments})."),
+            ("arguments", takes, f"It is {name}({arguments})."),
+            ("value", f"It returns `{value}`.", f"The example is {name}{call}."),
+            ("title", f"It is called {name}.", f"It is {name}({arguments})."),
         )
     )
-    return reply(last, casual(rng, rng.choice(phrases)), thinking, answer, conclusion="")
+    return reply(last, said(rng, kind), thinking, answer, conclusion="")
 
 
 def insist(rng: Random, last: Turn) -> Turn:
     """Ask again for what the model cannot do."""
-    ask = casual(rng, rng.choice(INSIST))
+    ask = said(rng, "insist")
     return reply(last, ask, "I still do not know this.", HONEST, conclusion="")
 
 
@@ -325,30 +306,30 @@ def briefly(rng: Random, last: Turn) -> Turn | None:
         if number is not None and number > 100:
             return None
         word = english(number) if number is not None else last.short
-        return same(last, casual(rng, rng.choice(ONE_WORD)), bare(word), "briefly")
-    phrases = ONLY_NUMBER if number is not None and rng.random() < 0.5 else BRIEFLY
-    return same(last, casual(rng, rng.choice(phrases)), bare(last.short), "briefly")
+        return same(last, said(rng, "one_word"), bare(word), "briefly")
+    kind = "only_number" if number is not None and rng.random() < 0.5 else "briefly"
+    return same(last, said(rng, kind), bare(last.short), "briefly")
 
 
 def sure(rng: Random, last: Turn) -> Turn | None:
     """Doubt the last answer."""
     if not last.conclusion or last.by in ("sure", "thanks"):
         return None
-    return same(last, casual(rng, rng.choice(SURE)), f"Yes. {last.conclusion}", "sure")
+    return same(last, said(rng, "sure"), f"Yes. {last.conclusion}", "sure")
 
 
 def again(rng: Random, last: Turn) -> Turn | None:
     """Ask for the last answer once more."""
     if not last.conclusion or last.by:
         return None
-    return same(last, casual(rng, rng.choice(AGAIN)), f"Again: {last.conclusion}", "again")
+    return same(last, said(rng, "again"), f"Again: {last.conclusion}", "again")
 
 
 def thanks(rng: Random, last: Turn) -> Turn | None:
     """Thank for the last answer."""
     if last.by == "thanks":
         return None
-    ask = rng.choice(THANKS)
+    ask = rng.choice(PHRASES["thanks"])
     follow = same(last, ask, SMALL_TALK[ask], "thanks")
     return replace(follow, thinking="The user thanks me.")
 
@@ -389,8 +370,8 @@ def back(rng: Random, first: Turn) -> Turn:
     while True:
         found = follow_up(rng, first)
         if found.by != "thanks":
-            ask = f"{rng.choice(BACK)} {found.ask[0].lower()}{found.ask[1:]}"
-            return replace(found, ask=ask)
+            back = rng.choice(PHRASES["back"])
+            return replace(found, ask=f"{back} {found.ask[0].lower()}{found.ask[1:]}")
 
 
 def detour(rng: Random, first: Turn) -> list[Turn]:

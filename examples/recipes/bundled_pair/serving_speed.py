@@ -3,9 +3,10 @@
     .venv/bin/python examples/recipes/bundled_pair/serving_speed.py --plot serving_speed.png
 
 mlx-lm's server is always there. More are added with `--other NAME=COMMAND`, such as
-`--other "llama.cpp=PYTHON examples/recipes/bundled_pair/llama_server.py {target} {port}"`, and
-`--other "vllm-mlx=PYTHON examples/recipes/bundled_pair/with_openblas.py vllm-mlx serve {target}
---port {port} --continuous-batching"`, each with the Python of an environment that has them.
+`--other "llama.cpp=PYTHON examples/recipes/bundled_pair/llama_server.py {target} {port}"`, with the
+Python of an environment that has it, and, with OpenBLAS as here, `--other "vllm-mlx=env
+LD_PRELOAD=libopenblas.so.0 ENVIRONMENT/bin/vllm-mlx serve {target} --port {port}
+--continuous-batching"`.
 
 All servers run as programs of their own and are asked in turn, each level with prompts of its own,
 so that no cache helps. mlx-lm's server gets OpenBLAS and a target in float32, as ours computes; it

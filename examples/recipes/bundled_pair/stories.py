@@ -4,114 +4,29 @@ A story is a question, its steps and its conclusion. Steps and conclusion follow
 alone, in the same few sentences for all stories, so that there is one right answer to the letter.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from read_words import read_words
 from sums import add, subtract
 from wording import invented_name, invented_word
 
 Story = tuple[str, str, str]
 
 
-def phrases(text: str) -> list[str]:
-    """The phrases between bars or on lines of their own."""
-    return [part.strip() for part in re.split(r"[|\n]", text.strip())]
-
-
-HIS = (
-    "Tom Ben Leo Max Sam Jack Paul Adam Noah Omar Luke Hugo Eric Finn Theo Peter John David Mark "
-    "Daniel Oscar Felix Simon Karl Ali Ivan Marco Henry Oliver James Ravi Kofi Juan Diego Yusuf"
-).split()
-HERS = (
-    "Anna Mia Sara Lily Nora Emma Ruth Ella Ivy Zoe Rosa Jane Maya Alma Kate Lucy Clara Eva Julia "
-    "Laura Maria Lena Sofia Grace Alice Amy Sally Mary Lisa Hannah Aisha Mei Priya Carmen Olga"
-).split()
+PHRASES = read_words("stories")
+HIS, HERS = PHRASES["his"], PHRASES["hers"]
 NAMES = tuple(HIS + HERS)
-HIS_KIN = phrases("my brother|my father|my uncle|my friend|my grandfather|my cousin|my dad")
-HER_KIN = phrases("my sister|my mother|my aunt|my friend|my grandmother|my mum|my neighbour")
-JOBS = (
-    "farmer teacher girl boy child baker gardener student cook man woman tourist painter "
-    "driver nurse fisherman hunter king queen coach"
-).split()
-ORGANISATIONS = "shop school store market hotel club kitchen supermarket company".split()
-
-FRUIT = (
-    "apples pears plums cherries peaches lemons oranges tomatoes carrots potatoes nuts berries "
-    "onions mushrooms melons mangoes bananas figs strawberries cucumbers pumpkins kiwis dates"
-).split()
-BAKED = (
-    "cakes cookies muffins pies rolls pancakes waffles pizzas buns biscuits tarts sandwiches "
-    "sweets candies chocolates lollipops doughnuts pretzels"
-).split()
-FRAGILE = (
-    "cups plates glasses bowls vases eggs jars bottles mugs lamps pots mirrors candles tiles "
-    "windows"
-).split()
-OBJECTS = (
-    "books coins stamps cards marbles pencils shells stickers stones buttons tickets flowers keys "
-    "hats socks toys photos letters pens balls dolls shirts shoes chairs tables boxes bags ropes "
-    "bricks beads ribbons brushes crayons erasers rulers notebooks envelopes magazines "
-    "posters puzzles games kites drums bells badges medals pins nails screws hammers baskets "
-    "buckets blankets pillows towels spoons forks knives scarves gloves umbrellas rings watches "
-    "feathers leaves roses tulips seeds planks paintings postcards balloons tents batteries clocks"
-).split()
-LIVESTOCK = "cows sheep hens goats pigs horses ducks geese rabbits dogs cats donkeys lambs".split()
+FRUIT, BAKED, FRAGILE = PHRASES["fruit"], PHRASES["baked"], PHRASES["fragile"]
+OBJECTS, MONEY = PHRASES["objects"], PHRASES["money"]
 THINGS = list(dict.fromkeys(FRUIT + BAKED + FRAGILE + OBJECTS))
-MONEY = "dollars euros pounds coins cents".split()
-ADJECTIVES = (
-    "red blue green yellow white black old new small big little nice round pretty cheap shiny"
-).split()
-COLOURS = "red blue green yellow white black brown pink".split()
-CONTAINERS = (
-    "boxes bags baskets jars shelves rows crates trays packets buckets drawers tins cartons "
-    "piles packs bowls cases chests sacks bundles stacks"
-).split()
-SINGULAR = {
-    "shelves": "shelf",
-    "leaves": "leaf",
-    "knives": "knife",
-    "scarves": "scarf",
-    "loaves": "loaf",
-    "wolves": "wolf",
-    "calves": "calf",
-    "boxes": "box",
-    "glasses": "glass",
-    "watches": "watch",
-    "brushes": "brush",
-    "foxes": "fox",
-    "buses": "bus",
-    "bushes": "bush",
-    "benches": "bench",
-    "sandwiches": "sandwich",
-    "peaches": "peach",
-    "tomatoes": "tomato",
-    "potatoes": "potato",
-    "mangoes": "mango",
-    "octopuses": "octopus",
-    "classes": "class",
-    "pies": "pie",
-    "cookies": "cookie",
-    "geese": "goose",
-    "mice": "mouse",
-    "children": "child",
-    "people": "person",
-    "women": "woman",
-    "men": "man",
-    "passengers": "passenger",
-    "sheep": "sheep",
-    "fish": "fish",
-    "cm": "cm",
-    "km": "km",
-    "kg": "kg",
-}
 
 
 def single(things: str) -> str:
     """The singular of the plural."""
-    if things in SINGULAR:
-        return SINGULAR[things]
+    if things in PHRASES["singular"]:
+        return PHRASES["singular"][things]
     return f"{things[:-3]}y" if things.endswith("ies") else things.removesuffix("s")
 
 
@@ -193,9 +108,9 @@ def someone(rng: Random) -> Who:
     male = rng.random() < 0.5
     he, his = ("he", "his") if male else ("she", "her")
     if way < 0.9:
-        kin = rng.choice(HIS_KIN if male else HER_KIN)
+        kin = rng.choice(PHRASES["his_kin"] if male else PHRASES["her_kin"])
         return Who(kin, kin, he, his)
-    job = rng.choice(JOBS)
+    job = rng.choice(PHRASES["jobs"])
     if job in ("girl", "woman", "queen", "boy", "man", "king", "fisherman"):
         he, his = ("she", "her") if job in ("girl", "woman", "queen") else ("he", "his")
     return Who(article(job), f"the {job}", he, his)
@@ -203,7 +118,7 @@ def someone(rng: Random) -> Who:
 
 def organisation(rng: Random) -> Who:
     """A shop or the like."""
-    name = rng.choice(ORGANISATIONS)
+    name = rng.choice(PHRASES["organisations"])
     return Who(rng.choice((article(name), f"the {name}")), f"the {name}", "it", "its")
 
 
@@ -215,66 +130,16 @@ def other_than(rng: Random, who: Who) -> str:
     return named(rng, but=who.name).name
 
 
-# What happens: the verb now and before, and the rest of the sentence, where {m} is an amount.
-GAIN = phrases("""buy bought {m}|find found {m}|get got {m}|get got {m} from {other}
-    receive received {m}|win won {m}|collect collected {m}|take took {m}|order ordered {m}
-    borrow borrowed {m} from {other}|receive received {m} from {other}|discover discovered {m}
-    get got {m} as a present|earn earned {m}|pick picked up {m}|bring brought home {m}
-    buy bought {m} at the market|buy bought {m} in a shop|find found {m} at home
-    buy bought {m} from {other}|swap swapped a toy for {m}|add added {m}""")
-LOSS = phrases("""lose lost {m}|sell sold {m}|give gave {m} to {other}|give gave away {m}
-    throw threw away {m}|lend lent {m} to {other}|use used {m}|drop dropped {m}
-    sell sold {m} to {other}|hand handed {m} to {other}|send sent {m} to {other}
-    give gave {other} {m}|leave left {m} at school|return returned {m}|lose lost {m} on the way
-    donate donated {m}|remove removed {m}|take took away {m}
-    pass passed {m} to {other}""")
-PICKING = phrases("pick picked {m}|harvest harvested {m}|gather gathered {m}|wash washed {m}")
-BAKING = phrases("bake baked {m}|make made {m}|prepare prepared {m}")
-EATING = phrases("""eat ate {m}|share shared {m} with {other}|eat ate {m} for lunch|taste tasted {m}
-    eat ate {m} for breakfast|feed fed {m} to the dog|drop dropped {m}""")
-BREAKING = phrases("break broke {m}|drop dropped {m}|smash smashed {m}|crack cracked {m}")
-EARNING = phrases("""earn earned {m}|save saved {m}|get got {m} from {other}|find found {m}
-    win won {m}|receive received {m}|make made {m}|put put aside {m}|borrow borrowed {m}""")
-SPENDING = phrases("""spend spent {m}|pay paid {m}|lose lost {m}|give gave {m} to {other}
-    spend spent {m} on food|pay paid {m} for a ticket|lend lent {m} to {other}
-    spend spent {m} on a book|give gave away {m}|pay paid {m} for a cake|donate donated {m}""")
-BREEDING = phrases("buy bought {m}|get got {m}|receive received {m}|get got {m} from {other}")
-GOODS_IN = phrases("""buy bought {m}|get got {m}|order ordered {m}|receive received {m}
-    add added {m}""")
-GOODS_OUT = phrases("""sell sold {m}|give gave away {m}|throw threw away {m}|lose lost {m}
-    sell sold {m} in the morning|send sent away {m}|return returned {m}""")
-GAMING = phrases("score scored {m}|win won {m}|get got {m}|earn earned {m}|gain gained {m}")
-LOSING = phrases("lose lost {m}")
+# Things, what adds to them, what takes from them, and the share.
 WORLDS: tuple[tuple[Sequence[str], list[str], list[str], int], ...] = (
-    (OBJECTS, GAIN, LOSS, 8),
-    (FRUIT, GAIN + PICKING, LOSS + EATING, 4),
-    (BAKED, GAIN + BAKING, LOSS + EATING, 4),
-    (FRAGILE, GAIN, LOSS + BREAKING, 3),
-    (MONEY, EARNING, SPENDING, 4),
-    (LIVESTOCK, BREEDING, ["sell sold {m}", "give gave away {m}", "give gave {m} to {other}"], 1),
-    (["points"], GAMING, LOSING, 1),
+    (OBJECTS, PHRASES["gain"], PHRASES["loss"], 8),
+    (FRUIT, PHRASES["gain"] + PHRASES["picking"], PHRASES["loss"] + PHRASES["eating"], 4),
+    (BAKED, PHRASES["gain"] + PHRASES["baking"], PHRASES["loss"] + PHRASES["eating"], 4),
+    (FRAGILE, PHRASES["gain"], PHRASES["loss"] + PHRASES["breaking"], 3),
+    (MONEY, PHRASES["earning"], PHRASES["spending"], 4),
+    (PHRASES["livestock"], PHRASES["breeding"], PHRASES["selling"], 1),
+    (["points"], PHRASES["gaming"], PHRASES["losing"], 1),
 )
-TIMES = phrases("""then|later|on Monday|on Tuesday|on Friday|on Sunday|the next day|today
-    in the evening
-    in the afternoon|after school|after lunch|this week|at noon|the day after|soon after|after that
-    in the morning|a week later""")
-HAVE_NOW = phrases("""How many {t} {does} {again} have now?|How many {t} {does} {he} have now?
-    How many {does} {he} have now?|How many {t} {does} {he} have?|How many {does} {again} have?
-    How many {t} {does} {again} have in the end?|How many {t} {has} {he} got now?
-    What number of {t} {does} {he} have now?|How many {does} {again} have at the end?
-    So how many {t} {does} {he} have now?""")
-UP_ONLY = phrases("""How many {t} is that?|How many {t} are there altogether?
-    How many is that in all?
-    How many in total?|What is the total?|How many {t} {does} {he} have in total?
-    How many {t} {does} {again} have altogether?|How many {t} are there now?|How many now?
-    How many {t} are there in total?|How many {does} {he} have altogether?|How many {t} in all?
-    How many {does} {he} have in all?""")
-DOWN_ONLY = phrases("""How many are left?|How many {t} are left?|How many remain?
-    How many {t} remain?
-    How many {does} {he} have left?|How many {t} {does} {again} have left?|How many {t} now?
-    How many {t} {does} {he} still have?|How many {does} {again} still have?|What is left?
-    How many {t} {has} {he} left?|How many are still there?|How many {t} {does} {he} keep?
-    How many {t} stay with {again}?|What remains?""")
 
 
 def third(verb: str) -> str:
@@ -295,7 +160,7 @@ def event(rng: Random, who: Who, verbs: list[str], amounts: tuple[str, ...], pas
 
 def gained(rng: Random, b: int, things: str) -> tuple[str, ...]:
     """How an amount that is added may be written."""
-    adjective = rng.choice(("new", "other", rng.choice(ADJECTIVES)))
+    adjective = rng.choice(("new", "other", rng.choice(PHRASES["adjectives"])))
     return (
         *(f"{b} more",) * 4,
         f"{b} more {things}",
@@ -356,9 +221,9 @@ def change(rng: Random) -> Story:
     things = things_of(rng, nouns) if len(nouns) > 1 else nouns[0]
     who = someone(rng)
     if rng.random() < 0.12 and nouns in (OBJECTS, FRUIT, FRAGILE, BAKED):
-        who, gains, losses = organisation(rng), GOODS_IN, GOODS_OUT
+        who, gains, losses = organisation(rng), PHRASES["goods_in"], PHRASES["goods_out"]
     elif rng.random() < 0.12 and nouns in (OBJECTS, FRUIT, FRAGILE, BAKED):
-        gains, losses = PUT, TAKE
+        gains, losses = PHRASES["put"], PHRASES["take"]
     past = rng.random() < 0.45
     up = rng.random() < 0.5
     a, b = two_numbers(rng, up)
@@ -380,8 +245,9 @@ def change(rng: Random) -> Story:
     fields["had"] = "had" if past else "have" if who.plain else "has"
     fields["A"] = f"{a} {things}"
     if rng.random() < 0.12:
-        fields["A"] = f"{a} {rng.choice(ADJECTIVES)} {things}"
-    tell = placed if gains is PUT else told
+        adjective = rng.choice(PHRASES["adjectives"])
+        fields["A"] = f"{a} {adjective} {things}"
+    tell = placed if gains is PHRASES["put"] else told
     ask = tell(rng, events, fields, up).format(**fields)
     return ask, steps, ends(up, total, things)
 
@@ -390,10 +256,10 @@ def told(rng: Random, events: list[str], fields: dict[str, str], up: bool) -> st
     """The sentences of a change and its question, with places for the fields."""
     both = " and ".join(events)
     chain = both if len(events) == 1 else f"{events[0]}, then {events[1]}"
-    when = rng.choice(TIMES)
-    question = rng.choice(HAVE_NOW + (UP_ONLY if up else DOWN_ONLY))
+    when = rng.choice(PHRASES["times"])
+    question = rng.choice(PHRASES["have_now"] + PHRASES["up_only" if up else "down_only"])
     if fields["t"] in MONEY and rng.random() < 0.4:
-        question = rng.choice(MONEY_NOW if up else MONEY_NOW + MONEY_LEFT)
+        question = rng.choice(PHRASES["money_now"] + ([] if up else PHRASES["money_left"]))
     asked = question[0].lower() + question[1:]
     first = "{Who} {had} {A}"
     early = question.replace("{he}", "{who}").replace("{again}", "{who}")
@@ -434,36 +300,19 @@ def told(rng: Random, events: list[str], fields: dict[str, str], up: bool) -> st
 
 def placed(rng: Random, events: list[str], fields: dict[str, str], up: bool) -> str:
     """The same, where the things are in a place."""
-    place = rng.choice(PLACES)
+    place = rng.choice(PHRASES["places"])
     be = "were" if fields["had"] == "had" else "are"
     first = f"There {be} {{A}} {place}"
-    question = rng.choice(UP_PLACE if up else DOWN_PLACE)
+    question = rng.choice(PHRASES["up_place"] if up else PHRASES["down_place"])
     if len(events) == 2:
         return f"{first}. {{Who}} {events[0]}. Then {{he}} {events[1]}. {question}"
+    when = capital(rng.choice(PHRASES["times"]))
     return rng.choice(
         (
             f"{first}. {{Who}} {events[0]}. {question}",
             f"{first} and {{who}} {events[0]}. {question}",
-            f"{first}. {capital(rng.choice(TIMES))} {{who}} {events[0]}. {question}",
+            f"{first}. {when} {{who}} {events[0]}. {question}",
             f"{capital(place)} there {be} {{A}}. {{Who}} {events[0]}. {question}",
             f"{question} There {be} {{A}} {place} and {{who}} {events[0]}.",
         )
     )
-
-
-PLACES = phrases("""on a table|in a bag|in a box|in a room|in a garden|in the house|in a drawer
-    on the floor|in a cupboard|on a desk|in a basket|in a big chest|in the kitchen""")
-PUT = phrases("""put put in {m}|add added {m}|bring brought {m}|lay laid down {m}
-    put put down {m}""")
-TAKE = phrases("""take took {m}|take took away {m}|remove removed {m}|use used {m}|sell sold {m}
-    throw threw away {m}|give gave away {m}|take took {m} home|lose lost {m}""")
-UP_PLACE = phrases("""How many {t} are there now?|How many are there altogether?
-    How many {t} is that?
-    How many {t} are there in total?|How many is that in all?|What is the total?""")
-DOWN_PLACE = phrases("""How many {t} are left?|How many are left?|How many remain?
-    How many {t} remain?
-    How many {t} are still there?|How many are there now?|How many {t} are there now?""")
-MONEY_NOW = phrases("""How much money {does} {he} have now?|How much {does} {again} have now?
-    How much {does} {he} have?|How much money {does} {again} have?|How much is that?""")
-MONEY_LEFT = phrases("""How much is left?|How much money is left?|How much {does} {he} have left?
-    How much money {does} {again} have left?|How much remains?|How much {does} {he} still have?""")

@@ -1,10 +1,12 @@
 """Calculations with two numbers, in steps that need one small fact each."""
 
+import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from read_words import read_words
 from sample import Sample
 from wording import english, in_any_case
 
@@ -78,185 +80,23 @@ class Operation:
     """How to calculate with two numbers, and what people call it.
 
     `asks`: the ten phrasings that are measured. `cores`: the calculation as a thing, `commands`: as
-    something to do; both go into WRAPS. {sign} is one of `signs`.
+    something to do; both go into `wraps`. {sign} is one of `signs`.
     """
 
     steps: Callable[[int, int], str]
     result: Callable[[int, int], int]
     word: str
-    signs: tuple[str, ...]
-    asks: tuple[str, ...]
-    cores: tuple[str, ...]
-    commands: tuple[str, ...]
+    signs: Sequence[str]
+    asks: Sequence[str]
+    cores: Sequence[str]
+    commands: Sequence[str]
 
 
-PLUS = Operation(
-    add,
-    lambda a, b: a + b,
-    "plus",
-    ("+",),
-    (
-        "What is {a} plus {b}?",
-        "{a} {sign} {b}",
-        "{a} {sign} {b} = ?",
-        "What's {a} {sign} {b}?",
-        "How much is {a} plus {b}?",
-        "Add {a} and {b}.",
-        "What is the sum of {a} and {b}?",
-        "Calculate {a} plus {b}.",
-        "Can you tell me what {a} plus {b} makes?",
-        "If I add {b} to {a}, what do I get?",
-    ),
-    (
-        "{a} plus {b}",
-        "{a} {sign} {b}",
-        "{a} {sign} {b}",
-        "{a}{sign}{b}",
-        "{a} plus {b}",
-        "the sum of {a} and {b}",
-        "the total of {a} and {b}",
-        "{a} and {b} together",
-        "{b} more than {a}",
-        "{a} increased by {b}",
-        "{a} added to {b}",
-    ),
-    (
-        "add {a} and {b}",
-        "add {b} to {a}",
-        "sum {a} and {b}",
-        "sum up {a} and {b}",
-        "increase {a} by {b}",
-        "put {a} and {b} together",
-        "take {a} and add {b}",
-        "add: {a}, {b}",
-        "add up {a} and {b}",
-    ),
-)
-MINUS = Operation(
-    subtract,
-    lambda a, b: a - b,
-    "minus",
-    ("-",),
-    (
-        "What is {a} minus {b}?",
-        "{a} {sign} {b}",
-        "{a} {sign} {b} = ?",
-        "What's {a} {sign} {b}?",
-        "How much is {a} minus {b}?",
-        "Subtract {b} from {a}.",
-        "What is the difference between {a} and {b}?",
-        "Calculate {a} minus {b}.",
-        "Can you tell me what {a} minus {b} makes?",
-        "If I take {b} from {a}, what is left?",
-    ),
-    (
-        "{a} minus {b}",
-        "{a} {sign} {b}",
-        "{a} {sign} {b}",
-        "{a}{sign}{b}",
-        "{a} minus {b}",
-        "{a} take away {b}",
-        "{a} less {b}",
-        "the difference between {a} and {b}",
-        "the difference of {a} and {b}",
-        "{b} less than {a}",
-        "{a} without {b}",
-        "{a} reduced by {b}",
-    ),
-    (
-        "subtract {b} from {a}",
-        "take {b} from {a}",
-        "take {b} away from {a}",
-        "take away {b} from {a}",
-        "reduce {a} by {b}",
-        "decrease {a} by {b}",
-        "deduct {b} from {a}",
-    ),
-)
-TIMES = Operation(
-    multiply,
-    lambda a, b: a * b,
-    "times",
-    ("*", "x", "×"),
-    (
-        "What is {a} times {b}?",
-        "{a} {sign} {b}",
-        "{a} {sign} {b} = ?",
-        "What's {a} {sign} {b}?",
-        "How much is {a} times {b}?",
-        "Multiply {a} by {b}.",
-        "What is the product of {a} and {b}?",
-        "Calculate {a} times {b}.",
-        "Can you tell me what {a} times {b} makes?",
-        "If I multiply {a} by {b}, what do I get?",
-    ),
-    (
-        "{a} times {b}",
-        "{a} {sign} {b}",
-        "{a} {sign} {b}",
-        "{a}{sign}{b}",
-        "{a} times {b}",
-        "{a} multiplied by {b}",
-        "the product of {a} and {b}",
-        "{a} lots of {b}",
-        "{a} groups of {b}",
-    ),
-    (
-        "multiply {a} by {b}",
-        "multiply {a} and {b}",
-        "multiply {a} with {b}",
-        "times {a} and {b}",
-        "take {a} times {b}",
-    ),
-)
-DIVIDED = Operation(
-    divide,
-    lambda a, b: a // b,
-    "divided by",
-    ("/", "÷", ":"),
-    (
-        "What is {a} divided by {b}?",
-        "{a} {sign} {b}",
-        "{a} {sign} {b} = ?",
-        "What's {a} {sign} {b}?",
-        "How much is {a} divided by {b}?",
-        "Divide {a} by {b}.",
-        "What is the quotient of {a} and {b}?",
-        "Calculate {a} divided by {b}.",
-        "Can you tell me what {a} divided by {b} makes?",
-        "If I divide {a} by {b}, what do I get?",
-    ),
-    (
-        "{a} divided by {b}",
-        "{a} {sign} {b}",
-        "{a} {sign} {b}",
-        "{a}{sign}{b}",
-        "{a} over {b}",
-        "the quotient of {a} and {b}",
-    ),
-    (
-        "divide {a} by {b}",
-        "split {a} into {b} equal parts",
-        "share {a} into {b} equal parts",
-    ),
-)
-WRAPS = (
-    "What is {}?|What's {}?|whats {}|How much is {}?|How many is {}?|{}|{}|{}?|{} = ?|{} =|{} is?|"
-    "{} equals|{} equals what?|{} makes?|What does {} make?|What does {} equal?|Calculate {}.|"
-    "Compute {}.|Work out {}.|Find {}.|Give me {}.|Tell me {}.|Can you tell me {}?|"
-    "Can you tell me what {} is?|Do you know what {} is?|I need {}.|I want to know {}.|"
-    "I'd like to know {}.|Solve {}.|Please compute {}.|Could you please work out {}?|"
-    "Give me the answer to {}.|The answer to {}?|{} please|{} = what|{} = what?|So what is {}?|"
-    "What is the result of {}?|What do you get for {}?|Ok, {}?|Hey, what is {}?|Quick, {}!|"
-    "{}, what is it?|My homework is {}.|What would {} be?|Help me with {}.|And what is {}?"
-).split("|")
-COMMAND_WRAPS = (
-    "{}.|Please {}.|Can you {}?|Can you {} for me?|Could you {}, please?|Could you {}?|{} please|"
-    "I want you to {}.|Now {}.|{} for me.|What do I get if I {}?|If I {}, what do I get?|"
-    "If you {}, what is the result?|What is the result if I {}?|Let us {}.|What comes out if I {}?|"
-    "{} and tell me the result.|I would like to {}.|Help me to {}.|What do you get when you {}?|"
-    "What is left if I {}?|Could u {}"
-).split("|")
+PHRASES = read_words("sums")
+PLUS = Operation(add, operator.add, **PHRASES["plus"])
+MINUS = Operation(subtract, operator.sub, **PHRASES["minus"])
+TIMES = Operation(multiply, operator.mul, **PHRASES["times"])
+DIVIDED = Operation(divide, operator.floordiv, **PHRASES["divided"])
 OPERATIONS = (PLUS, MINUS, TIMES, DIVIDED)
 
 
@@ -333,9 +173,9 @@ def in_some_words(rng: Random, operation: Operation) -> str:
     if rng.random() < 0.3:
         return rng.choice(operation.asks)
     if rng.random() < 0.6:
-        ask = rng.choice(WRAPS).replace("{}", rng.choice(operation.cores))
+        ask = rng.choice(PHRASES["wraps"]).replace("{}", rng.choice(operation.cores))
     else:
-        ask = rng.choice(COMMAND_WRAPS).replace("{}", rng.choice(operation.commands))
+        ask = rng.choice(PHRASES["command_wraps"]).replace("{}", rng.choice(operation.commands))
     return ask[0].upper() + ask[1:]
 
 

@@ -1,49 +1,30 @@
 """Realistic tools with requests in ordinary English, in which the model has to find the arguments.
 
-An entry of the catalogue is text. Its first line: names of the tool, a bar, what it says of itself.
-Then lines that open with a mark:
-
-    (  arguments: names, joined by "/", the first is the slot's; ":" and the kind of value; "?"
-       before one that requests may leave out
-    -  orders, without a capital and a final mark
-    ?  questions and other whole sentences
-    =  results that confirm; or for a tool that finds something: its key > what it is > results
-    +  how to ask for more of it: noun and verb | about what | rest
-    &  a slot that can take another tool's result > how to say so
-
-In results "@hour" stands for a value of that kind, "1..9" for a number, and "!subtract" for what
-is computed from the arguments.
+The tools are in words/tool_catalogue.toml, which says what an entry has.
 """
 
 import json
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
 
-from tool_catalogue_more import (
-    CLOSED,
-    ENTRIES,
-    NAMED,
-    PASSED,
-    PASSED_QUESTIONS,
-    POLITE,
-    REAL,
-    SAID,
-    WORDINGS,
-)
-from tool_schemas import ADD_ARGUMENTS, ADD_NAMES, ADD_TEXTS, Tool, schema
+from everyday import MONTHS
+from read_words import read_words
+from tool_schemas import Tool, schema
 from tool_tasks import Step, Task, a_file, a_folder, a_number, a_person, a_word, an_hour
 from wording import invented_name, invented_word
 
 Make = Callable[[Random], Task]
+PHRASES = read_words("tool_catalogue")
+ADD = read_words("tool_schemas")["add"]
+REAL: dict[str, list[str]] = PHRASES["values"]
 INVENTED = 0.33  # share of the names and words that no language has
 SLOT = re.compile(r"\{(\w+)\}")
 FILLED = re.compile(r"@(\w+)|(\d+)\.\.(\d+)|!(\w+)|\{(\w+)\}")
-GENERIC = ("ok", "OK", "done", "true", '{"status": "ok"}', '{"ok": true}', "success")
 COMPUTED: dict[str, Callable[..., Any]] = {
     "subtract": operator.sub,
     "multiply": operator.mul,
@@ -74,11 +55,11 @@ def of_kind(rng: Random, kind: str) -> Any:
         least, most = kind.split("..")
         return rng.randint(int(least), int(most))
     if kind in REAL:
-        share = INVENTED / 3 if kind in CLOSED else INVENTED
+        share = INVENTED / 3 if kind in PHRASES["closed"] else INVENTED
         if rng.random() > share:
-            return rng.choice([word.strip() for word in REAL[kind].split(",")])
+            return rng.choice(REAL[kind])
         words = [invented_word(rng, 1, 2) for _ in range(rng.choice((1, 1, 1, 2)))]
-        return " ".join(word.capitalize() if kind in NAMED else word for word in words)
+        return " ".join(word.capitalize() if kind in PHRASES["named"] else word for word in words)
     return KINDS[kind](rng)
 
 
@@ -92,13 +73,12 @@ def said(rng: Random) -> str:
     if rng.random() < 0.2:
         return " ".join(a_word(rng) for _ in range(rng.randint(2, 4)))
     words = {"a": a_word(rng), "b": a_word(rng), "p": a_person(rng), "h": an_hour(rng)}
-    return rng.choice(SAID).format(**words, n=rng.randint(2, 99))
+    return rng.choice(PHRASES["said"]).format(**words, n=rng.randint(2, 99))
 
 
 def a_date(rng: Random) -> str:
     day, month, year = rng.randint(1, 28), rng.randint(1, 12), rng.randint(2020, 2031)
-    names = "January February March April May June July August September October November December"
-    name = names.split()[month - 1]
+    name = MONTHS[month - 1]
     return rng.choice((f"{year}-{month:02}-{day:02}", f"{day} {name}", f"{name} {day}"))
 
 
@@ -161,29 +141,29 @@ KINDS: dict[str, Callable[[Random], Any]] = {
 class Argument:
     """An argument: its possible names, of which the first is its slot's, and its kind of value."""
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     kind: str
     optional: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tool of the catalogue: see this file's top for its parts.
+    """A tool of the catalogue: words/tool_catalogue.toml explains its parts.
 
     `key` and `what` are empty for a tool that does something and confirms it.
     """
 
-    names: tuple[str, ...]
-    texts: tuple[str, ...]
-    arguments: tuple[Argument, ...] = ()
-    orders: tuple[str, ...] = ()
-    questions: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
+    names: Sequence[str]
+    texts: Sequence[str]
+    arguments: Sequence[Argument] = ()
+    orders: Sequence[str] = ()
+    questions: Sequence[str] = ()
+    results: Sequence[str] = ()
     key: str = ""
     what: str = ""
-    more: tuple[str, ...] = ()
+    more: Sequence[str] = ()
     sink: str = ""
-    sinks: tuple[str, ...] = ()
+    sinks: Sequence[str] = ()
 
     @property
     def counts(self) -> bool:
@@ -197,50 +177,17 @@ class Entry:
         return bool(self.what) and not self.sink and needed <= slots(self.what)
 
 
-def parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(" / "))
-
-
 def an_argument(text: str) -> Argument:
     names, kind = text.split(":")
-    return Argument(tuple(names.lstrip("?").split("/")), kind, names.startswith("?"))
+    return Argument(names.lstrip("?").split("/"), kind, names.startswith("?"))
 
 
-def an_entry(lines: Sequence[str]) -> Entry:
-    """The entry that these lines tell."""
-    names, texts = lines[0].split(" | ")
-    entry = Entry(tuple(names.split()), parts(texts))
-    for line in lines[1:]:
-        rest = line[2:]
-        if line[0] == "(":
-            entry = replace(entry, arguments=tuple(an_argument(word) for word in rest.split()))
-        elif line[0] == "-":
-            entry = replace(entry, orders=entry.orders + parts(rest))
-        elif line[0] == "?":
-            entry = replace(entry, questions=entry.questions + parts(rest))
-        elif line[0] == "=":
-            *head, results = rest.split(" > ")
-            key, what = head or ("", "")
-            entry = replace(entry, results=parts(results), key=key, what=what)
-        elif line[0] == "+":
-            entry = replace(entry, more=tuple(part.strip() for part in rest.split("|")))
-        else:
-            sink, words = rest.split(" > ")
-            entry = replace(entry, sink=sink, sinks=parts(words))
-    return entry
+def an_entry(tool: dict[str, Any]) -> Entry:
+    """The entry of a tool in the file."""
+    return Entry(**{**tool, "arguments": [an_argument(each) for each in tool.get("arguments", ())]})
 
 
-def entries(text: str) -> tuple[Entry, ...]:
-    """The entries in a text."""
-    found: list[list[str]] = []
-    for line in text.strip().splitlines():
-        if line[0].isalpha():
-            found.append([])
-        found[-1].append(line)
-    return tuple(an_entry(lines) for lines in found)
-
-
-CATALOGUE = entries(ENTRIES)
+CATALOGUE = [an_entry(tool) for tool in PHRASES["tools"]]
 
 
 # From an entry to a tool
@@ -365,7 +312,7 @@ def catalogue_task(rng: Random, chosen: Chosen) -> Task:
     orders = [each for each in entry.orders if slots(each) == used]
     asked = [each for each in entry.questions if slots(each) == used]
     sentences = [low(rng, each) if each[0] != "{" else each for each in asked]
-    polite = rng.sample(POLITE, 2)
+    polite = rng.sample(PHRASES["polite"], 2)
     sentences += [low(rng, each.replace("{}", rng.choice(orders))) for each in polite]
     questions = tuple(fill(each, values) for each in sentences)
     step, report = answered(rng, chosen, values, used)
@@ -379,7 +326,7 @@ def answered(
     entry, arguments = chosen.entry, call_arguments(chosen, values, used)
     if not entry.what:
         fitting = [each for each in entry.results if slots(each) <= used]
-        template = rng.choice((*fitting, *fitting, *rng.sample(GENERIC, 2)))
+        template = rng.choice((*fitting, *fitting, *rng.sample(PHRASES["generic"], 2)))
         result = str(outcome(rng, template, values))
         return Step(chosen.tool, arguments, result), f"Done. The tool says: {result}"
     value = outcome(rng, rng.choice(entry.results), values)
@@ -392,17 +339,14 @@ def answered(
 # Tasks of two and three calls
 
 ADDS = Entry(
-    tuple(ADD_NAMES.split()),
-    ADD_TEXTS,
-    tuple(
-        Argument(names, "number", False)
-        for names in zip(*(keys.split() for keys in ADD_ARGUMENTS), strict=True)
-    ),
+    ADD["names"],
+    ADD["texts"],
+    [Argument(names, "number", False) for names in zip(*ADD["arguments"], strict=True)],
 )
 HELPERS = {
-    "add": (ADDS,),
-    "subtract": tuple(entry for entry in CATALOGUE if entry.results == ("!subtract",)),
-    "multiply": tuple(entry for entry in CATALOGUE if entry.results == ("!multiply",)),
+    "add": [ADDS],
+    "subtract": [entry for entry in CATALOGUE if entry.results == ["!subtract"]],
+    "multiply": [entry for entry in CATALOGUE if entry.results == ["!multiply"]],
 }
 
 
@@ -414,8 +358,8 @@ def lookup_for(rng: Random, lookup: Chosen, value: str, found: Any) -> Step:
 
 def wordings(kind: str, words: dict[str, Any]) -> tuple[list[str], tuple[str, ...]]:
     """The orders and the questions of a kind of task."""
-    every = [part for line in WORDINGS[kind] for part in parts(line)]
-    every = [(each, re.sub(r" (?=[ ?.])", "", fill(each, words))) for each in every]
+    phrases = PHRASES["wordings"][kind]
+    every = [(each, re.sub(r" (?=[ ?.])", "", fill(each, words))) for each in phrases]
     orders = [text for each, text in every if each[0].islower()]
     return orders, tuple(text for each, text in every if not each[0].islower())
 
@@ -465,8 +409,8 @@ def pass_on(rng: Random, lookup: Chosen, sink: Chosen) -> Task:
     second, report = answered(rng, sink, others, slots(phrase) | {sink.entry.sink})
     passed = fill(phrase, others)
     words = {"x": x, "sink": passed, "direct": re.sub(r"\bit\b", lambda _: x, passed, count=1)}
-    questions = tuple(fill(each, words) for each in PASSED_QUESTIONS)
-    return Task(fill(rng.choice(PASSED), words), questions, (first, second), report)
+    questions = tuple(fill(each, words) for each in PHRASES["passed_questions"])
+    return Task(fill(rng.choice(PHRASES["passed"]), words), questions, (first, second), report)
 
 
 def catalogue_chain(rng: Random) -> tuple[tuple[Tool, ...], Make]:

@@ -13,6 +13,7 @@ from everyday import HONEST, everyday
 from functions import functions
 from lists import lists
 from outside import outside
+from read_words import read_words
 from sample import Chat, Message, Sample, assistant, user
 from system_prompts import instructions
 from tool_catalogue import CATALOGUE, Make, catalogue_chain, catalogue_task, choose
@@ -53,19 +54,7 @@ from tool_tasks import (
 from wording import loosely
 
 ERROR_SHARE = 0.08
-ERRORS = (
-    "error: file not found: {value}",
-    "error: no such file: {value}",
-    "Error: {value} does not exist",
-    "error: access denied",
-    "error: time-out",
-    "FileNotFoundError: {value}",
-    "error: {value} is unknown",
-    "error: the server does not answer",
-    "refused by the user",
-    "ValueError: wrong value",
-    "error: not found",
-)
+ERRORS = read_words("tool_tasks")["errors"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from read_words import read_words
 from wording import invented_word
 
+PHRASES = read_words("tool_schemas")
 Schema = dict[str, Any]
 
 
@@ -21,69 +23,6 @@ class Tool:
     schema: Schema
     name: str
     arguments: tuple[str, ...]
-
-
-READ_NAMES = "read_file file_read open_file read get_file load_file read_text fs_read readFile cat"
-READ_TEXTS = (
-    "Read a file.",
-    "Read a text file and return its content.",
-    "Return the text of a file.",
-    "Opens a file and gives its content",
-    "Get the contents of a file at a path.",
-    "read a file from disk",
-)
-READ_ARGUMENTS = "path file filename file_path name"
-LIST_NAMES = "list_folder list_files ls list_directory list_dir show_folder listFiles dir folder"
-LIST_TEXTS = (
-    "List a folder.",
-    "List the files in a folder.",
-    "Return the names of all files in a directory.",
-    "Shows what is in a folder",
-    "List directory contents.",
-    "names of the files in a folder",
-)
-LIST_ARGUMENTS = "path folder directory dir name"
-ADD_NAMES = "add add_numbers sum plus calculate_sum addNumbers add_two sum_numbers adder"
-ADD_TEXTS = (
-    "Add two numbers.",
-    "Add numbers and return the sum.",
-    "Return the sum of two numbers.",
-    "Adds a and b",
-    "Compute a sum.",
-    "sum of two numbers",
-)
-ADD_ARGUMENTS = ("a b", "x y", "first second", "left right", "number1 number2", "n m", "a b")
-TIME_NAMES = "get_time time now current_time clock getTime what_time time_now"
-TIME_TEXTS = (
-    "Get the time.",
-    "Return the current time.",
-    "Tells what time it is",
-    "The time now.",
-    "Get the current time of day.",
-)
-GET_VERBS = "get find look_up fetch check show read query lookup search tell".split()
-ATTRIBUTES = (
-    "price weight colour status weather phone address email temperature level score owner size "
-    "stock rating age height speed name city title author date balance version team rank depth "
-    "length distance population humidity forecast job salary room floor language symbol rate "
-    "battery load color boss nickname birthday value limit mood state code number"
-).split()
-HOLDERS = (
-    "item product name city person user key word place id thing country room order ticket book "
-    "song car server account customer pet plant host team"
-).split()
-ACT_VERBS = (
-    "send delete create start stop open close book order lock rename move copy print save play "
-    "update remove post run set make build clean pause resume publish archive share mark"
-).split()
-ACT_NOUNS = (
-    "message mail file note task event light door alarm timer table order ticket song list "
-    "backup report page user job window reminder meeting room invoice photo comment branch box"
-).split()
-ACT_ARGUMENTS = (
-    "name title text to target id path time date size color count amount level mode user room "
-    "subject body label key value day speed note place volume format"
-).split()
 
 
 def schema(
@@ -118,38 +57,41 @@ def schema(
     return Tool({"type": "function", "function": function}, name, tuple(arguments))
 
 
-def one_of(rng: Random, words: str) -> str:
-    return rng.choice(words.split())
+def worded(rng: Random, kind: str, arguments: Mapping[str, str]) -> Tool:
+    """A tool of this kind, in one program's words."""
+    words = PHRASES[kind]
+    return schema(rng, rng.choice(words["names"]), rng.choice(words["texts"]), arguments)
 
 
 def read_tool(rng: Random) -> Tool:
     """A tool that reads a file."""
-    arguments = {one_of(rng, READ_ARGUMENTS): "string"}
-    return schema(rng, one_of(rng, READ_NAMES), rng.choice(READ_TEXTS), arguments)
+    arguments = {rng.choice(PHRASES["read"]["arguments"]): "string"}
+    return worded(rng, "read", arguments)
 
 
 def list_tool(rng: Random) -> Tool:
     """A tool that lists a folder."""
-    arguments = {one_of(rng, LIST_ARGUMENTS): "string"}
-    return schema(rng, one_of(rng, LIST_NAMES), rng.choice(LIST_TEXTS), arguments)
+    arguments = {rng.choice(PHRASES["list"]["arguments"]): "string"}
+    return worded(rng, "list", arguments)
 
 
 def add_tool(rng: Random) -> Tool:
     """A tool that adds two numbers, or now and then all numbers of a list."""
     kind = rng.choice(("integer", "number"))
-    keys = rng.choice(ADD_ARGUMENTS).split()
+    keys = rng.choice(PHRASES["add"]["arguments"])
     arguments: dict[str, str] = {key: kind for key in keys}
     if rng.random() < 0.15:
         arguments = {rng.choice(("numbers", "values")): "array"}
-    return schema(rng, one_of(rng, ADD_NAMES), rng.choice(ADD_TEXTS), arguments)
+    return worded(rng, "add", arguments)
 
 
 def time_tool(rng: Random) -> Tool:
     """A tool that tells the time; now and then with an optional zone."""
     optional = {rng.choice(("zone", "timezone", "city", "format")): "string"}
     arguments = optional if rng.random() < 0.25 else {}
-    texts = rng.choice(TIME_TEXTS)
-    return schema(rng, one_of(rng, TIME_NAMES), texts, arguments, optional=len(arguments))
+    text = rng.choice(PHRASES["time"]["texts"])
+    name = rng.choice(PHRASES["time"]["names"])
+    return schema(rng, name, text, arguments, optional=len(arguments))
 
 
 def word_or_new(rng: Random, words: Sequence[str], new: float = 0.25) -> str:
@@ -175,8 +117,8 @@ class Lookup:
 
 def lookup_tool(rng: Random) -> Lookup:
     """A tool that finds something out; mostly with one argument, a text."""
-    verb, attribute = rng.choice(GET_VERBS), word_or_new(rng, ATTRIBUTES)
-    holder = word_or_new(rng, HOLDERS, 0.15)
+    verb, attribute = rng.choice(PHRASES["get_verbs"]), word_or_new(rng, PHRASES["attributes"])
+    holder = word_or_new(rng, PHRASES["holders"], 0.15)
     said = verb.replace("_", " ").capitalize()
     text = rng.choice(
         (
@@ -205,8 +147,9 @@ class Action:
 
 def action_tool(rng: Random) -> Action:
     """A tool with one to three arguments of any type."""
-    verb, noun = word_or_new(rng, ACT_VERBS, 0.15), word_or_new(rng, ACT_NOUNS)
-    keys: list[str] = list(rng.sample(ACT_ARGUMENTS, rng.choice((1, 1, 2, 2, 3))))
+    verb = word_or_new(rng, PHRASES["act_verbs"], 0.15)
+    noun = word_or_new(rng, PHRASES["act_nouns"])
+    keys: list[str] = list(rng.sample(PHRASES["act_arguments"], rng.choice((1, 1, 2, 2, 3))))
     if rng.random() < 0.2:
         keys[0] = invented_word(rng, 2, 2)
     arguments = {key: rng.choice(("string", "string", "integer", "boolean")) for key in keys}

@@ -2,32 +2,17 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 from arithmetic import NAMES
 from lists import WORDS
+from read_words import read_words
 from tool_schemas import Action, Lookup, Tool
 from wording import invented_name, invented_word
 
-ENDINGS = ".txt .txt .txt .md .csv .json .py .log".split()
-SAID = (
-    "Buy {a} and {b}.",
-    "The {a} is in the {b}.",
-    "Call {name} at {hour}.",
-    "{name} has {n} {a}s.",
-    "The {a} costs {n} coins.",
-    "Meeting with {name} at {hour}.",
-    "The key is under the {a}.",
-    "{a}, {b}",
-    "Do not forget the {a}.",
-    "{n}",
-    "{a} = {n}",
-    "The code is {n}.",
-    "Dear {name}, the {a} is ready.",
-    "{name} likes {a} and {b}.",
-)
+PHRASES = read_words("tool_tasks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +38,13 @@ class Task:
     report: str
 
 
+def worded(rng: Random, kind: str, steps: tuple[Step, ...], report: str, **words: Any) -> Task:
+    """A task of a kind, in one of its orders and all its questions, with these words in them."""
+    order = rng.choice(PHRASES[kind]["orders"]).format(**words)
+    questions = tuple(each.format(**words) for each in PHRASES[kind].get("questions", ()))
+    return Task(order, questions, steps, report)
+
+
 # What tools give back
 
 
@@ -74,9 +66,13 @@ def a_folder(rng: Random) -> str:
     return rng.choice(("{}", "{}", "{}", "/{}", "./{}", "home/{}", "{}/")).format(name)
 
 
+def file_name(rng: Random) -> str:
+    return a_word(rng) + rng.choice(PHRASES["endings"])
+
+
 def a_file(rng: Random) -> str:
     """A file's path."""
-    name = f"{a_word(rng)}{rng.choice(ENDINGS)}"
+    name = file_name(rng)
     return f"{a_folder(rng).rstrip('/')}/{name}" if rng.random() < 0.25 else name
 
 
@@ -84,7 +80,7 @@ def a_text(rng: Random) -> str:
     """The content of a file: one to three short lines."""
     lines = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        said = rng.choice(SAID)
+        said = rng.choice(PHRASES["said"])
         lines.append(
             said.format(
                 a=a_word(rng),
@@ -115,19 +111,8 @@ def boxed(rng: Random, key: str, value: Any) -> str:
 def read_task(rng: Random, tool: Tool) -> Task:
     """Read a file and say what it says."""
     path, text = a_file(rng), a_text(rng)
-    orders = (f"read {path}", f"read the file {path}", f"open {path}", f"show me {path}")
-    questions = (
-        f"What does {path} say?",
-        f"What is in {path}?",
-        f"What is in the file {path}?",
-        f"Can you read {path}?",
-        f"Please read {path} and tell me what it says.",
-        f"Read the file {path} and tell me what it says.",
-        f"Tell me what is in {path}.",
-        f"Show the content of {path}.",
-    )
     step = Step(tool, {tool.arguments[0]: path}, text)
-    return Task(rng.choice(orders), questions, (step,), f"The file {path} says: {text}")
+    return worded(rng, "read", (step,), f"The file {path} says: {text}", path=path)
 
 
 def list_step(rng: Random, tool: Tool, folder: str, names: Sequence[str]) -> Step:
@@ -144,28 +129,15 @@ def list_step(rng: Random, tool: Tool, folder: str, names: Sequence[str]) -> Ste
 
 def some_files(rng: Random, count: int) -> list[str]:
     """Names of files, without folders."""
-    return list(dict.fromkeys(f"{a_word(rng)}{rng.choice(ENDINGS)}" for _ in range(count)))
+    return list(dict.fromkeys(file_name(rng) for _ in range(count)))
 
 
 def list_task(rng: Random, tool: Tool) -> Task:
     """List a folder and say what is in it."""
     folder, names = a_folder(rng), some_files(rng, rng.randint(1, 5))
-    orders = (
-        f"list {folder}",
-        f"list the folder {folder}",
-        f"list the files in {folder}",
-        f"show the files in {folder}",
-    )
-    questions = (
-        f"What is in the folder {folder}?",
-        f"Which files are in {folder}?",
-        f"What files does {folder} have?",
-        f"Can you list {folder}?",
-        f"Show me the folder {folder}.",
-    )
     step = list_step(rng, tool, folder, names)
     report = f"The folder {folder} has: {', '.join(names)}."
-    return Task(rng.choice(orders), questions, (step,), report)
+    return worded(rng, "list", (step,), report, folder=folder)
 
 
 def sum_step(rng: Random, tool: Tool, a: int, b: int) -> Step:
@@ -179,32 +151,15 @@ def sum_step(rng: Random, tool: Tool, a: int, b: int) -> Step:
 def add_task(rng: Random, tool: Tool) -> Task:
     """Add two numbers of any size."""
     a, b = a_number(rng), a_number(rng)
-    orders = (f"add {a} and {b}", f"add {a} to {b}", f"compute {a} + {b}", f"sum {a} and {b}")
-    questions = (
-        f"What is {a} plus {b}?",
-        f"What is {a} + {b}?",
-        f"How much is {a} plus {b}?",
-        f"What is the sum of {a} and {b}?",
-        f"Use {tool.name} to add {a} and {b}.",
-    )
     step = sum_step(rng, tool, a, b)
-    return Task(rng.choice(orders), questions, (step,), f"The sum is {a + b}.")
+    return worded(rng, "add", (step,), f"The sum is {a + b}.", a=a, b=b, tool=tool.name)
 
 
 def time_task(rng: Random, tool: Tool) -> Task:
     """Tell the time."""
     hour = an_hour(rng)
-    orders = ("get the time", "tell me the time", "check the time", "say what time it is")
-    questions = (
-        "What time is it?",
-        "What's the time?",
-        "Can you tell me the time?",
-        "What is the time now?",
-        "Do you know what time it is?",
-    )
-    return Task(
-        rng.choice(orders), questions, (Step(tool, {}, boxed(rng, "time", hour)),), f"It is {hour}."
-    )
+    task = worded(rng, "time", (), f"It is {hour}.")
+    return replace(task, steps=(Step(tool, {}, boxed(rng, "time", hour)),))
 
 
 def looked_up(rng: Random) -> str | int:
@@ -238,24 +193,10 @@ def lookup_step(rng: Random, lookup: Lookup, value: str, found: str | int) -> St
 def lookup_task(rng: Random, lookup: Lookup) -> Task:
     """Look something up and say it."""
     tool, attribute, value, found = lookup.tool, lookup.attribute, a_value(rng), looked_up(rng)
-    orders = (
-        f"get the {attribute} of {value}",
-        f"find the {attribute} of {value}",
-        f"look up the {attribute} of {value}",
-        f"check the {attribute} of {value}",
-        f"tell me the {attribute} of {value}",
-    )
-    questions = (
-        f"What is the {attribute} of {value}?",
-        f"What's the {attribute} of {value}?",
-        f"I need the {attribute} of {value}.",
-        f"Can you find the {attribute} of {value}?",
-        f"What {attribute} does {value} have?",
-        f"Use {tool.name} for {value}.",
-        f"Call {tool.name} with {value}.",
-    )
     steps = (lookup_step(rng, lookup, value, found),)
-    return Task(rng.choice(orders), questions, steps, f"The {attribute} of {value} is {found}.")
+    report = f"The {attribute} of {value} is {found}."
+    words = {"attribute": attribute, "value": value, "tool": tool.name}
+    return worded(rng, "lookup", steps, report, **words)
 
 
 def argument(rng: Random, kind: str) -> Any:
@@ -281,22 +222,15 @@ def action_task(rng: Random, action: Action) -> Task:
         key: argument(rng, kind) for key, kind in zip(tool.arguments, action.kinds, strict=True)
     }
     typed = {key: json.dumps(value).strip('"') for key, value in arguments.items()}
-    with_them = " and ".join(f"{key} {value}" for key, value in typed.items())
-    equal = ", ".join(f"{key} = {value}" for key, value in typed.items())
-    colon = ", ".join(f"{key}: {value}" for key, value in typed.items())
-    what = f"{action.verb} the {action.noun}"
-    orders = (
-        f"{what} with {with_them}",
-        f"{what} ({equal})",
-        f"{action.verb} a {action.noun} with {with_them}",
-    )
-    questions = (
-        f"Can you {what} with {with_them}?",
-        f"Use {tool.name} with {with_them}.",
-        f"Call {tool.name} with {equal}.",
-        f"I want to {action.verb} a {action.noun}: {colon}",
-        f"Use the tool {tool.name} ({equal}).",
-    )
+    words = {
+        "verb": action.verb,
+        "noun": action.noun,
+        "tool": tool.name,
+        "what": f"{action.verb} the {action.noun}",
+        "with_them": " and ".join(f"{key} {value}" for key, value in typed.items()),
+        "equal": ", ".join(f"{key} = {value}" for key, value in typed.items()),
+        "colon": ", ".join(f"{key}: {value}" for key, value in typed.items()),
+    }
     result = action_result(rng, action)
     steps = (Step(tool, arguments, result),)
-    return Task(rng.choice(orders), questions, steps, f"Done. The tool says: {result}")
+    return worded(rng, "action", steps, f"Done. The tool says: {result}", **words)

@@ -2,29 +2,20 @@
 
 from random import Random
 
-ONSETS = "b d f g h j k l m n p r s t v z br dr gr kl pl sh st tr".split()
-VOWELS = "a e i o u ai ea oo".split()
-CODAS = "n r l s t m k x nd rt".split() + [""] * 8
-ENDINGS = "er y le ish ion ity ous ant ine oid ment ia o a um on us ax el".split()
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-    "fifteen sixteen seventeen eighteen nineteen"
-).split()
-TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
-STARTS = frozenset(
-    "what what's how add subtract multiply divide calculate can if give work solve tell compute "
-    "sort put reverse say count which keep is there write please i in take share show find "
-    "why name do does who where when pick choose".split()
-)
+from read_words import read_words
+
+PHRASES = read_words("wording")
+CODAS = PHRASES["codas"] + [""] * 8
+ONES, TENS = PHRASES["ones"], PHRASES["tens"]
 
 
 def invented_word(rng: Random, least: int = 1, most: int = 3, english: float = 0.0) -> str:
     """A word that no language has, of so many syllables; a share has an `english` ending."""
     syllables = [
-        rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS)
+        rng.choice(PHRASES["onsets"]) + rng.choice(PHRASES["vowels"]) + rng.choice(CODAS)
         for _ in range(rng.randint(least, most))
     ]
-    ending = rng.choice(ENDINGS) if rng.random() < english else ""
+    ending = rng.choice(PHRASES["endings"]) if rng.random() < english else ""
     return "".join(syllables) + ending
 
 
@@ -36,7 +27,7 @@ def invented_name(rng: Random) -> str:
 def loosely(rng: Random, prompt: str) -> str:
     """The prompt as it is, or as people type who are in a hurry or polite."""
     first, _, rest = prompt.partition(" ")
-    if rest and first.lower() in STARTS and first != "I":
+    if rest and first.lower() in PHRASES["starts"] and first != "I":
         if rng.random() < 0.2:
             prompt = f"{first.lower()} {rest}"
         elif rng.random() < 0.05:
