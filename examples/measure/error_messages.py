@@ -7,7 +7,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ERRORS = {"DFlashError", "UsageError", "PromptTooLong", "RankLost", "ServerLost"}
+ERRORS = {"DFlashError", "UsageError", "PromptTooLong", "ServerLost"}
 
 
 def main() -> None:
