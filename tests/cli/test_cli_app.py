@@ -144,7 +144,7 @@ def test_wrong_numbers_are_told_in_our_words(run, cli_app):
             assert error == f"Error: {flag} cannot be {text if text != 'x' else repr(text)}."
             assert hint.startswith(f"Hint:  give {kind}")
         seen.add(flag)
-    assert {"--seed", "--max-tokens", "--port", "--epochs", "--first-port"} <= seen
+    assert {"--seed", "--max-tokens", "--port", "--epochs"} <= seen
 
 
 @pytest.mark.parametrize(
