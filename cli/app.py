@@ -18,7 +18,6 @@ import typer
 from typer.core import TyperGroup
 
 from dflash_mlx import __version__
-from dflash_mlx.distributed.environment import RANK, leader_host
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .bench.command import bench
@@ -30,8 +29,6 @@ from .doctor.command import doctor
 from .environment import check_variables
 from .generate import generate
 from .help import PanelCommand, help_page
-from .launch import launch
-from .loading import prepare_libraries
 from .models import models
 from .options import Origin, origin_of, wanted_number
 from .running import ps, stop
@@ -226,7 +223,6 @@ app = typer.Typer(
 for name, command in (("chat", chat), ("generate", generate), ("serve", serve), ("bench", bench)):
     app.command(name, cls=PanelCommand, epilog=f"{SETTINGS} Guide: `dflash help {name}`.")(command)
 app.command("train", cls=PanelCommand, epilog="Guide: `dflash help train`.")(train)
-app.command("launch")(launch)
 app.command("ps")(ps)
 app.command("stop")(stop)
 app.add_typer(models, name="models")
@@ -237,26 +233,6 @@ app.command("help")(help_page)
 
 
 def main() -> None:
-    """Run the command line of this process; on a rank other than 0 of a group, follow rank 0."""
+    """Run the command line of this process."""
     open_closed_streams()
-    if leader_host() is not None:
-        try:
-            follow_or_lead()
-        except DFlashError as error:
-            sys.exit(report_error(error))
     app(prog_name="dflash")
-
-
-def follow_or_lead() -> None:
-    """Join the group of this process; returns on rank 0 only."""
-    from dflash_mlx.cpu.blas import use_openblas
-
-    use_openblas()
-    prepare_libraries(offline=os.environ[RANK] != "0")  # others download nothing
-    from dflash_mlx.distributed.group import world
-
-    joined = world()
-    if joined is not None and joined.rank:
-        from dflash_mlx.distributed.follower import follow
-
-        follow(joined)

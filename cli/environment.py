@@ -16,10 +16,6 @@ OTHER_VARIABLES = (
     "DFLASH_DEBUG",  # this program: 1 prints a traceback after an error
     "DFLASH_DEVICE",  # MLX: cpu leaves the GPU alone
     "DFLASH_KERNELS",  # the Metal kernels: on, stock or off
-    "DFLASH_LAUNCHED",  # a rank of a group, set by its launcher
-    "DFLASH_LAUNCHER",  # a rank of a group, set by `dflash launch`
-    "DFLASH_LEADER",  # a rank of a group, set by `dflash launch`
-    "DFLASH_SPLIT",  # a rank of a group, set by `dflash launch`
     "DFLASH_NEED_EMULATOR",  # CI and the tests of the kernels
     "DFLASH_PROGRAM",  # the tests of README and guide
     "DFLASH_TEST_DEVICE",  # the tests

@@ -189,7 +189,6 @@ def load_downloaded(
     """Load a pair that `fetch_pair` has checked and downloaded."""
     with Spinner(out, f"loading {model_options.model or 'the bundled pair'}") as spinner:
         import dflash_mlx
-        from dflash_mlx.distributed.group import world
 
         return dflash_mlx.load(
             model_options.model,
@@ -204,7 +203,6 @@ def load_downloaded(
             cache_disk=cache_options.cache_disk,
             on_kernels=kernel_progress(spinner),
             on_check=check_progress(spinner),
-            world=world(),
         )
 
 
@@ -261,33 +259,20 @@ def check_memory(
 ) -> None:
     """Raise DFlashError for a pair that does not fit the memory; warn if it is tight.
 
-    With --force it only warns. In a group of machines each must have room for its part.
+    With --force it only warns.
     """
-    from dflash_mlx.distributed.group import world
     from dflash_mlx.kernels.dispatch import on_cpu
     from dflash_mlx.models.memory import check_fits, estimate_memory, working_set
 
-    group = world()
     needed = estimate_memory(
         target,
         draft,
         draft_bits=model_options.draft_bits,
         kv_bits=model_options.kv_bits,
         item_bytes=4 if on_cpu() else 2,
-        ranks=1 if group is None else group.size,
     )
-    checks = [(needed, working_set(), "here")]
-    if group is not None:
-        from dflash_mlx.distributed.leader import memory_of_others
-        from dflash_mlx.pair import elsewhere
-
-        name = label if model_options.model is None else elsewhere(label)
-        checks += [
-            (part, limit, f"on {rank}") for rank, part, limit in memory_of_others(group, name)
-        ]
-    for part, limit, where in checks:
-        if warning := check_fits(part, limit, label, force=model_options.force, where=where):
-            out.warn(warning)
+    if warning := check_fits(needed, working_set(), label, force=model_options.force):
+        out.warn(warning)
 
 
 def prepare_libraries(*, offline: bool) -> None:

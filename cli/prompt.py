@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
 
-from dflash_mlx.distributed.environment import input_is_shared
 from dflash_mlx.errors import UsageError
 from dflash_mlx.grammar import Grammar, asked_grammar
 
@@ -235,9 +234,8 @@ def read_prompt(
     """Join argument, files and standard input with empty lines; UsageError when all are empty.
 
     A single file is added as bare text. Several files, and those of folders and patterns, get their
-    name and a code fence. Standard input is read if the argument is `-`, or if it is neither a
-    terminal nor the one that `mlx.launch` shares. The last newline of a file or of standard input
-    is removed.
+    name and a code fence. Standard input is read if the argument is `-`, or if it is not a
+    terminal. The last newline of a file or of standard input is removed.
     """
     if argument is not None and argument != "-" and not argument.strip():
         raise UsageError("the prompt is empty.", hint=empty_hint)
@@ -246,7 +244,7 @@ def read_prompt(
         parts.append(read_file(Path(files[0])))
     elif files:
         parts.append(read_attachments(files).text)
-    piped = not (sys.stdin is None or sys.stdin.isatty() or input_is_shared())
+    piped = not (sys.stdin is None or sys.stdin.isatty())
     if argument == "-" or piped:
         parts.append(read_stdin())
     text = "\n\n".join(part for part in parts if part and part.strip())

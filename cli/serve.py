@@ -1,6 +1,5 @@
 """`dflash serve`: an HTTP server with the APIs of OpenAI, Anthropic and Ollama."""
 
-import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
@@ -315,9 +314,7 @@ def check_allow_pull(values: OptionValues, own: ServeOptions) -> None:
 
 def offers_all(values: OptionValues) -> bool:
     """Whether the server offers all models on this machine."""
-    from dflash_mlx.distributed.group import world
-
-    return values["model"] is None and values["draft"] is None and world() is None
+    return values["model"] is None and values["draft"] is None
 
 
 def choose_target(values: OptionValues, out: Output) -> OptionValues:
@@ -361,8 +358,7 @@ def served_name(target: str, folders: Sequence[Path]) -> str:
 
 
 def run_until_stopped(server: "Server", listening: socket, out: Output) -> None:
-    """Serve until Ctrl-C, which exits with 130, SIGTERM (143), or the loss of a machine."""
-    from dflash_mlx.distributed.group import world
+    """Serve until Ctrl-C, which exits with 130, or SIGTERM (143)."""
     from dflash_mlx.serve.listening import STOP_SECONDS, run
 
     def on_stop() -> None:
@@ -377,14 +373,9 @@ def run_until_stopped(server: "Server", listening: socket, out: Output) -> None:
         raise typer.Exit(128 + number)  # uvicorn sends the signal again when it has ended
 
     before = signal.signal(signal.SIGTERM, on_term)
-    group = world()
-    if group is not None:
-        group.when_lost = lambda error: os.kill(os.getpid(), signal.SIGINT)
     try:
         run(server, listening, on_stop)
     except KeyboardInterrupt:
-        if group is not None and group.lost is not None:
-            raise group.lost from None
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)

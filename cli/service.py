@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dflash_mlx.distributed.environment import RANK
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .config_file import config_path
@@ -70,8 +69,6 @@ def install(ctx: typer.Context, host: str, port: int, out: Output) -> None:
 
     from .service_manager import ServiceProgram, service_manager
 
-    if RANK in os.environ:
-        raise UsageError("a service runs on one machine.", hint="leave out `dflash launch`")
     if port == 0:
         raise UsageError(
             "a service needs a port that stays.", hint="give --port a number other than 0"

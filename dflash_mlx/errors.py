@@ -40,10 +40,6 @@ class RewindError(DFlashError):
     """A cache cannot rewind: it no longer has the rows or states for it."""
 
 
-class RankLost(DFlashError):
-    """A machine of the group is gone, so this process cannot compute anything any more."""
-
-
 class GPUFault(DFlashError):
     """The GPU has not computed what it was given, for lack of memory or of time.
 

@@ -13,8 +13,7 @@ class Family:
     by. `project`: whether Gated DeltaNet layers project their input by joined or by separate
     matrices; empty where there are none. `short_conv`: whether layers without attention are short
     convolutions. `sinks`: whether attention has sink logits. `latent`: whether it is MLA, whose
-    cache holds latents instead of keys and values. `shares_kv_heads`: whether mlx-lm's shard() lets
-    several ranks have the same head of keys and values.
+    cache holds latents instead of keys and values.
     """
 
     body: str = "model"
@@ -25,7 +24,6 @@ class Family:
     short_conv: bool = False
     sinks: bool = False
     latent: bool = False
-    shares_kv_heads: bool = False
 
     @property
     def quantises_kv(self) -> bool:
@@ -52,8 +50,8 @@ FAMILIES: dict[str, Family] = {
     "minimax_m2": Family(),
     "muse_glimmer": Family(),  # normalises embeddings; its drafters take them from the table
     "qwen3": Family(),
-    "qwen3_5": Family(INNER, OUTER, project="separate", shares_kv_heads=True),
-    "qwen3_5_moe": Family(INNER, OUTER, project="separate", shares_kv_heads=True),
+    "qwen3_5": Family(INNER, OUTER, project="separate"),
+    "qwen3_5_moe": Family(INNER, OUTER, project="separate"),
     "qwen3_moe": Family(),
     "qwen3_next": Family(project="joined"),
 }

@@ -9,7 +9,6 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .chat.template import DEFAULTS, Template, TemplateOptions
 from .constrained.compiler import Compiler
-from .distributed.leader import LeaderPrefixCache, LeaderTarget
 from .drafters.base import Drafter
 from .drafters.ngram import BLOCK, NgramDrafter
 from .engine.engine import Engine
@@ -94,8 +93,6 @@ class LoadedPair:
             evaluate(self.drafter.model)
         engine = Engine(self.target, *self.drafters, compiler=self.compiler)
         object.__setattr__(self, "engine", engine)
-        if isinstance(self.target, LeaderTarget):
-            self.engine.prefix_cache = LeaderPrefixCache(self.target.calls)
 
     def chat_tokens(
         self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS

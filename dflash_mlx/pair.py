@@ -18,8 +18,6 @@ from mlx_lm.utils import load_model
 from .batch import MAX_SEQUENCES, OnBlock, generate_all, go_on
 from .chat.reasoning_parser import eos_ids_of
 from .chat.template import load_tokenizer
-from .distributed.group import World
-from .distributed.leader import LeaderTarget, load_leader
 from .drafters.load import check_drafter, load_drafter
 from .drafters.mtp.tensors import require_head
 from .engine.engine import Engine
@@ -98,7 +96,6 @@ def load(
     on_download: Progress | None = None,
     on_kernels: Progress = silent,
     on_check: Progress = silent,
-    world: World | None = None,
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
@@ -117,13 +114,11 @@ def load(
     models leave, 0 turns it off. cache_disk: bytes of it on disk, which survive a restart.
     on_download is called with counts of bytes, on_kernels with counts of operations whose kernels
     are ready, on_check of those that are checked, which each Mac does once.
-    world: this is its rank 0; the target and its part of the prefix cache are sharded over all
-    ranks. Raises DFlashError if something is missing, damaged, not supported, not exact, or does
-    not fit together.
+    Raises DFlashError if something is missing, damaged, not supported, not exact, or does not fit
+    together.
     """
     check_bits(draft_bits)
     check_bits(kv_bits, "kv_bits")
-    check_world(world, exact=exact, cache_disk=cache_disk, kv_bits=kv_bits)
     check_exact_cache(exact=exact, kv_bits=kv_bits)
     check_cache_sizes(cache_ram, cache_disk)
     check_lookup(lookup=lookup, no_draft=no_draft)
@@ -141,13 +136,9 @@ def load(
     def load_models() -> Pair:
         limit_mlx_cache()
         eos_ids = eos_ids_of(tokenizer)
-        if world is None:
-            loaded = Target.load(
-                checkpoint, eos_ids, exact=exact, kv_bits=kv_bits, read_model=read_in_pieces
-            )
-        else:
-            name = names.target_label if target is None else elsewhere(names.target)
-            loaded = load_leader(world, name, checkpoint, eos_ids)
+        loaded = Target.load(
+            checkpoint, eos_ids, exact=exact, kv_bits=kv_bits, read_model=read_in_pieces
+        )
         drafter = None
         if draft_checkpoint is not None:
             bits = chosen_bits(draft_bits, target_quantised=is_quantised(loaded.model))
@@ -168,10 +159,7 @@ def load(
         )
         prepare_kernels(pair, then_pause(on_kernels), then_pause(on_check))
         prefix_cache = pair.engine.prefix_cache
-        room = default_limit()
-        if isinstance(loaded, LeaderTarget):
-            room = min(room, loaded.room)
-        prefix_cache.limit = room if cache_ram is None else cache_ram
+        prefix_cache.limit = default_limit() if cache_ram is None else cache_ram
         fit_context(pair)
         if cache_disk:
             prefix_cache.disk = disk_of(pair, draft_checkpoint, cache_disk)
@@ -209,23 +197,6 @@ def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoi
     return checkpoint
 
 
-def check_world(world: World | None, *, exact: bool, cache_disk: int, kv_bits: int | None) -> None:
-    """Raise UsageError for options that a sharded target does not support."""
-    if world is None:
-        return
-    options = (
-        (exact, "exact mode"),
-        (cache_disk, "prefix cache on disk"),
-        (kv_bits, "quantised KV cache"),
-    )
-    for given, what in options:
-        if given:
-            raise UsageError(
-                f"a target on several machines has no {what}.",
-                hint="leave it out, or run on one machine",
-            )
-
-
 def check_exact_cache(*, exact: bool, kv_bits: int | None) -> None:
     """Raise UsageError for exact mode with a quantised KV cache.
 
@@ -258,11 +229,6 @@ def check_lookup(*, lookup: bool, no_draft: bool) -> None:
         raise UsageError("lookup and no_draft contradict each other.", hint="leave one of them out")
 
 
-def elsewhere(name: str | Path) -> str:
-    """The name by which other machines find a model: a Hub id, or the whole path of a folder."""
-    return str(name) if resolve.is_hub_id(name) else str(Path(name).expanduser().absolute())
-
-
 def disk_of(pair: Pair, draft: Checkpoint | None, limit: int) -> DiskCache:
     """The prefix cache on disk of a pair with this drafter; raises DFlashError as `DiskCache`."""
     folder = None if draft is None else draft.path
@@ -273,8 +239,7 @@ def disk_of(pair: Pair, draft: Checkpoint | None, limit: int) -> DiskCache:
 
 def fit_context(pair: Pair) -> None:
     """Limit a pair's context to what memory holds beside the models and the prefix cache."""
-    if not isinstance(pair.target, LeaderTarget):  # its caches are spread over all ranks
-        pair.engine.fit_context(max(0, memory_for_caches() - pair.engine.prefix_cache.limit))
+    pair.engine.fit_context(max(0, memory_for_caches() - pair.engine.prefix_cache.limit))
 
 
 def then_pause(progress: Progress) -> Progress:
@@ -306,15 +271,12 @@ def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> Non
         shapes = Shapes.of(target, pair.drafter)
         check = PairCheck(target.kernels, shapes)
         is_left = check.run(inf if target.kernels.exact else TIME_BUDGET, on_check)
-        kernels = check.kernels()
-        if isinstance(target, LeaderTarget):
-            target.ask_for_kernels(kernels, shapes.rows)
-        target.kernels = kernels
+        target.kernels = check.kernels()
         for name, reason in build(target.kernels, shapes, on_kernels=on_kernels).items():
             check.fail(name, reason)
             target.kernels = target.kernels.without([name], reason)
         pair.engine.on_kernel_failed = check.fail
-        if is_left and not isinstance(target, LeaderTarget):  # all ranks run the same kernels
+        if is_left:
             pair.engine.between_answers = finish_check(check, pair.engine)
     if target.kernels.exact:
         check_exact(target, pair.target_name)

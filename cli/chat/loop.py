@@ -5,7 +5,7 @@ import time
 
 import typer
 
-from dflash_mlx.errors import DFlashError, RankLost
+from dflash_mlx.errors import DFlashError
 
 from ..terminal.keys import KeyReader, unquoted
 from ..terminal.line_editor import LineEditor
@@ -27,7 +27,6 @@ def chat_loop(state: ChatState, keys: KeyReader, beginning: Beginning, *, no_his
     """
     history = None if no_history else transcript.data_folder() / "history"
     editor = LineEditor(state.out, lambda text: complete(state, text), history, keys.typed)
-    end_with_group(editor)
     code = 0
     try:
         while True:
@@ -53,9 +52,6 @@ def chat_loop(state: ChatState, keys: KeyReader, beginning: Beginning, *, no_his
         pass
     except LeaveChat as leave:
         code = leave.code
-    except RankLost as error:
-        state.out.error(error.message, error.hint)
-        code = 1
     show_resume_hint(state)
     if code:
         raise typer.Exit(code)
@@ -77,17 +73,6 @@ def handle_interrupt(state: ChatState, keys: KeyReader) -> None:
         state.print_line(f"  {LEAVE_HINT}, or Ctrl-D; /help lists the commands", "dim")
 
 
-def end_with_group(editor: LineEditor) -> None:
-    """Make the prompt fail when a machine of the group is lost: nobody could answer it."""
-    from dflash_mlx.distributed.group import world
-
-    group = world()
-    if group is not None:
-        group.when_lost = editor.fail
-        if group.lost is not None:
-            editor.fail(group.lost)
-
-
 def hold_queue(state: ChatState, keys: KeyReader) -> None:
     """Put queued messages back to the prompt: after Ctrl-C nothing is sent unseen."""
     if count := keys.typed.hold():
@@ -98,7 +83,7 @@ def hold_queue(state: ChatState, keys: KeyReader) -> None:
 
 
 def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None:
-    """Run a command or answer a prompt; prints errors. LeaveChat if a machine of the group is lost.
+    """Run a command or answer a prompt; prints errors.
 
     `as_it_is`: the text was not typed, so it contains no commands and mentions no files.
     """
@@ -120,8 +105,6 @@ def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None
             state.dialogue.ask(prompt)
     except DFlashError as error:
         state.out.error(error.message, error.hint)
-        if isinstance(error, RankLost):
-            raise LeaveChat(1) from None
     state.print_line("")
 
 

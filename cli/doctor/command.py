@@ -1,25 +1,21 @@
 """`dflash doctor`: checks the machine, the installation and the settings, and gives hints.
 
-`checks`, `macos` and `mlx_checks` have the checks of this machine, `group` those of several
-machines, `kernels` the self-check of the Metal kernels, `model` that of a model's files.
+`checks`, `macos` and `mlx_checks` have the checks of this machine, `kernels` the self-check of the
+Metal kernels, `model` that of a model's files.
 """
 
 import os
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import DFlashError
 
-from ..launch import local_hosts, read_hosts
-from ..loading import known_target, prepare_libraries
 from ..options import ModelOptions
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
-from .group import check_group
 from .report import CheckReport, CheckResult, ReportEntry, fail, ok, warn
 
 if TYPE_CHECKING:
@@ -48,38 +44,13 @@ def doctor(
             "--model",
             "-m",
             metavar="ID",
-            help="Check this target's files; with --kernels its sizes, with --hosts its copies.",
+            help="Check this target's files; with --kernels its sizes.",
         ),
     ] = None,
     draft: Annotated[
         str | None,
         typer.Option("--draft", "-d", metavar="ID", help="Check this drafter, too."),
     ] = None,
-    hosts: Annotated[
-        Path | None,
-        typer.Option("--hosts", metavar="FILE", help="Check the machines in this host file."),
-    ] = None,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            "--ranks",
-            "-n",
-            min=2,
-            max=64,
-            metavar="N",
-            help="Check with this many processes on this machine.",
-        ),
-    ] = None,
-    port: Annotated[
-        int,
-        typer.Option(
-            "--first-port",
-            min=1024,
-            max=65000,
-            metavar="N",
-            help="First of the ports that are used.",
-        ),
-    ] = 32323,
 ) -> None:
     """Check this machine and say what to repair.
 
@@ -87,18 +58,11 @@ def doctor(
       dflash doctor                         the machine, MLX, models, settings
       dflash doctor -m qwen3:4b             the files of a model
       dflash doctor --kernels -m qwen3:4b   check and time the Metal kernels
-      dflash doctor --hosts hosts.json      several machines
 
     The exit code is 1 if something is wrong. Guide: `dflash help troubleshooting`.
     """
     out = Output()
-    if hosts is not None or ranks is not None:
-        if kernels or draft:
-            raise UsageError(
-                "--hosts and -n check a group, not kernels.", hint="check kernels on each machine"
-            )
-        healthy = check_machines(hosts, ranks, port, model, out, json=json)
-    elif kernels:
+    if kernels:
         from .kernels import check_kernels
 
         healthy = check_kernels(ModelOptions(model=model, draft=draft), out, json=json)
@@ -110,19 +74,6 @@ def doctor(
         healthy = check_installation(cast(typer.Context, ctx.find_root()), out, json=json)
     if not healthy:
         raise typer.Exit(1)
-
-
-def check_machines(
-    hosts: Path | None, ranks: int | None, port: int, model: str | None, out: Output, *, json: bool
-) -> bool:
-    """Check the machines of a host file, or ranks on this machine; False when a check fails."""
-    if hosts is not None and ranks is not None:
-        raise UsageError("machines are named twice.", hint="give either -n N or --hosts FILE")
-    group = local_hosts(ranks or 0) if hosts is None else read_hosts(hosts)
-    if model is not None:
-        prepare_libraries(offline=False)
-        model = known_target(model, out)
-    return check_group(group, port, model, out, json=json)
 
 
 def check_installation(root: typer.Context, out: Output, *, json: bool) -> bool:

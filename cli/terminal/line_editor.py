@@ -68,7 +68,6 @@ class LineEditor:
         self._out = out
         self._arrow = out.ascii_fallback("› ")
         self._typed = typed
-        self._fault: DFlashError | None = None
         self._warnings: list[str] = []  # to print when no prompt is on the screen
         with create_app_session(output=make_screen()):  # `output=` would disable dumb-terminal mode
             self._session: PromptSession[str] = PromptSession(
@@ -87,8 +86,7 @@ class LineEditor:
     def read(self) -> str:
         """Read one prompt, which begins with the draft that was typed ahead.
 
-        Raises KeyboardInterrupt for Ctrl-C on an empty line, EOFError for Ctrl-D, and the error of
-        `fail`.
+        Raises KeyboardInterrupt for Ctrl-C on an empty line, and EOFError for Ctrl-D.
         """
         from prompt_toolkit.input.typeahead import get_typeahead
 
@@ -96,7 +94,7 @@ class LineEditor:
         app.erase_when_done = False
         try:
             draft = self._typed.take_draft()
-            text = self._session.prompt(default=draft, pre_run=self._leave_if_failed)
+            text = self._session.prompt(default=draft)
         finally:
             for key in get_typeahead(app.input):  # keys that were read together with the Enter
                 pasted = key.key == "<bracketed-paste>"
@@ -109,18 +107,6 @@ class LineEditor:
     def _print_warnings(self) -> None:
         while self._warnings:
             self._out.warn(self._warnings.pop())
-
-    def fail(self, error: DFlashError) -> None:
-        """Make `read` raise this error, now and later. Any thread may call it."""
-        self._fault = error
-        if (loop := self._session.app.loop) is not None:
-            with suppress(RuntimeError):  # the prompt has just ended
-                loop.call_soon_threadsafe(self._leave_if_failed)
-
-    def _leave_if_failed(self) -> None:
-        app = self._session.app
-        if self._fault is not None and app.future is not None and not app.future.done():
-            app.exit(exception=self._fault)
 
     def show(self, text: str) -> None:
         """Print a prompt that was typed ahead as if it had been read here, and remember it."""

@@ -138,7 +138,6 @@ class Engine:
             self._remember(batch)
             self.scheduler.update(batch, perf_counter() - began)
         except BaseException as error:
-            self.target.on_failure(error)
             fault = gpu_fault(error) or self._replace_kernels(error)
             if fault is None:
                 for sequence in sequences:
@@ -469,7 +468,6 @@ class Engine:
         try:
             yield
         except Exception as error:
-            self.target.on_failure(error)
             fault = gpu_fault(error)
             if fault is None:
                 raise

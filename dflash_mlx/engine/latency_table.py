@@ -44,11 +44,7 @@ STORE = MeasurementStore(
 
 
 def fingerprint(target: Target, drafter: Drafter | None) -> str:
-    """A digest of all that latencies depend on: a pair's shapes and types, machine and versions.
-
-    For a sharded target, the shapes are those of rank 0's part. The number of ranks, the backend
-    and the machines are included, too.
-    """
+    """A digest of all that latencies depend on: a pair's shapes and types, machine and versions."""
     kernels = target.kernels
     return measurements.fingerprint(
         [
@@ -61,7 +57,6 @@ def fingerprint(target: Target, drafter: Drafter | None) -> str:
             repr(sorted((name, sorted(map(repr, won))) for name, won in kernels.sizes.items())),
             *map(version, ("mlx", "mlx-lm", "dflash-chat")),
             *([f"KV cache {target.kv_bits} bits"] if target.kv_bits else []),
-            *filter(None, [target.shared_by]),
         ]
     )
 

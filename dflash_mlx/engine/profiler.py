@@ -247,8 +247,7 @@ def measure(
 ) -> Latencies:
     """Measure the latencies of a pair at a context of `depth` tokens, or fewer if memory is short.
 
-    For a sharded target, these are rank 0's times. The slowest rank decides them, because each
-    layer's sums wait for all ranks. `budget` as in `survey`.
+    `budget` as in `survey`.
     """
     depth = depth_that_fits(target, drafter, depth, working_set() - mx.get_active_memory())
     scratch = Scratch(target, drafter, depth, block_size)

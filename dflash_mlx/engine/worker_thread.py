@@ -9,11 +9,10 @@ import asyncio
 import atexit
 import ctypes
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from queue import Empty, SimpleQueue
@@ -77,13 +76,9 @@ class MLXThread:
         self._jobs: SimpleQueue[FunctionJob | BlockJob | None] = SimpleQueue()
         self._wanted: list[BlockJob] = []  # for the next round
         self._lock = Lock()
-        self._gate = Lock()  # held briefly, while a job is taken or all jobs are given up
         self._running: list[FunctionJob] = []  # the last one runs in a pause of the one before
         self._interrupted = False
         self._pause_at = 0.0  # the earliest time of the next pause
-        self._stepping: list[BlockJob] = []  # in the running round
-        self._given_up: BaseException | None = None
-        self.explain: Callable[[BaseException], BaseException] = lambda error: error
         self._last_round: WeakSet[Sequence] = WeakSet()  # weak, to let their caches be freed
         self._last_engine: Callable[[], Stepper | None] = lambda: None  # that may have work to do
         self._thread = Thread(target=self._run, name="dflash-mlx", daemon=True)
@@ -97,10 +92,8 @@ class MLXThread:
         """
         if current_thread() is self._thread:
             return function(*arguments, **options)
-        if self._given_up is not None:
-            raise self._given_up
         job = FunctionJob(lambda: function(*arguments, **options))
-        self._put(job)
+        self._jobs.put(job)
         try:
             return job.result.result()
         except BaseException:
@@ -114,28 +107,10 @@ class MLXThread:
         cancelled if the answer has ended.
         """
         job = BlockJob(engine, sequence)
-        self._put(job)
+        self._jobs.put(job)
         while current_thread() is self._thread and not job.result.done():
             self._next()
         return job.result
-
-    def give_up(self, error: BaseException) -> None:
-        """Fail all jobs with this error, now and later: for a thread that may never end its job."""
-        with self._gate:
-            self._given_up = error
-            waiting = [*self._running, *self._stepping, *self._wanted]
-            while not self._jobs.empty():
-                if (job := self._jobs.get()) is not None:
-                    waiting.append(job)
-        for job in waiting:
-            settle(job.result, error)
-
-    def _put(self, job: FunctionJob | BlockJob) -> None:
-        with self._gate:
-            if self._given_up is None:
-                self._jobs.put(job)
-                return
-        settle(job.result, self._given_up)
 
     def pause(self) -> None:
         """Run what waits by now and one round, within a function that runs in the thread for long.
@@ -149,14 +124,6 @@ class MLXThread:
         if not self._run_round():  # the end of the thread, after the function
             self._jobs.put(None)
         self._pause_at = time.perf_counter() + WORK_SECONDS
-
-    @contextmanager
-    def uninterrupted(self) -> Iterator[None]:
-        """Hold back interrupts within this context, in a function that runs in the thread."""
-        with self._lock:
-            for _ in range(PENDING_STEPS):  # an interrupt raised before arrives here
-                pass
-            yield
 
     def _run(self) -> None:
         os.environ.setdefault(TF32, "0")  # before the first product, which reads it
@@ -204,10 +171,7 @@ class MLXThread:
 
     def _run_function(self, job: FunctionJob) -> None:
         """Run a function, unless it was cancelled."""
-        with self._lock, self._gate:
-            if self._given_up is not None:
-                settle(job.result, self._given_up)
-                return
+        with self._lock:
             if not job.result.set_running_or_notify_cancel():
                 return
             self._running.append(job)
@@ -216,7 +180,7 @@ class MLXThread:
         try:
             result = job.function()
         except BaseException as raised:
-            error = self.explain(gpu_fault(raised) or raised)
+            error = gpu_fault(raised) or raised
         while job in self._running:
             try:  # an interrupt may come until the function is no longer the running one
                 self._end_function()
@@ -234,17 +198,12 @@ class MLXThread:
 
     def _interrupt(self, job: FunctionJob) -> None:
         """Interrupt the function of a caller that has left, or cancel it if it has not started."""
-        while not self._lock.acquire(timeout=0.2):
-            if self._given_up is not None:  # the lock may never be released
-                return
-        try:
+        with self._lock:
             if self._running and self._running[-1] is job:
                 self._interrupted = True
                 raise_in(self._thread, KeyboardInterrupt)
             else:
                 job.result.cancel()
-        finally:
-            self._lock.release()
 
     def _run_round(self) -> bool:
         """Compute a round for all wanted blocks.
@@ -267,48 +226,34 @@ class MLXThread:
             if not self._take(left):
                 return False
         first = set(group.values())
-        with self._gate:
-            if self._given_up is not None:
-                for job in self._wanted:
-                    settle(job.result, self._given_up)
-                return False
-            self._wanted = [job for job in self._wanted if job not in first]
-            group = {sequence: job for sequence, job in group.items() if is_wanted(job)}
-            self._stepping = list(group.values())
+        self._wanted = [job for job in self._wanted if job not in first]
+        group = {sequence: job for sequence, job in group.items() if is_wanted(job)}
         if not group:
             return True
         self._last_engine = ref(engine)
         try:
             blocks = engine.step(list(group))
         except BaseException as raised:
-            error = self.explain(gpu_fault(raised) or raised)
+            error = gpu_fault(raised) or raised
             for job in group.values():
-                settle(job.result, error)
+                job.result.set_exception(error)
             return True
-        finally:
-            self._stepping = []  # to let their caches be freed
         for job, block in zip(group.values(), blocks, strict=True):
             settle(job.result, None if isinstance(block, Block) else block, block)
         self._last_round = WeakSet(s for s in group if not s.answer.finish_reason)
         return True
 
     def _end(self) -> None:
-        if self._given_up is not None:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError, AttributeError):
-                    stream.flush()
-            os._exit(1)  # MLX would wait for the thread for ever
         self._jobs.put(None)
         self._thread.join()  # MLX aborts if its running pass is cut off
 
 
 def settle(future: Future[Any], error: BaseException | None, result: Any = None) -> None:
-    """Set the result or the error of a future, unless it has one."""
-    with suppress(InvalidStateError):
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+    """Set the result or the error of a future."""
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 def is_wanted(job: BlockJob) -> bool:

@@ -22,8 +22,6 @@ from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 from dflash_mlx.kernels.dispatch import by_metal
 
-# In names of tensors that every rank loads whole.
-WHOLE = re.compile(r"embed_tokens\.|embed_tokens_per_layer\.|lm_head\.")
 FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
 STATEFUL = ("linear_attention", "conv")  # types of layers whose cache does not grow
 KV_GROUPS = (64, 32)  # numbers with one scale: mlx-lm's default, then MLX's next smaller size
@@ -137,7 +135,6 @@ def estimate_memory(
     draft_bits: int | None = None,
     kv_bits: int | None = None,
     item_bytes: int = 2,
-    ranks: int = 1,
 ) -> MemoryEstimate:
     """The memory of a pair with a context of `context_tokens` tokens.
 
@@ -145,8 +142,7 @@ def estimate_memory(
     is a registry entry, with the drafter of that entry, and unknown sizes count 0. `draft_bits` is
     as in `load`: None quantises the drafter of a quantised target. `kv_bits` quantises the target's
     KV cache, None does not. `item_bytes` is the size of a number that is not quantised: 2, or 4
-    where MLX computes on the CPU. With several `ranks` the result is for rank 0: its part of the
-    target, and the drafter. Raises DFlashError if a config.json cannot be read.
+    where MLX computes on the CPU. Raises DFlashError if a config.json cannot be read.
     """
     widening = item_bytes / 2
     if isinstance(target, Entry):
@@ -168,10 +164,6 @@ def estimate_memory(
         caches = cache_bytes(config, context_tokens, item_bytes, kv_bits)
         draft_weights = 0
         caches += snapshot_bytes(config, item_bytes) + free_bytes(config, item_bytes)
-        if ranks > 1:
-            whole = whole_bytes(target)
-            weights = whole + (weights - whole) / ranks
-            caches /= 1 if "kv_lora_rank" in text_config(config) else ranks
         if draft is not None and (head := head_bytes(draft, config)):
             draft_weights = head
             caches += context_tokens * head_row_bytes(head_config(draft, config), item_bytes)
@@ -224,11 +216,6 @@ def head_config(draft: Path, target: dict[str, Any]) -> dict[str, Any]:
 def head_row_bytes(config: dict[str, Any], item_bytes: int) -> int:
     """What an MTP head keeps of a token: the row of one full layer, and the feature before it."""
     return (kv_width(config, "full_attention") + config["hidden_size"]) * item_bytes
-
-
-def whole_bytes(target: Path) -> int:
-    """The bytes of the tensors that every rank loads whole: the embeddings and the head."""
-    return tensor_bytes(target, "model*.safetensors", WHOLE)
 
 
 def cache_bytes(
@@ -364,27 +351,19 @@ def memory_fit(total: MemoryEstimate | int, limit: int) -> Literal["ok", "warn",
     return "warn" if size > COMFORTABLE_SHARE * limit else "ok"
 
 
-def check_fits(
-    needed: MemoryEstimate, limit: int, name: str, *, force: bool = False, where: str = "here"
-) -> str | None:
+def check_fits(needed: MemoryEstimate, limit: int, name: str, *, force: bool = False) -> str | None:
     """A warning if a pair needs more than 75 % of `limit` bytes, else None.
 
-    Raises DFlashError above 100 %, unless `force`. The hint is a smaller pair; if `where` (the
-    machine's name in the message) is not "here", it is to use more machines.
+    Raises DFlashError above 100 %, unless `force`. The hint is a smaller pair.
     """
     fit = memory_fit(needed, limit)
     if fit == "ok":
         return None
-    share = f"{needed.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take {where}"
+    share = f"{needed.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take here"
     if fit == "warn":
         return f"'{name}' needs {share}: close other programs if it gets slow"
     if force:
         return f"'{name}' needs {share}: weights will not stay in memory, and it can be very slow"
-    if where != "here":
-        raise DFlashError(
-            f"'{name}' needs {share}.",
-            hint="take more machines, or a smaller target; --force loads it all the same",
-        )
     smaller = registry.best_pair(limit, 1 << 62)
     fits = smaller is not None and (smaller.memory_bytes or 0) < needed.total
     other = f"`-m {smaller.target}`" if smaller and fits else "the bundled pair (no --model)"

@@ -82,10 +82,7 @@ class TapedDelta(nn.Module):
     def _finished(self, out: mx.array, gate: mx.array) -> mx.array:
         """Outputs of the recurrence [1, S, Hv, Dv] -> the layer's [1, S, H]."""
         net: Any = self.net
-        out = net.out_proj(net.norm(out, gate).reshape(1, out.shape[1], -1))
-        if (group := getattr(net, "sharding_group", None)) is not None:
-            out = mx.distributed.all_sum(out, group=group)
-        return out
+        return net.out_proj(net.norm(out, gate).reshape(1, out.shape[1], -1))
 
     def _recur(self, mixed: mx.array, a: mx.array, b: mx.array, cache: RecurrentCache) -> mx.array:
         """Convolution and recurrence of one sequence's rows: [1, S, Hv, Dv], and the tape."""

@@ -100,12 +100,9 @@ class Target:
 
     `checkpoint` has mlx-lm's version of config.json; `config` is the same with the language model's
     entries at the top level. `eos_ids` are the tokens that end an answer. `stock_attention` names
-    the attention classes that no kernel supports. `shared_by` describes the ranks that share the
-    target (empty: none); measured latencies are stored under it. `kv_bits`: the bits of the
-    KV caches in the layers with a group size in `kv_groups`; 0 if no layer is quantised.
+    the attention classes that no kernel supports. `kv_bits`: the bits of the KV caches in the
+    layers with a group size in `kv_groups`; 0 if no layer is quantised.
     """
-
-    shared_by = ""
 
     def __init__(
         self,
@@ -305,9 +302,6 @@ class Target:
         ends = list(accumulate(counts))[:-1]
         outputs = zip(mx.split(logits.squeeze(0), ends), packed.split(taps, 1), strict=True)
         return [SequencePass(*output) for output in outputs]
-
-    def on_failure(self, error: BaseException) -> None:
-        """Called after a pass has raised; raises an error if no other pass can follow it."""
 
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
         """Read tokens [B, S] after those in the cache: logits [B, S, V], taps [B, S, K * Ht].

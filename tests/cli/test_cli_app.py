@@ -144,7 +144,7 @@ def test_wrong_numbers_are_told_in_our_words(run, cli_app):
             assert error == f"Error: {flag} cannot be {text if text != 'x' else repr(text)}."
             assert hint.startswith(f"Hint:  give {kind}")
         seen.add(flag)
-    assert {"--seed", "--max-tokens", "--port", "--epochs", "--first-port"} <= seen
+    assert {"--seed", "--max-tokens", "--port", "--epochs"} <= seen
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_every_variable_that_is_read_is_known(cli_app):
     scripts = [root / "Makefile", *(root / ".ci").iterdir(), *(root / ".github").rglob("*.yml")]
     for file in scripts:
         found |= set(re.findall(r"\bDFLASH_[A-Z_]+", file.read_text()))
-    assert {"DFLASH_SPLIT", "DFLASH_TEST_DEVICE", "DFLASH_NEED_EMULATOR"} <= found
+    assert {"DFLASH_KERNELS", "DFLASH_TEST_DEVICE", "DFLASH_NEED_EMULATOR"} <= found
     assert found <= environment.known_variables(typer.main.get_command(cli_app))
 
 

@@ -3,11 +3,9 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import sysconfig
-import time
 import tomllib
 from collections import namedtuple
 from importlib import import_module
@@ -27,9 +25,6 @@ NAMES = frozenset(  # scripts read them from --json
     "machine chip memory power system python versions mlx metal blas products float32 kernels "
     "cache config variables data history service terminal packages command module self-test".split()
 )
-OTHER_VERSIONS = {
-    "python": "3", "memory": 1, "facts": {"dflash": "0", "mlx": "0", "mlx-lm": "0"}
-}  # fmt: skip
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="BLAS is chosen on Linux only")
 
 
@@ -1037,139 +1032,3 @@ def test_importing_it_loads_no_model_code():
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_a_group(cli_app, monkeypatch, tmp_path):
-    """Two ranks: a row each with versions, files and times; what is wrong with one is said."""
-    ranks = import_module("ranks")
-    group = part("doctor.group")
-    monkeypatch.setattr(group, "RECORD_SECONDS", 120.0)  # others may have the cores
-    port = str(ranks.free_ports(1)[0])
-    command = [
-        "doctor",
-        "-n",
-        "2",
-        "--first-port",
-        port,
-        "-m",
-        str(ROOT / "dflash_mlx/bundled/target"),
-    ]
-    result = CliRunner().invoke(cli_app, [*command, "--json"])
-    found = json.loads(result.stdout)
-    assert (result.exit_code, found["ok"]) == (0, True), result.output
-    assert [one["name"] for one in found["checks"]] == ["rank 0", "rank 1", "group"]
-    for one in found["checks"][:2]:
-        assert re.search(
-            r"python 3.* mlx 0.* dflash 0.* 1 file, \w{12} .* µs · [\d.]+ GB/s", one["found"]
-        )
-    assert "2 ranks by ring" in found["checks"][2]["found"]
-
-
-@pytest.mark.quick_every(3)
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [
-        ("import time; time.sleep(60)", "rank 1 on this machine: it does not say its versions"),
-        (
-            "raise SystemExit('no such thing')",
-            "rank 1 on this machine: it has ended (no such thing)",
-        ),
-        (
-            f"print({json.dumps(OTHER_VERSIONS)!r}, flush=True); import time; time.sleep(60)",
-            "rank 1 on this machine: it has dflash: 0, and rank 0 has",
-        ),
-    ],
-)
-def test_a_rank_that_is_not_well(cli_app, monkeypatch, tmp_path, program, said):
-    """It is named; nothing waits for it, and it is gone afterwards."""
-    group = part("doctor.group")
-    monkeypatch.setattr(group, "RECORD_SECONDS", 4.0)
-    begin, begun = subprocess.Popen, []
-
-    def other(line, **how):
-        line = [sys.executable, "-c", program] if begun else line
-        begun.append(begin(line, **how))
-        return begun[-1]
-
-    monkeypatch.setattr(group.subprocess, "Popen", other)
-    result = CliRunner().invoke(cli_app, ["doctor", "-n", "2", "--json"])
-    found = json.loads(result.stdout)
-    assert (result.exit_code, found["ok"]) == (1, False)
-    assert said in found["checks"][2]["found"]
-    assert found["checks"][0]["status"] == "ok"
-    assert all(process.poll() is not None for process in begun)
-
-
-@pytest.mark.parametrize(
-    ("second", "found", "hint"),
-    [
-        (None, "they do not reach each other", "cables"),
-        (("it has no RDMA", "--backend ring"), "rank 1 on mac2: it has no RDMA", "ring"),
-    ],
-)
-def test_the_group_names_the_rank_that_knows_the_cause(second, found, hint):
-    """The others only wait for it."""
-    group = part("doctor.group")
-    waits = ("it does not say that it has joined", group.JOIN_HINT)
-    ranks = [
-        group.Rank(name, None, [{}, {}], error=error, hint=advice)
-        for name, (error, advice) in (("mac1", waits), ("mac2", second or waits))
-    ]
-    hosts = import_module("dflash_mlx.cli.launch").local_hosts(2)
-    result = group.group_result(hosts, ranks)
-    assert found in result.summary
-    assert hint in result.hint
-
-
-def test_a_model_that_ranks_have_not(cli_app):
-    """Is told as that, by its whole name, and not as ranks that do not reach each other."""
-    result = CliRunner().invoke(cli_app, ["doctor", "-n", "2", "-m", "qwen3:4b", "--json"])
-    first, _, group = json.loads(result.stdout)["checks"]
-    said = "'mlx-community/Qwen3-4B-4bit' is not on this machine"
-    assert said in first["found"], first
-    assert said in group["found"]
-    assert "models pull mlx-community/Qwen3-4B-4bit" in group["hint"]
-
-
-def test_what_a_rank_leaves_behind_is_not_waited_for(cli_app, monkeypatch, tmp_path):
-    """Such as a child that holds the other end of its stderr."""
-    group, begin, note, over = (
-        part("doctor.group"),
-        subprocess.Popen,
-        tmp_path / "a",
-        tmp_path / "b",
-    )
-    child = f"import time; time.sleep(15); open({str(over)!r}, 'w')"
-    program = (
-        "import subprocess, sys\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.DEVNULL)\n"
-        f"print(child.pid, file=open({str(note)!r}, 'a'), flush=True)\n"
-        "raise SystemExit('no such thing')"
-    )
-    line = [sys.executable, "-c", program]
-    monkeypatch.setattr(group.subprocess, "Popen", lambda _, **how: begin(line, **how))
-    result = CliRunner().invoke(cli_app, ["doctor", "-n", "2", "--json"])
-    assert not over.exists()
-    for number in note.read_text().split():
-        os.kill(int(number), signal.SIGKILL)
-    assert "it has ended (no such thing)" in json.loads(result.stdout)["checks"][2]["found"]
-
-
-@pytest.mark.parametrize("seconds", [0, 1])
-def test_a_rank_ends_with_who_asked(tmp_path, seconds):
-    """It does not wait for others that never come, also when it waits already."""
-    ports, hosts = import_module("ranks").free_ports(2), tmp_path / "hosts.json"
-    hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
-    program = "from dflash_mlx.cli.doctor import rank\nrank.main(None)"
-    env = {"MLX_RANK": "0", "MLX_HOSTFILE": str(hosts), "DFLASH_LAUNCHER": "0"}
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    line = [sys.executable, "-c", program]
-    with subprocess.Popen(line, env={**os.environ, **env}, **pipes) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert "python" in json.loads(process.stdout.readline())
-        time.sleep(seconds)
-        process.stdin.close()
-        assert process.wait(60) == -signal.SIGTERM
-        assert b"Traceback" not in process.stderr.read()

@@ -233,19 +233,6 @@ def test_the_rows_of_a_listed_head(name: str, kv_heads: int, hidden: int) -> Non
     assert found.caches - without.caches == CONTEXT * entry.draft_kv_bytes
 
 
-def test_a_rank_has_a_part_of_the_target():
-    """All of the embedding and the head, a half of the rest and of the caches, and the drafter."""
-    target, draft = tiny.GOLDEN / "qwen3_full" / "target", tiny.GOLDEN / "qwen3_full" / "draft"
-    alone, half = (estimate_memory(target, draft, 100, ranks=ranks) for ranks in (1, 2))
-    assert half.draft == alone.draft
-    weights: Any = mx.load(str(target / "model.safetensors"))
-    whole = sum(w.nbytes for name, w in weights.items() if "embed_tokens" in name)
-    assert 0 < whole < 0.9 * alone.weights
-    assert half.weights == round(whole + (alone.weights - whole) / 2)
-    own = estimate_memory(target, None, 100).caches
-    assert alone.caches - half.caches == own - round(own / 2)
-
-
 def test_the_cpu_holds_16_bits_as_32(folders):
     """Weights that are quantised stay as they are."""
     target, draft = folders

@@ -12,7 +12,6 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from dflash_mlx.distributed.leader import LeaderTarget
 from dflash_mlx.kernels import small_m_qmm, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.small_m_qmm import BUCKETS, MOST_COLUMNS
@@ -505,11 +504,11 @@ def test_a_folder_that_cannot_be_written_to(
     assert caplog.text.count("cannot be kept") == 1
 
 
-@pytest.mark.parametrize("sort", ["one Mac", "several Macs", "exact"])
+@pytest.mark.parametrize("exact", [False, True])
 def test_what_is_left_is_checked_between_answers(
-    monkeypatch: pytest.MonkeyPatch, sort: str
+    monkeypatch: pytest.MonkeyPatch, *, exact: bool
 ) -> None:
-    """Not on several Macs, whose ranks run equal kernels. Exact mode only compares, but all."""
+    """Exact mode only compares, but all at once."""
     device = Device()
     trials = [device.trial(name) for name in "abc"]
     given: Any = {"trials": trials, "clock": device.clock}
@@ -517,15 +516,11 @@ def test_what_is_left_is_checked_between_answers(
     monkeypatch.setattr("dflash_mlx.pair.build", partial(build, trials=trials))
     pair = tiny.make_pair(tiny.make_target("qwen3"), None)
     launcher: Any = device
-    exact = sort == "exact"
     pair.target.kernels = Kernels(launcher, exact=exact, on=frozenset())
-    if sort == "several Macs":
-        pair.target.__class__ = LeaderTarget
-        monkeypatch.setattr(LeaderTarget, "ask_for_kernels", lambda *_: None)
     counts: list[tuple[int, int]] = []
     prepare_kernels(pair, silent, lambda *count: counts.append(count))
     left = pair.engine.between_answers is not None
-    assert left is (sort == "one Mac")
+    assert left is not exact
     assert pair.target.kernels.on == ({*"abc"} if exact else {"a"})
     assert all(done < 3 for done, _ in counts)
     if exact:
@@ -533,7 +528,7 @@ def test_what_is_left_is_checked_between_answers(
         return
     counts.clear()
     pair.engine.finish_work()
-    assert pair.target.kernels.on == ({*"abc"} if left else {"a"})
+    assert pair.target.kernels.on == {*"abc"}
     assert not counts  # a chat is on the screen
 
 

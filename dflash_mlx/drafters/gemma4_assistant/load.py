@@ -76,10 +76,9 @@ def load(
     trust_remote_code: bool = False,
 ) -> AssistantDrafter:
     """Load a checked assistant; see `DrafterKind.load`. The tokenizer is not needed."""
-    obstacle = "a quantised KV cache" if target.kv_bits else target.shared_by
-    if obstacle:
+    if target.kv_bits:
         raise DFlashError(
-            f"a Gemma assistant reads the target's keys and values: not with {obstacle}.",
+            "a Gemma assistant reads the target's keys and values: not with a quantised KV cache.",
             hint="use another drafter, such as --draft lookup",
         )
     model = Assistant(parse(checkpoint))

@@ -59,8 +59,7 @@ MODES = {(32, 4): "mxfp4", (32, 8): "mxfp8", (16, 4): "nvfp4"}  # by group size 
 def arguments_of(config: dict[str, Any], tensors: Tensors) -> Any:
     """mlx-lm's arguments for the layer that a config describes: the target's, or the head's own.
 
-    The tensors tell the sizes: the config of a target that several ranks share counts one rank's
-    heads. Raises KeyError for a tensor that is missing.
+    The tensors tell the sizes. Raises KeyError for a tensor that is missing.
     """
 
     def rows(name: str) -> int:

@@ -1,1 +1,0 @@
-"""Several machines as one: a target sharded over ranks, of which rank 0 decides everything."""
