@@ -7,7 +7,7 @@ import pytest
 from call_families import CALLS, tokenizer_of
 
 from dflash_mlx.chat.reasoning_parser import IncrementalDetokenizer
-from dflash_mlx.chat.tool_parser import ToolCallDelta, ToolParser, make_tool_parser
+from dflash_mlx.chat.tool_parser import ToolCall, ToolParser, make_tool_parser
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -32,15 +32,10 @@ def parser_of(family: str) -> ToolParser:
     return parser
 
 
-def calls_of(parts: Sequence[ToolCallDelta]) -> Calls:
-    """Name and arguments of each call."""
-    calls: Calls = []
-    for part in parts:
-        if part.name:
-            calls.append((part.name, ""))
-        name, arguments = calls[part.number]
-        calls[part.number] = (name, arguments + part.arguments)
-    return calls
+def calls_of(calls: Sequence[ToolCall]) -> Calls:
+    """Name and arguments of each call; only the last one may be cut."""
+    assert all(call.complete for call in calls[:-1])
+    return [(call.name, call.arguments) for call in calls]
 
 
 def prefixes(family: str) -> Iterator[str]:

@@ -65,16 +65,6 @@ CALLS = {
     '"Br\\"no"}to=functions.now<|channel|>commentary json<|message|>{}',
 }  # fmt: skip
 CALLS["laguna"] = CALLS["glm47"]
-STREAMED = {
-    "json_tools",
-    "qwen3_coder",
-    "glm47",
-    "minimax_m2",
-    "mistral",
-    "kimi_k2",
-    "harmony",
-    "laguna",
-}
 
 
 def tokenizer_of(family: str, template: str | None = None) -> TokenizerWrapper:
