@@ -49,6 +49,9 @@ class PlainView:
     def prefill(self, done: int, total: int) -> None:
         """Called during prefill with the number of prompt tokens processed; 0 of 0: unknown."""
 
+    def waiting(self) -> None:
+        """Called while a server sends no text, as when it writes a tool call."""
+
     def block(self, block: "Block", stats: "Stats") -> None:
         """Show one committed block."""
         if block.thinking and self._show_thinking:
@@ -363,6 +366,8 @@ def answer_prompt(
         interrupt.check()
         if answer.is_empty:
             view.prefill(done, total)
+        else:
+            view.waiting()
 
     interrupt.defer(False)
     started_at = time.perf_counter()

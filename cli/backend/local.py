@@ -108,19 +108,10 @@ class LocalBackend:
         check_block(self.pair, options.block_size)
 
     def prepare(self, options: GenerationOptions, out: Output) -> None:
-        """Compile the grammar; UsageError if it is wrong, or too long for --max-tokens."""
-        grammar = options.structure
-        if grammar is None:
-            return
-        limit = options.token_limit
-        with Spinner(out, "preparing the grammar"):
-            fits = self.pair.compiler.allows_length(grammar, limit)
-        if not fits:
-            raise UsageError(
-                f"--max-tokens {limit} is too small: no answer that follows the schema or grammar "
-                "is so short.",
-                hint="give a larger --max-tokens",
-            )
+        """Compile the grammar; UsageError if it is wrong."""
+        if options.structure is not None:
+            with Spinner(out, "preparing the grammar"):
+                self.pair.compiler.compile(options.structure)
 
     def stream(
         self, prompt: Any, options: GenerationOptions, *, on_prefill: Progress = silent

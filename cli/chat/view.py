@@ -119,6 +119,11 @@ class ChatView(PlainView):
                     target=self._animate_prefill, args=(self._prefill_over,), daemon=True
                 ).start()
 
+    def waiting(self) -> None:
+        """Keep the status moving."""
+        with self._lock:
+            self._draw()
+
     def block(self, block: "Block", stats: "Stats") -> None:
         """Add a block, and draw a frame when one is due."""
         with self._lock:

@@ -13,7 +13,6 @@ from dflash_mlx.grammar import Grammar
 
 from .constraint import Bitmask, Constraint, reasoning_state
 from .grammar import grammar_error, llguidance_source
-from .shortest import fewest_tokens, required_text
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -55,19 +54,6 @@ class Compiler:
             if len(self._compiled) > MAX_COMPILED:
                 self._compiled.popitem(last=False)
         return matcher
-
-    def allows_length(self, grammar: Grammar, most: int) -> bool:
-        """Whether an answer may end within `most` tokens; False only if certainly none does.
-
-        Raises as `compile`.
-        """
-        forced = bytes(self.compile(grammar).deep_copy().compute_ff_bytes())
-        required = max(required_text(grammar), forced, key=len)
-        if len(required) <= most:
-            return True
-        tokenizer, _ = self._read_vocabulary()
-        vocabulary = (tokenizer.decode_bytes([token]) for token in range(tokenizer.vocab_size))
-        return fewest_tokens(required, vocabulary, most) <= most
 
     def constrain(
         self, grammar: Grammar, generation_prompt: Sequence[int], stop_ids: frozenset[int]

@@ -1,9 +1,9 @@
 """Grammars that force an answer to be tool calls, in the format of the target's family.
 
-Arguments fit their JSON schema and have no properties that it does not name. Some families write
+Arguments fit their JSON schema and have no properties that it does not name. Qwen3-Coder writes
 each argument between tags instead of as JSON. There the arguments come in the order of the schema,
-a string is plain text that the family's parser reads back unchanged, and a schema with several
-types is narrowed to one of them. Thinking may come first.
+a string is plain text that its parser reads back unchanged, and a schema with several types is
+narrowed to one of them. Thinking may come first.
 """
 
 import json
@@ -20,7 +20,7 @@ from dflash_mlx.grammar import Grammar, parse_schema
 
 from .grammar import WHITESPACE, check_grammar
 
-# Narrowing a tool's parameters to one type each, for formats without unions.
+# Narrowing a tool's parameters to one type each, for arguments between tags
 
 MAX_DEPTH = 16  # of references and unions inside each other
 UNSUPPORTED_KEYWORDS = (
@@ -45,11 +45,6 @@ class Argument:
     schema: dict[str, Any]
     nullable: bool = False
     choices: tuple[Any, ...] | None = None
-
-    @property
-    def parser_schema(self) -> dict[str, Any]:
-        """The schema by which a parser reads the value from its text."""
-        return {"type": [self.type, "null"] if self.nullable else self.type}
 
 
 def narrow_argument(schema: Any, root: dict[str, Any], label: str, depth: int = 0) -> Argument:
@@ -154,78 +149,28 @@ def cannot_force(label: str, why: str) -> UsageError:
 
 # The syntax of each family's calls
 
-OPTIONAL_BREAK = "\0"  # stands for an optional line break
-CALL_NUMBER = "\1"  # stands for a few digits
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentTags:
-    """Arguments written each between `opening` and `closing`, where KEY is the argument's name.
-
-    quote: surrounds a string that is written as plain text; None if strings are JSON.
-    reads_null: whether the parser reads the bare text null as null.
-    forbidden: texts that end the value for the parser, so a plain string must not contain them.
-    key_pattern: a regular expression for the names of arguments.
-    nested: how objects and arrays are written: "json", "own" (as the arguments are), or "" if the
-    parser cannot read them.
-    """
-
-    opening: str
-    closing: str
-    forbidden: tuple[str, ...] = ()
-    quote: str | None = ""
-    separator: str = ""
-    reads_null: bool = True
-    nested: str = "json"
-    key_pattern: str = r"[^\s<>\"'=]+"
-
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """A family's calls: `opening`, calls with `separator` between them, `closing`.
+    """A family's calls, with `separator` between them.
 
     before, after: the text around one call's arguments, where NAME is the tool's name.
     alternative_before: another text that may take the place of `before`.
     separator: None if an answer has at most one call.
-    tags: None if the arguments are one JSON object.
-    name_pattern: a regular expression for the names of tools.
+    tagged: whether each argument is written between tags; else the arguments are one JSON object.
     """
 
     before: str
     after: str
-    opening: str = ""
-    closing: str = ""
-    separator: str | None = ""
-    tags: ArgumentTags | None = None
-    name_pattern: str = ".+"
+    separator: str | None = "\n"
+    tagged: bool = False
     alternative_before: str = ""
 
 
-JSON_CALL = '{"name": "NAME", "arguments": '
-GLM_TAGS = ArgumentTags(
-    f"<arg_key>KEY</arg_key>{OPTIONAL_BREAK}<arg_value>",
-    f"</arg_value>{OPTIONAL_BREAK}",
-    ("</arg_value>", "</tool_call>"),
-    reads_null=False,
-)
-GLM_SYNTAX = CallSyntax(
-    f"<tool_call>NAME{OPTIONAL_BREAK}", "</tool_call>", separator=OPTIONAL_BREAK, tags=GLM_TAGS
-)
 CALL_SYNTAXES = {
-    "json_tools": CallSyntax(f"<tool_call>\n{JSON_CALL}", "}\n</tool_call>", separator="\n"),
-    "mistral": CallSyntax("[TOOL_CALLS]NAME[ARGS]", "", name_pattern=r"[\w\-]+"),
-    "mistral_list": CallSyntax(JSON_CALL, "}", "[TOOL_CALLS][", "]", ", "),
-    "kimi_k2": CallSyntax(
-        f"<|tool_call_begin|>functions.NAME:{CALL_NUMBER}<|tool_call_argument_begin|>",
-        "<|tool_call_end|>",
-        "<|tool_calls_section_begin|>",
-        "<|tool_calls_section_end|>",
-    ),
-    "kimi_k3": CallSyntax(
-        f'<|open|>call tool="NAME" index="{CALL_NUMBER}"<|sep|><|open|>json type="object"<|sep|>',
-        "<|close|>json<|sep|><|close|>call<|sep|>",
-        "<|open|>tools<|sep|>",
-        "<|close|>tools<|sep|>",
+    "json_tools": CallSyntax('<tool_call>\n{"name": "NAME", "arguments": ', "}\n</tool_call>"),
+    "qwen3_coder": CallSyntax(
+        "<tool_call>\n<function=NAME>\n", "</function>\n</tool_call>", tagged=True
     ),
     "harmony": CallSyntax(
         "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>",
@@ -234,70 +179,13 @@ CALL_SYNTAXES = {
         # The chat template writes earlier calls in this form.
         alternative_before=" to=functions.NAME<|channel|>commentary json<|message|>",
     ),
-    "qwen3_coder": CallSyntax(
-        "<tool_call>\n<function=NAME>\n",
-        "</function>\n</tool_call>",
-        separator="\n",
-        tags=ArgumentTags(
-            "<parameter=KEY>\n",
-            "\n</parameter>\n",
-            ("</parameter>", "</function>", "</tool_call>"),
-        ),
-    ),
-    "glm47": GLM_SYNTAX,
-    "laguna": GLM_SYNTAX,
-    "minimax_m2": CallSyntax(
-        '<invoke name="NAME">\n',
-        "</invoke>\n",
-        "<minimax:tool_call>\n",
-        "</minimax:tool_call>",
-        tags=ArgumentTags(
-            '<parameter name="KEY">',
-            "</parameter>\n",
-            ("</parameter>", "</invoke>", "</minimax:tool_call>"),
-        ),
-    ),
-    "minicpm5": CallSyntax(
-        '<function name="NAME">',
-        "</function>",
-        separator=OPTIONAL_BREAK,
-        tags=ArgumentTags(
-            '<param name="KEY">', "</param>", ("</param>", "</function>", "<![CDATA["), nested=""
-        ),
-    ),
-    "pythonic": CallSyntax(
-        "NAME(",
-        ")",
-        "<|tool_call_start|>[",
-        "]<|tool_call_end|>",
-        ", ",
-        ArgumentTags("KEY=", "", quote=None, separator=", ", key_pattern=r"[^\W\d]\w*"),
-        name_pattern=r"[^\W\d]\w*(\.[^\W\d]\w*)*",
-    ),
-    "gemma4": CallSyntax(
-        "<|tool_call>call:NAME{",
-        "}<tool_call|>",
-        tags=ArgumentTags(
-            "KEY:", "", ('<|"|>', "<tool_call|>"), '<|"|>', ",", nested="own", key_pattern=r"\w+"
-        ),
-        name_pattern=r"[\w\-]+",
-    ),
-    "function_gemma": CallSyntax(
-        "<start_function_call>call:NAME{",
-        "}<end_function_call>",
-        tags=ArgumentTags(
-            "KEY:",
-            "",
-            ("<escape>", "}", "<end_function_call>"),
-            "<escape>",
-            ",",
-            nested="",
-            key_pattern=r"\w+",
-        ),
-        name_pattern=r"\w+",
-    ),
 }
-PLACEHOLDERS = f"[{OPTIONAL_BREAK}{CALL_NUMBER}]"
+# The text around the argument KEY
+ARGUMENT_START = "<parameter=KEY>\n"
+ARGUMENT_END = "\n</parameter>\n"
+KEY_PATTERN = r"[^\s<>\"'=]+"
+# Texts that end a value for the parser, so a plain string must not contain them
+FORBIDDEN = ("</parameter>", "</function>", "</tool_call>")
 
 
 # Strings as plain text in a call
@@ -305,26 +193,25 @@ PLACEHOLDERS = f"[{OPTIONAL_BREAK}{CALL_NUMBER}]"
 BLANK = r"[ \t\r\n]"
 
 
-def check_choices(argument: Argument, tags: ArgumentTags, label: str) -> tuple[str, ...]:
-    """The strings of an enum. Raises UsageError if a parser would read one of them differently."""
-    for value in argument.choices or ():
-        is_lost = not tags.quote and (value != value.strip() or value.lower() in ("", "null"))
-        if is_lost or any(text in value for text in tags.forbidden):
+def check_choices(choices: Sequence[str], label: str) -> None:
+    """Raise UsageError if the parser would read one of these strings differently."""
+    for value in choices:
+        is_lost = value != value.strip() or value.lower() in ("", "null")
+        if is_lost or any(text in value for text in FORBIDDEN):
             raise cannot_force(label, f"the value {value!r:.60}")
-    return argument.choices or ()
 
 
-def free_text(argument: Argument, tags: ArgumentTags) -> str:
+def free_text(schema: dict[str, Any]) -> str:
     """A Lark terminal: any text of the schema's length and pattern without forbidden texts.
 
     A pattern without anchors may match anywhere in the text. `format` is ignored.
     """
-    is_bare = not tags.quote
-    schema = argument.schema
-    forbidden = "|".join(escape_lark(text) for text in tags.forbidden)
-    parts = ["/(?s:.*)/", f"~/(?s:.*)({forbidden})(?s:.*)/"]
-    if is_bare and tags.reads_null:
-        parts.append(f"~/{BLANK}*[nN][uU][lL][lL]{BLANK}*/")
+    forbidden = "|".join(escape_lark(text) for text in FORBIDDEN)
+    parts = [
+        "/(?s:.*)/",
+        f"~/(?s:.*)({forbidden})(?s:.*)/",
+        f"~/{BLANK}*[nN][uU][lL][lL]{BLANK}*/",
+    ]
     limits = []
     min_length = schema.get("minLength")
     max_length = schema.get("maxLength")
@@ -333,7 +220,7 @@ def free_text(argument: Argument, tags: ArgumentTags) -> str:
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         limits.append(lark_pattern(pattern))
-    if is_bare and limits:  # parsers strip blanks, and the stripped text must fit the limits too
+    if limits:  # the parser strips blanks, and the stripped text must fit the limits too
         limits.append(f"~/{BLANK}(?s:.*)/ & ~/(?s:.*){BLANK}/")
     return " & ".join(parts + limits)
 
@@ -354,10 +241,7 @@ def escape_lark(text: str) -> str:
     return re.sub(r"([\\|\[\](){}.*+?^$/&~])", r"\\\1", text)
 
 
-LARK_TERMINALS = r"""
-DIGITS: /[0-9]{1,4}/
-THINKING: /(?s:.+)/
-"""
+THINKING = "THINKING: /(?s:.+)/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,15 +267,13 @@ def forced_calls(
     """
     call_format = find_call_format(tokenizer)
     name = call_format.name if call_format else "none"
-    added_tokens = tokenizer.get_added_vocab()
-    if name == "mistral" and "[ARGS]" not in added_tokens:
-        name = "mistral_list"
     if name not in CALL_SYNTAXES:
         raise UsageError(
             f"calls cannot be forced in this model's form of them ({name}).",
-            hint="use tool_choice auto",
+            hint="use tool_choice auto without a response_format, or a model that writes its calls "
+            "as JSON, as Qwen3-Coder or as gpt-oss",
         )
-    writer = GrammarWriter(CALL_SYNTAXES[name], added_tokens)
+    writer = GrammarWriter(CALL_SYNTAXES[name], tokenizer.get_added_vocab())
     return writer.write(
         tools, single_call=single_call, otherwise=otherwise, channels=name == "harmony"
     )
@@ -416,10 +298,9 @@ class GrammarWriter:
         """The grammar; with `channels` it includes thinking, which is a message of its own."""
         syntax = self.syntax
         parser_tools = [self._tool(index, tool["function"]) for index, tool in enumerate(tools)]
-        calls = "call"
+        start = "call"
         if syntax.separator is not None and not single_call:
-            calls = f"call ({self._text(syntax.separator)} call)*"
-        start = f"{self._text(syntax.opening)} {calls} {self._text(syntax.closing)}"
+            start = f"call ({self._text(syntax.separator)} call)*"
         if otherwise is not None:
             any_object = otherwise.kind == "json_object"
             answer = self._json({"type": "object"} if any_object else parse_schema(otherwise.text))
@@ -430,16 +311,14 @@ class GrammarWriter:
             end = self._text("<|end|><|start|>assistant")
             start = f"({header} THINKING? {end})? {start}"
         any_call = " | ".join(f"call_{index}" for index in range(len(tools)))
-        lines = [f"start: {start}", f"call: {any_call}", *self._rules]
-        grammar = Grammar("lark", "\n".join(lines) + LARK_TERMINALS, whole=channels)
+        lines = [f"start: {start}", f"call: {any_call}", *self._rules, THINKING]
+        grammar = Grammar("lark", "\n".join(lines), whole=channels)
         return ForcedCalls(grammar, tuple(parser_tools))
 
     def _tool(self, index: int, function: dict[str, Any]) -> dict[str, Any]:
         """Write the rule of one tool's calls; returns the tool with the schema for its parser."""
         syntax = self.syntax
         name = function["name"]
-        if not re.fullmatch(syntax.name_pattern, name):
-            raise cannot_force(f"the tool '{name}'", "its name")
         parameters = function.get("parameters") or {}
         if parameters.get("type", "object") != "object":
             raise cannot_force(f"the tool '{name}'", "its parameters are no object")
@@ -451,116 +330,53 @@ class GrammarWriter:
         except UsageError as error:
             why = f"the parameters of the tool '{name}' cannot be forced: {error.message}"
             raise UsageError(why, hint=error.hint) from error
-        if syntax.tags is None:
+        if syntax.tagged:
+            arguments, parser_schema = self._properties(schema, f"'{name}'")
+        else:
             arguments = self._json(schema)
             parser_schema = parameters
-        else:
-            arguments, parser_schema = self._properties(schema, schema, syntax.tags, f"'{name}'")
         alternatives = [text for text in (syntax.before, syntax.alternative_before) if text]
         before = " | ".join(self._text(text.replace("NAME", name)) for text in alternatives)
-        after = self._text(syntax.after.replace("NAME", name))
-        self._rules.append(f"call_{index}: ({before}) {arguments} {after}")
+        self._rules.append(f"call_{index}: ({before}) {arguments} {self._text(syntax.after)}")
         return {"type": "function", "function": {**function, "parameters": parser_schema}}
 
-    def _properties(
-        self, schema: dict[str, Any], root: dict[str, Any], tags: ArgumentTags, label: str
-    ) -> tuple[str, dict[str, Any]]:
+    def _properties(self, schema: dict[str, Any], label: str) -> tuple[str, dict[str, Any]]:
         """The rule of an object's properties in their order, and their schema for the parser."""
         properties, required = object_properties(schema, label)
-        members: list[tuple[str, bool]] = []  # each with whether it is required
+        rules = []
         parser_properties: dict[str, Any] = {}
         for key, value in properties.items():
             key_label = f"the argument '{key:.60}' of {label}"
-            if not re.fullmatch(tags.key_pattern, key):
+            if not re.fullmatch(KEY_PATTERN, key):
                 raise cannot_force(key_label, "its name")
-            argument = narrow_argument(value, root, key_label)
-            parser_properties[key] = (
-                {"type": argument.type} if tags.reads_null else argument.parser_schema
-            )
-            opening = tags.opening.replace("KEY", key)
-            closing = tags.closing.replace("KEY", key)
-            written = self._value(argument, root, tags, key_label, closing)
-            members.append((f"{self._text(opening)} {written}", key in required))
-        parser_schema = {"type": "object", "properties": parser_properties}
-        if not tags.separator:
-            rules = [text if is_required else f"({text})?" for text, is_required in members]
-            return self._rule(" ".join(rules)), parser_schema
-        return self._rule(self._separated(members, tags.separator)), parser_schema
+            argument = narrow_argument(value, schema, key_label)
+            parser_properties[key] = {"type": argument.type}
+            opening = self._text(ARGUMENT_START.replace("KEY", key))
+            rule = f"{opening} {self._value(argument, schema, key_label)}"
+            rules.append(rule if key in required else f"({rule})?")
+        return self._rule(" ".join(rules)), {"type": "object", "properties": parser_properties}
 
-    def _separated(self, members: list[tuple[str, bool]], separator: str) -> str:
-        """Members with separators between them: one alternative for each possible first member."""
-        between = self._text(separator)
-        rules = [(self._rule(text), is_required) for text, is_required in members]
-        alternatives = []
-        for first, (rule, is_required) in enumerate(rules):
-            following = [
-                f"({between} {other})" + ("" if other_required else "?")
-                for other, other_required in rules[first + 1 :]
-            ]
-            alternatives.append(" ".join((rule, *following)))
-            if is_required:
-                break
-        else:
-            alternatives.append('""')
-        return " | ".join(alternatives)
-
-    def _value(
-        self,
-        argument: Argument,
-        root: dict[str, Any],
-        tags: ArgumentTags,
-        label: str,
-        closing: str = "",
-    ) -> str:
+    def _value(self, argument: Argument, root: dict[str, Any], label: str) -> str:
         """One value as its parser reads it, and the text that closes it."""
         null = ""
         if argument.nullable and argument.type != "null":
-            null = f" | {self._text(f'null{closing}')}"
-        # A parser without bare nulls cannot tell null from a plain string "null": then write JSON.
-        if argument.type == "string" and tags.quote is not None and (tags.reads_null or not null):
-            return f"({self._plain_string(argument, tags, label, closing)}{null})"
-        if argument.type in ("object", "array") and tags.nested != "json":
-            if not tags.nested or argument.choices is not None:
-                raise cannot_force(label, f"it is an {argument.type}")
-            value = self._nested(argument, root, tags, label)
-        else:
-            definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
-            value = self._json({**definitions, **argument.schema})
-        return f"({value} {self._text(closing)}{null})"
+            null = f" | {self._text(f'null{ARGUMENT_END}')}"
+        if argument.type == "string":
+            return f"({self._plain_string(argument, label)}{null})"
+        definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
+        value = self._json({**definitions, **argument.schema})
+        return f"({value} {self._text(ARGUMENT_END)}{null})"
 
-    def _nested(
-        self, argument: Argument, root: dict[str, Any], tags: ArgumentTags, label: str
-    ) -> str:
-        """An object or an array, written as the arguments themselves are."""
-        if argument.type == "object":
-            if not argument.schema.get("properties"):
-                raise cannot_force(label, "it is an object of any properties")
-            return f'"{{" {self._properties(argument.schema, root, tags, label)[0]} "}}"'
-        for keyword in ("minItems", "maxItems", "uniqueItems"):
-            if argument.schema.get(keyword):
-                raise cannot_force(label, f"its schema has '{keyword}'")
-        item = narrow_argument(argument.schema.get("items", {}), root, label)
-        value = self._rule(self._value(item, root, tags, label))
-        return f'"[" ({value} ({self._text(tags.separator)} {value})*)? "]"'
-
-    def _plain_string(
-        self, argument: Argument, tags: ArgumentTags, label: str, closing: str
-    ) -> str:
+    def _plain_string(self, argument: Argument, label: str) -> str:
         """A string as plain text that its parser reads back unchanged, and what closes it."""
-        quote = tags.quote or ""
         if argument.choices is not None:
-            choices = check_choices(argument, tags, label)
-            texts = " | ".join(lark_literal(value) for value in choices)
-            return f"{self._text(quote)} ({texts}) {self._text(quote + closing)}"
-        # The lexer is greedy: the text and what ends it have to be one terminal, unless a special
-        # token ends it.
-        first, _, rest = self._text(quote + closing).partition(" ")
-        if first.startswith("<["):
-            rest = f"{first} {rest}"
-            first = ""
-        body = self._rule(free_text(argument, tags), terminal=True)
-        name = self._rule(f"{body} {first}", terminal=True) if first else body
-        return f"{self._text(quote)} {name} {rest}"
+            check_choices(argument.choices, label)
+            texts = " | ".join(lark_literal(value) for value in argument.choices)
+            return f"({texts}) {self._text(ARGUMENT_END)}"
+        # The lexer is greedy: the text and what ends it have to be one terminal.
+        first, _, rest = self._text(ARGUMENT_END).partition(" ")
+        body = self._rule(free_text(argument.schema), terminal=True)
+        return f"{self._rule(f'{body} {first}', terminal=True)} {rest}"
 
     def _json(self, schema: dict[str, Any]) -> str:
         """The rule of a JSON value."""
@@ -579,17 +395,12 @@ class GrammarWriter:
         return name
 
     def _text(self, text: str) -> str:
-        """A text in Lark: added tokens by their ids, placeholders expanded, the rest literally."""
+        """A text in Lark: added tokens by their ids, the rest literally."""
         contained = [token for token in self.added_tokens if token and token in text]
-        by_length = sorted(contained, key=len)[::-1]
-        pattern = "|".join([PLACEHOLDERS, *map(re.escape, by_length)])
+        pattern = "|".join(map(re.escape, sorted(contained, key=len)[::-1]))
         parts = []
-        for part in re.split(f"({pattern})", text):
-            if part == OPTIONAL_BREAK:
-                parts.append('"\\n"?')
-            elif part == CALL_NUMBER:
-                parts.append("DIGITS")
-            elif part in self.added_tokens:
+        for part in re.split(f"({pattern})", text) if contained else [text]:
+            if part in self.added_tokens:
                 parts.append(f"<[{self.added_tokens[part]}]>")
             elif part:
                 parts.append(lark_literal(part))

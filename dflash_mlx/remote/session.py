@@ -329,7 +329,7 @@ class RemoteSession:
         """Answer messages block by block, with the options that `request_fields` can send.
 
         `on_prefill(done, total)` gets the server's progress in prompt tokens, and (0, 0) while
-        nothing arrives; an exception in it ends the answer. Closing the iterator closes the
+        no text arrives; an exception in it ends the answer. Closing the iterator closes the
         connection. The last block has the finish reason. Raises DFlashError for a refused request,
         ServerLost for an answer that breaks off.
         """
@@ -392,6 +392,8 @@ class RemoteSession:
                     if block.text or block.thinking:
                         self.stats.record_arrival()
                         yield number, block
+                    else:
+                        on_prefill(0, 0)
         finally:
             reader.close()
         if not finish_reasons:

@@ -47,10 +47,11 @@ class AccessRecord:
 
     @property
     def comment(self) -> str:
-        """What the client waits for."""
-        if (reading := self.reading) is None:
-            return "waiting"
-        return f"read {reading.processed} of {reading.total} prompt tokens"
+        """What the client waits for: the prompt, or the end of a tool call."""
+        if (reading := self.reading) is not None:
+            return f"read {reading.processed} of {reading.total} prompt tokens"
+        written = sum(session.stats.generated for session in self.sessions)
+        return f"wrote {written} tokens" if written else "waiting"
 
     @property
     def reason(self) -> str:

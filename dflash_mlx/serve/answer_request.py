@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from dflash_mlx.chat.tool_parser import ToolCallDelta
+from dflash_mlx.chat.tool_parser import ToolCall
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.session import Prompt
@@ -68,7 +68,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What a round added to the choice `index`.
+    """What a round added to the choice `index`; a call as soon as it is complete.
 
     finish_reason: stop, length or calls, in the last delta only. stop: the stop string that ended
     the answer. stats: of the choice so far. target_pass: the one that completed this text.
@@ -79,20 +79,12 @@ class Delta:
     stats: Stats
     text: str = ""
     thinking: str = ""
-    parts: tuple[ToolCallDelta, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
     stop: str | None = None
     target_pass: Pass | None = None
     ends_in_call: bool = False
-
-
-@dataclass(slots=True)
-class ToolCall:
-    """A complete call of a tool. `arguments` is JSON."""
-
-    name: str
-    arguments: str = ""
 
 
 @dataclass(slots=True)
@@ -114,10 +106,7 @@ class Completion:
         self.logprobs += delta.logprobs
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.ends_in_call = delta.ends_in_call
-        for part in delta.parts:
-            if part.name:
-                self.calls.append(ToolCall(part.name))
-            self.calls[part.number].arguments += part.arguments
+        self.calls += delta.calls
 
 
 # The deltas of an answer as output items, for Anthropic's API and OpenAI's responses API
@@ -127,12 +116,16 @@ Kind = Literal["thinking", "text", "call"]
 
 @dataclass(eq=False, slots=True)
 class OutputItem:
-    """The item `number` so far. `name` is the tool of a call, whose `text` is JSON."""
+    """The item `number` so far. `name` is the tool of a call, whose `text` is JSON.
+
+    cut: whether the length of the answer ended it.
+    """
 
     number: int
     kind: Kind
     name: str = ""
     text: str = ""
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +150,19 @@ class OutputItems:
         written = 0
         if delta.thinking:
             yield from self._more("thinking", delta.thinking)
-        for part in delta.parts:
-            yield from self._text(delta.text[written : part.after])
-            written = part.after
-            if part.name:
-                yield from self._begin("call", part.name)
-            if part.arguments:
-                yield from self._write(part.arguments)
+        for call in delta.calls:
+            yield from self._text(delta.text[written : call.after])
+            written = call.after
+            yield from self._begin("call", call.name)
+            if call.arguments:
+                yield from self._write(call.arguments)
+            if call.complete:
+                yield from self._close()
         yield from self._text(delta.text[written:])
         if delta.finish_reason:
             if self._held_blank and all(item.kind != "call" for item in self.all):
                 yield from self._more("text", self._held_blank)
-            yield from self._close()
+            yield from self._close(cut=delta.finish_reason == "length")
 
     async def add_all(self, events: AsyncGenerator[Delta | Progress]) -> Delta:
         """Add all deltas of an answer, and return the last one."""
@@ -207,10 +201,11 @@ class OutputItems:
         self._open.text += text
         yield ItemChange("added", self._open, text)
 
-    def _close(self) -> Iterator[ItemChange]:
+    def _close(self, *, cut: bool = False) -> Iterator[ItemChange]:
         self._held_blank = ""
         if self._open is not None:
             item = self._open
+            item.cut = cut
             self._open = None
             yield ItemChange("closed", item)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from dflash_mlx.chat.tool_parser import ToolCallDelta
+from dflash_mlx.chat.tool_parser import ToolCall
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.options import EFFORTS
 from dflash_mlx.pair import Pair
@@ -22,7 +22,7 @@ from dflash_mlx.speculation.sampling import HISTORY
 from dflash_mlx.types import TokenLogprob
 
 from . import openai_completions
-from .answer_request import AnswerRequest, Completion, Delta, Progress, ToolCall
+from .answer_request import AnswerRequest, Completion, Delta, Progress
 from .body import Integer, SamplingFields, answer_range, read_body
 from .chat_tools import Tool
 from .keep_alive import parse_keep_alive
@@ -353,38 +353,27 @@ def write_problem(problem: Problem) -> bytes:
 
 
 class Calls:
-    """Collects the calls of an answer. cut: the name of one that the answer's end cut."""
+    """Writes the calls of an answer. cut: the name of one that the answer's end cut."""
 
     def __init__(self) -> None:
-        self._open: ToolCall | None = None
         self._count = 0
         self.cut: str | None = None
 
-    def add(self, parts: Sequence[ToolCallDelta], *, final: bool) -> list[dict[str, Any]]:
-        """The calls that these parts complete; `final`: there are no more parts."""
-        complete: list[dict[str, Any]] = []
-        for part in parts:
-            if part.name:
-                complete += self._close()
-                self._open = ToolCall(part.name)
-            if self._open is not None:
-                self._open.arguments += part.arguments
-        return complete + (self._close() if final else [])
-
-    def _close(self) -> list[dict[str, Any]]:
-        """The open call, if there is one and it is complete."""
-        call = self._open
-        self._open = None
-        if call is None:
-            return []
-        try:
-            arguments = json.loads(call.arguments or "{}")
-        except ValueError:
-            self.cut = call.name
-            return []
-        function = {"index": self._count, "name": call.name, "arguments": arguments}
-        self._count += 1
-        return [{"id": f"call_{uuid.uuid4().hex[:24]}", "function": function}]
+    def add(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+        """The calls that are complete, in Ollama's form."""
+        complete = []
+        for call in calls:
+            try:
+                arguments = json.loads(call.arguments or "{}") if call.complete else None
+            except ValueError:
+                arguments = None
+            if arguments is None:
+                self.cut = call.name
+                continue
+            function = {"index": self._count, "name": call.name, "arguments": arguments}
+            self._count += 1
+            complete.append({"id": f"call_{uuid.uuid4().hex[:24]}", "function": function})
+        return complete
 
 
 class OllamaWriter:
@@ -406,7 +395,7 @@ class OllamaWriter:
             async for event in events:
                 if isinstance(event, Delta):
                     whole.add(event)
-                    calls += self._calls.add(event.parts, final=bool(event.finish_reason))
+                    calls += self._calls.add(event.calls)
         text = whole.text if whole.text.strip() or not calls else ""
         return {
             **head(self._model),
@@ -423,7 +412,7 @@ class OllamaWriter:
                 if isinstance(event, Progress):
                     continue
                 last = event
-                calls = self._calls.add(event.parts, final=bool(event.finish_reason))
+                calls = self._calls.add(event.calls)
                 parts = []
                 if event.thinking:  # alone: some clients read no text beside it
                     parts.append(self._part("", event.thinking))

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from dflash_mlx import __version__
-from dflash_mlx.chat.tool_parser import ToolCallDelta, named_calls
+from dflash_mlx.chat.tool_parser import ToolCall, named_calls
 from dflash_mlx.options import Effort
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import TokenLogprob
@@ -153,7 +153,6 @@ class ChatWriter:
             "model": runner.name,
             "system_fingerprint": FINGERPRINT,
         }
-        self._ids: dict[tuple[int, int], str] = {}
 
     async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
         """The answer as one object."""
@@ -181,14 +180,7 @@ class ChatWriter:
             message["reasoning_content"] = completion.thinking
             message["reasoning"] = completion.thinking
         if completion.calls:
-            message["tool_calls"] = [
-                {
-                    "id": self._call_id(index, number),
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-                for number, call in enumerate(completion.calls)
-            ]
+            message["tool_calls"] = [call_fields(call) for call in completion.calls]
         return {
             "index": index,
             "message": message,
@@ -237,25 +229,16 @@ class ChatWriter:
             change["reasoning"] = delta.thinking
         if delta.text:
             change["content"] = delta.text
-        if delta.parts:
-            change["tool_calls"] = [self._call_delta(delta.index, part) for part in delta.parts]
+        if delta.calls:
+            change["tool_calls"] = [
+                {"index": call.number, **call_fields(call)} for call in delta.calls
+            ]
         extras: dict[str, Any] = {}
         if self._body.return_passes and delta.target_pass:
             extras["dflash"] = {"pass": asdict(delta.target_pass)}
         if not change and not delta.logprobs and not extras:
             return None
         return self._chunk(delta.index, change, logprobs=self._logprobs(delta.logprobs), **extras)
-
-    def _call_delta(self, index: int, part: ToolCallDelta) -> dict[str, Any]:
-        """A part of a call; only the first one has its id and name."""
-        if not part.name:
-            return {"index": part.number, "function": {"arguments": part.arguments}}
-        return {
-            "index": part.number,
-            "id": self._call_id(index, part.number),
-            "type": "function",
-            "function": {"name": part.name, "arguments": part.arguments},
-        }
 
     def _chunk(
         self,
@@ -284,8 +267,14 @@ class ChatWriter:
             return None
         return {"content": chat_logprobs(self._tokenizer, logprobs), "refusal": None}
 
-    def _call_id(self, index: int, number: int) -> str:
-        return self._ids.setdefault((index, number), f"call_{uuid.uuid4().hex[:24]}")
+
+def call_fields(call: ToolCall) -> dict[str, Any]:
+    """A call with a new id."""
+    return {
+        "id": f"call_{uuid.uuid4().hex[:24]}",
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
 
 
 # Requests of other APIs as requests of OpenAI's chat API

@@ -148,8 +148,7 @@ class ResponseObject:
         """The response at its end; its status is incomplete if the answer was cut."""
         cut = last.finish_reason == "length"
         status = "incomplete" if cut else "completed"
-        output = [self.item(item, "completed") for item in items[:-1]]
-        output += [self.item(item, status) for item in items[-1:]]
+        output = [self.item(item, status_of(item)) for item in items]
         stats = last.stats
         thought = "".join(item.text for item in items if item.kind == "thinking")
         thinking = len(self._runner.pair.encode(thought)) if thought else 0
@@ -275,6 +274,11 @@ class ResponseObject:
         return {**given, "name": tool.model_name, "strict": False}
 
 
+def status_of(item: OutputItem) -> str:
+    """The status of an item that has ended."""
+    return "incomplete" if item.cut else "completed"
+
+
 # Answers in the form of the responses API
 
 
@@ -313,10 +317,8 @@ class ResponsesWriter:
                             "response.in_progress", response=begun, prompt_progress=progress
                         )
                         continue
-                    changes = list(self._items.add(event))
-                    for change in changes:
-                        cut = event.finish_reason == "length" and change is changes[-1]
-                        for line in self._change_events(change, cut=cut):
+                    for change in self._items.add(event):
+                        for line in self._change_events(change):
                             yield line
                     if event.finish_reason:
                         ended = self._response.ended(self._items.all, event)
@@ -330,8 +332,8 @@ class ResponsesWriter:
         self._sent += 1
         return sse_event(data, kind)
 
-    def _change_events(self, change: ItemChange, *, cut: bool) -> Iterator[bytes]:
-        """The events of an item's change; `cut`: the item is incomplete."""
+    def _change_events(self, change: ItemChange) -> Iterator[bytes]:
+        """The events of an item's change."""
         item = change.item
         index = {"output_index": item.number}
         item_id, _ = self._response.ids(item)
@@ -341,7 +343,7 @@ class ResponsesWriter:
             yield self._event("response.output_item.added", **index, item=opened)
         yield from (self._call if item.kind == "call" else self._text)(change, at)
         if change.change == "closed":
-            closed = self._response.item(item, "incomplete" if cut else "completed")
+            closed = self._response.item(item, status_of(item))
             yield self._event("response.output_item.done", **index, item=closed)
 
     def _text(self, change: ItemChange, at: dict[str, Any]) -> Iterator[bytes]:
@@ -361,7 +363,7 @@ class ResponsesWriter:
             yield self._event(f"{form.part_event}.done", **at, part=part)
 
     def _call(self, change: ItemChange, at: dict[str, Any]) -> Iterator[bytes]:
-        """The events of a call; the text of a custom tool is in JSON until the call ends."""
+        """The events of a call; the text of a custom tool is inside JSON."""
         tool = self._response.tool(change.item)
         value = self._response.value(change.item)
         if change.change == "added" and not tool.is_text:

@@ -17,7 +17,7 @@ import mlx.core as mx
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from dflash_mlx.batch import as_choice
-from dflash_mlx.chat.tool_parser import ToolParser, make_tool_parser
+from dflash_mlx.chat.tool_parser import ToolCall, ToolParser, make_tool_parser
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.engine.worker_thread import uninterrupted
@@ -451,7 +451,7 @@ class Deltas:
     def of(self, block: Block) -> Delta:
         self.finish_reason = block.finish_reason
         text = block.text
-        parts = ()
+        calls: tuple[ToolCall, ...] = ()
         in_call = False
         if self._parser is not None:
             parsed = self._parser.feed(
@@ -461,14 +461,14 @@ class Deltas:
                 stop=self._reply.stop,
             )
             text = parsed.text
-            parts = parsed.calls
+            calls = parsed.calls
             in_call = self._parser.ends_in_call
-            if block.finish_reason == "stop" and self._parser.calls_started and not in_call:
+            if block.finish_reason == "stop" and self._parser.calls_ended and not in_call:
                 self.finish_reason = "calls"
             if self._single_call and self._parser.calls_ended:
                 self.finish_reason = "calls"
-                parts = tuple(part for part in parts if not part.number)
-                text = text[: parts[-1].after if parts else 0]
+                calls = calls[:1]
+                text = text[: calls[0].after]
         thinking = block.thinking
         if not self._has_thinking:
             thinking = thinking.lstrip("\n")
@@ -476,7 +476,7 @@ class Deltas:
         if not self._has_text and before_text:
             cut = len(text) - len(text.lstrip("\n"))
             text = text[cut:]
-            parts = tuple(replace(part, after=max(0, part.after - cut)) for part in parts)
+            calls = tuple(replace(call, after=max(0, call.after - cut)) for call in calls)
         self._has_thinking = self._has_thinking or bool(thinking)
         self._has_text = self._has_text or bool(text)
         target_pass = Pass(self._passes, len(block.tokens), block.drafted, block.accepted)
@@ -486,7 +486,7 @@ class Deltas:
             self._reply.stats,
             text,
             thinking,
-            parts,
+            calls,
             block.logprobs,
             self.finish_reason,
             self._reply.stop,

@@ -30,7 +30,7 @@ class CallSplitter:
     @property
     def calls(self) -> tuple[Call, ...]:
         """The calls that are complete."""
-        return tuple(self._calls[: self._parser.calls_ended if self._parser else 0])
+        return tuple(self._calls)
 
     def split(self, block: Block) -> Block:
         """The block with its text outside of calls."""
@@ -38,11 +38,7 @@ class CallSplitter:
             return block
         reason = block.finish_reason
         parsed = self._parser.feed(block.text, final=bool(reason), cut=reason == "length")
-        for delta in parsed.calls:
-            if delta.name:
-                self._calls.append(Call(delta.name, ""))
-            call = self._calls[delta.number]
-            self._calls[delta.number] = replace(call, arguments=call.arguments + delta.arguments)
+        self._calls += [Call(call.name, call.arguments) for call in parsed.calls if call.complete]
         return replace(block, text=parsed.text)
 
 

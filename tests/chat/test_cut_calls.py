@@ -7,7 +7,7 @@ import pytest
 from call_families import CALLS, tokenizer_of
 
 from dflash_mlx.chat.reasoning_parser import IncrementalDetokenizer
-from dflash_mlx.chat.tool_parser import ToolCallDelta, ToolParser, make_tool_parser
+from dflash_mlx.chat.tool_parser import ToolCall, ToolParser, make_tool_parser
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -21,6 +21,8 @@ TOOLS: list[dict[str, Any]] = [
 ]
 BEFORE = "Look: "
 HEADER = ((), ("", "t", "to", "to="))
+# The first of several tokens that start a call may be text.
+ONE_TOKEN_STARTS = set(CALLS) - {"kimi_k3", "minicpm5", "muse_spark"}
 Calls = list[tuple[str, str]]
 
 
@@ -30,15 +32,10 @@ def parser_of(family: str) -> ToolParser:
     return parser
 
 
-def calls_of(parts: Sequence[ToolCallDelta]) -> Calls:
-    """Name and arguments of each call."""
-    calls: Calls = []
-    for part in parts:
-        if part.name:
-            calls.append((part.name, ""))
-        name, arguments = calls[part.number]
-        calls[part.number] = (name, arguments + part.arguments)
-    return calls
+def calls_of(calls: Sequence[ToolCall]) -> Calls:
+    """Name and arguments of each call; only the last one may be cut."""
+    assert all(call.complete for call in calls[:-1])
+    return [(call.name, call.arguments) for call in calls]
 
 
 def prefixes(family: str) -> Iterator[str]:
@@ -54,7 +51,7 @@ def prefixes(family: str) -> Iterator[str]:
             yield text
 
 
-@pytest.mark.parametrize("family", CALLS)
+@pytest.mark.parametrize("family", sorted(ONE_TOKEN_STARTS))
 def test_the_length_cuts_a_call(family: str) -> None:
     """The calls before it are there; arguments that came are those of the whole answer.
 
@@ -86,7 +83,9 @@ def test_a_stop_string_cuts_a_call(family: str) -> None:
         assert parsed.text.strip() == BEFORE.strip(), said[:place]
 
 
-@pytest.mark.parametrize("family", sorted(set(CALLS) - {"harmony", "mistral"}))
+@pytest.mark.parametrize(
+    "family", sorted(ONE_TOKEN_STARTS - {"harmony", "mistral", "mistral_list"})
+)
 def test_the_model_ends_inside_a_call(family: str) -> None:
     """What it wrote after the start tag may be anything: it is no text, and told by name.
 

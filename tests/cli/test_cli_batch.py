@@ -206,9 +206,6 @@ def test_a_prompt_that_cannot_be_answered_has_a_line(batch: Callable[..., Result
 def test_a_form_that_is_cut_is_an_error(batch: Callable[..., Result]) -> None:
     """As for one prompt; the text is kept."""
     Path("prompts.jsonl").write_text('"river"\n')
-    result = batch("--grammar", "start: /a{20,}/")
-    assert result.exit_code == 2
-    assert "--max-tokens 12 is too small" in result.stderr
     result = batch("--grammar", 'start: "a" /[a-z#., 0-9A-Z]*/ ";"')
     assert result.exit_code == 1
     assert "0 of 1 prompt answered · 1 error" in result.stderr

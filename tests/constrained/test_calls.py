@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from call_families import CALLS, FAMILIES, STREAMED, tokenizer_of
+from call_families import CALLS, FAMILIES, tokenizer_of
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from scripted_server import bundled
 
@@ -59,35 +59,37 @@ DEEP = tool(
 
 
 def read(tokenizer: TokenizerWrapper, tools: Tools, pieces: Sequence[str]) -> tuple[str, list[Any]]:
-    """The text of an answer, and its calls' names and pieces of arguments."""
+    """The text of an answer, and its calls' names, arguments and pieces of the answer."""
     parser = make_tool_parser(tokenizer, tools)
     assert parser is not None
     text, calls = "", []
     for number, piece in enumerate(pieces):
         said = parser.feed(piece, final=number == len(pieces) - 1)
         text += said.text
-        for part in said.calls:
-            if part.name:
-                calls.append((part.name, []))
-            calls[part.number][1].append(part.arguments)
+        for call in said.calls:
+            assert (call.number, call.complete) == (len(calls), True)
+            calls.append((call.name, call.arguments, number))
     assert parser.calls_ended == len(calls)
     return text, calls
 
 
+TOGETHER = {"kimi_k3", "mistral_list", "muse_spark", "pythonic"}
+
+
 @pytest.mark.parametrize("family", CALLS)
 def test_calls_in_any_pieces(family: str) -> None:
-    """Text and calls are found however the answer is cut; arguments come early where they can."""
+    """Text and calls are found however the answer is cut; calls come one by one where they can."""
     tokenizer, said = tokenizer_of(family), f"So: {CALLS[family]}"
     for step in (1, 2, 7, len(said)):
         pieces = [said[n : n + step] for n in range(0, len(said), step)]
         text, calls = read(tokenizer, [WEATHER, NOW], pieces)
         assert text.strip() == "So:"
-        assert [(name, json.loads("".join(parts))) for name, parts in calls] == [
+        assert [(name, json.loads(arguments)) for name, arguments, _ in calls] == [
             ("weather", {"city": 'Br"no'}),
             ("now", {}),
         ]
         if step == 1:
-            assert (sum(map(bool, calls[0][1])) > 3) == (family in STREAMED)
+            assert (calls[0][2] == calls[1][2]) == (family in TOGETHER)
 
 
 @pytest.mark.parametrize("family", ["qwen3_coder", "glm47", "minimax_m2"])
@@ -99,8 +101,8 @@ def test_calls_in_any_pieces(family: str) -> None:
         {"code": 'é"\\', "say": "", "unit": "C"},
     ],
 )
-def test_streamed_arguments_are_those_of_the_parser(family: str, values: dict[str, str]) -> None:
-    """What is put together of pieces is what mlx-lm's parser reads in the whole call."""
+def test_arguments_are_those_of_the_parser(family: str, values: dict[str, str]) -> None:
+    """What is put together of values is what mlx-lm's parser reads in the whole call."""
     before, opens, closes, end = {
         "qwen3_coder": ("<function=flat>", "<parameter=KEY>\n", "\n</parameter>\n", "</function>"),
         "glm47": ("flat", "<arg_key>KEY</arg_key><arg_value>", "</arg_value>", ""),
@@ -115,16 +117,16 @@ def test_streamed_arguments_are_those_of_the_parser(family: str, values: dict[st
     said = f"{tokenizer.tool_call_start}{call}{tokenizer.tool_call_end}"
     for step in (1, 3, len(said)):
         pieces = [said[n : n + step] for n in range(0, len(said), step)]
-        text, ((name, parts),) = read(tokenizer, [FLAT], pieces)
+        text, ((name, arguments, _),) = read(tokenizer, [FLAT], pieces)
         assert (text, name) == ("", "flat")
-        assert "".join(parts) == json.dumps(whole["arguments"], ensure_ascii=False)
+        assert arguments == json.dumps(whole["arguments"], ensure_ascii=False)
 
 
 LITERALS = (
-    "\n</parameter>\n", "</parameter>", "null\n</parameter>\n", "null</parameter>", "null</param>",
-    "</arg_value>", "</param>", '<|"|>', "<escape>", '"', "}",
-    '"}', ", ", "]", ")", "null", "<|message|>", "<|end|><|start|>assistant",
+    "\n</parameter>\n", "</parameter>", "null\n</parameter>\n", "null</parameter>",
+    '"', "}", '"}', ", ", "]", "null", "<|message|>", "<|end|><|start|>assistant",
 )  # fmt: skip
+FORCED = {"json_tools", "qwen3_coder", "harmony"}
 
 
 def walk(tokenizer: TokenizerWrapper, matcher: Any, seed: int) -> str | None:
@@ -162,8 +164,15 @@ def test_schemas_that_say_nothing(properties: Any) -> None:
     schema = {"type": "object", "properties": properties}
     strange = {"type": "function", "function": {"name": "weather", "parameters": schema}}
     for family in ("qwen3_coder", "glm47", "minimax_m2"):
-        _, ((_, parts), _) = read(tokenizer_of(family), [strange, NOW], [*CALLS[family]])
-        assert json.loads("".join(parts)) == {"city": 'Br"no'}
+        _, ((_, arguments, _), _) = read(tokenizer_of(family), [strange, NOW], [*CALLS[family]])
+        assert json.loads(arguments) == {"city": 'Br"no'}
+
+
+def test_what_is_no_json_is_text() -> None:
+    """mlx-lm's parser reads Python's literals, sets among them."""
+    said = "<|tool_call_start|>[weather(city={1, 2})]<|tool_call_end|>"
+    for pieces in ([said], [*said]):
+        assert read(tokenizer_of("pythonic"), [WEATHER, NOW], pieces) == (said, [])
 
 
 def test_marks_in_json_are_text() -> None:
@@ -173,17 +182,17 @@ def test_marks_in_json_are_text() -> None:
     said = f"<tool_call>{call}</tool_call>"
     for step in (1, 5, len(said)):
         pieces = [said[n : n + step] for n in range(0, len(said), step)]
-        _, ((_, parts),) = read(tokenizer, [DEEP], pieces)
-        assert json.loads("".join(parts)) == {"tags": value}
+        _, ((_, arguments, _),) = read(tokenizer, [DEEP], pieces)
+        assert json.loads(arguments) == {"tags": value}
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "muse_spark"])
+@pytest.mark.parametrize("family", sorted(FORCED))
 def test_a_forced_answer_is_calls_that_fit(family: str) -> None:
     """Whatever a model says under the grammar, its parser finds calls whose arguments fit.
 
     llguidance's own grammar of each schema judges the arguments.
     """
-    tools = [FLAT, NOW, *([] if family in ("function_gemma", "minicpm5") else [DEEP])]
+    tools = [FLAT, NOW, DEEP]
     tokenizer = tokenizer_of(family)
     compiler = Compiler(tokenizer, len(tokenizer), frozenset({256}))
     forced = forced_calls(tokenizer, tools)
@@ -202,9 +211,9 @@ def test_a_forced_answer_is_calls_that_fit(family: str) -> None:
         text, calls = read(tokenizer, list(forced.tools), [said])
         assert calls, said
         assert not text.strip(), said
-        for name, parts in calls:
+        for name, arguments, _ in calls:
             judge = fits[name].deep_copy()
-            written = json.dumps(json.loads("".join(parts)), ensure_ascii=True)
+            written = json.dumps(json.loads(arguments), ensure_ascii=True)
             ids = tokenizer.encode(written, add_special_tokens=False)
             assert judge.try_consume_tokens(ids) == len(ids), (said, written)
             assert judge.is_accepting()
@@ -233,7 +242,7 @@ def test_forced_calls_are_those_of_plain_decoding() -> None:
             for mode in ("baseline", "dflash", "ddtree")
         }
         assert len(set(said.values())) == 1
-        text, ((name, _),) = read(own, parts, [said["baseline"]])
+        text, ((name, _, _),) = read(own, parts, [said["baseline"]])
         assert (text.strip(), name in ("note", "now")) == ("", True)
 
 
@@ -252,14 +261,16 @@ def test_one_call_at_most() -> None:
 @pytest.mark.parametrize(
     ("family", "one", "named"),
     [
-        ("muse_spark", WEATHER, "muse_spark"),
-        ("function_gemma", tool("f", {"x": {"type": "array"}}), "'x' of 'f'"),
+        ("laguna", WEATHER, "(glm47)"),
+        *(
+            (name, WEATHER, f"({name.removesuffix('_list')})")
+            for name in FAMILIES
+            if name not in {*FORCED, "laguna"}
+        ),
         ("qwen3_coder", tool("f", {"x": {"allOf": [TEXT, {"minLength": 2}]}}), "'x' of 'f'"),
-        ("minicpm5", tool("f", {"x": {"type": "object"}}), "'x' of 'f'"),
-        ("glm47", tool("f", {"x y": TEXT}), "'x y' of 'f'"),
-        ("mistral", tool("f.g", {}), "'f.g'"),
+        ("qwen3_coder", tool("f", {"x y": TEXT}), "'x y' of 'f'"),
         ("json_tools", tool("f", {"x": {"type": "strange"}}), "'f'"),
-        ("gemma4", tool("f", {"x": {"enum": ['<|"|>']}}), "'x' of 'f'"),
+        ("qwen3_coder", tool("f", {"x": {"enum": ["</function>"]}}), "'x' of 'f'"),
     ],
 )
 def test_what_cannot_be_forced_is_named(family: str, one: dict[str, Any], named: str) -> None:

@@ -10,9 +10,7 @@ from scripted_server import HI, pair_saying
 from typer.testing import CliRunner, Result
 
 from dflash_mlx import Grammar, api
-from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.constrained.grammar import is_complete, schema_fault
-from dflash_mlx.constrained.shortest import fewest_tokens, required_text
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -25,17 +23,6 @@ PERSON: dict[str, Any] = {
     "additionalProperties": False,
 }
 FITS = '{"name": "Ann", "age": 5}'
-NESTED = {
-    "$defs": {"Kind": {"enum": ["red", "reddish"]}},
-    "type": "array",
-    "minItems": 2,
-    "items": {
-        "type": "object",
-        "properties": {"kind": {"$ref": "#/$defs/Kind"}, "none": {"type": "null"}},
-        "required": ["kind", "none"],
-    },
-}
-NESTED_TEXT = '[{"kind":"red","none":null},\n  {"kind": "reddish", "none": null}]'
 
 
 # Answers of other servers
@@ -119,66 +106,3 @@ def test_a_target_that_only_wants_blanks() -> None:
     assert json.loads(text)
     assert "\n" + " " * 16 + '"a"' in text
     assert " " * 17 not in text
-
-
-# Limits that no answer can keep
-
-
-@pytest.mark.parametrize(
-    ("schema", "text", "required"),
-    [
-        (PERSON, FITS, '{"name":"","age":}'),
-        (NESTED, NESTED_TEXT, '[{"kind":"red","none":null},{"kind":"red","none":null}]'),
-        ({"type": "string"}, '"a"', '""'),
-        ({"const": "yes, yes"}, '"yes, yes"', '"yes, yes"'),
-        ({"enum": ["a", 1]}, "1", ""),
-        ({"type": "integer"}, "5", ""),
-        ({"anyOf": [PERSON, {"type": "null"}]}, "null", ""),
-        ({"properties": {"a": {}}, "required": ["a"]}, "1", ""),
-        ({"type": ["object", "null"], "required": ["a"]}, "null", ""),
-        ({"$ref": "#"}, "", ""),
-        ({"type": "object", "properties": {'a"b': {}}, "required": ["c", 'a"b']},
-         '{"a\\"b": 1, "c": 2}', '{"a\\"b":}'),
-        ({"type": "array", "minItems": 10**9, "items": {"type": "null"}}, "", None),
-    ],
-)  # fmt: skip
-def test_required_text(schema: dict[str, Any], text: str, required: str | None) -> None:
-    """It is in every answer, in this order; what is not certain is left out."""
-    grammar = Grammar.of_schema(schema)
-    found = required_text(grammar).decode()
-    assert required is None or found == required
-    assert len(found) < 10_000
-    if text:
-        assert is_complete(grammar, text)
-        rest = iter(text)
-        assert all(character in rest for character in found)
-
-
-@pytest.mark.parametrize("text", [FITS, '{"name":"","age":0}', '{"name":"name","age":1}'])
-def test_no_valid_answer_is_shorter(text: str) -> None:
-    """The bound holds for every way to cut a valid answer into tokens."""
-    pair = pair_saying("x", HI)
-    compiler: Compiler = pair.compiler
-    grammar = Grammar.of_schema(PERSON)
-    words = ["name", '{"', '":"', '","', '":', "age", "}", "0"]
-    vocabulary = [word.encode() for word in [*words, *map(chr, range(32, 127))]]
-    assert fewest_tokens(required_text(grammar), vocabulary, 99) == 7
-    assert fewest_tokens(required_text(grammar), vocabulary, 3) == 4
-    assert fewest_tokens(b"\xff", vocabulary, 3) == 4  # no token has it
-    tokens = len(pair.encode(text))
-    assert compiler.allows_length(grammar, tokens)
-    assert not compiler.allows_length(grammar, 17)  # bytes: {"name":"","age":}
-    assert compiler.allows_length(grammar, 18)
-    forced = Grammar("regex", "Answer: (yes|no)")
-    assert [compiler.allows_length(forced, most) for most in (7, 8)] == [False, True]
-
-
-def test_a_limit_that_is_too_small_is_refused(dflash: Callable[..., Result]) -> None:
-    """Before, the answer was made, and was cut."""
-    start = ("--raw", "hi<think></think>", "--schema", json.dumps(PERSON))
-    result = dflash(*start, "--max-tokens", "4")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "--max-tokens 4 is too small: no answer that follows the schema" in result.stderr
-    result = dflash(*start, "--max-tokens", "40")
-    assert result.exit_code != 2
-    assert result.stdout

@@ -271,6 +271,17 @@ def test_tools_are_called(fake: Behaviour) -> None:
     assert (result["role"], result["tool_call_id"]) == ("tool", said["tool_calls"][0]["id"])
 
 
+def test_a_call_is_waited_for(fake: Behaviour) -> None:
+    """While its pieces come, and no text, whoever waits is told so."""
+    told: list[tuple[int, int]] = []
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    session, blocks = asked(fake.url, tools=tools, on_prefill=lambda *given: told.append(given))
+    assert [call.arguments for call in session.calls] == ['{"city": "Brno"}']
+    assert not any(block.text for block in blocks)
+    assert len(told) > 4
+    assert {*told} == {(0, 0)}
+
+
 def piece(index: int | None, call_id: str | None, name: str | None, arguments: Any = "") -> Any:
     """One call of a delta."""
     place = {} if index is None else {"index": index}

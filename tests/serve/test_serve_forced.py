@@ -180,12 +180,15 @@ def test_choices_that_cannot_be(body: dict[str, Any], named: str) -> None:
 
 
 def test_families_that_cannot_be_forced_are_named() -> None:
+    """Also where a form of the answer needs a grammar beside the tools."""
     tokenizer = tokenizer_of("muse_spark", TEMPLATE)
     server = server_saying("no", tokenizer)
     with pytest.raises(openai.BadRequestError, match=r"tool_choice.*muse_spark"):
         chat(server, tool_choice="required")
     with pytest.raises(anthropic.BadRequestError, match=r"tool_choice.*muse_spark"):
         messages_calls(server, "add", streamed=False, one=False)
+    with pytest.raises(openai.BadRequestError, match=r"response_format beside tools.*muse_spark"):
+        chat(server, response_format={"type": "json_object"})
 
 
 def test_results_that_are_errors() -> None:

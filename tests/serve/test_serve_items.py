@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,7 +12,7 @@ from scripted_server import ADD, tool_tokenizer
 
 from dflash_mlx.chat.tool_parser import make_tool_parser
 from dflash_mlx.engine.stats import Stats
-from dflash_mlx.serve.answer_request import Delta, OutputItems
+from dflash_mlx.serve.answer_request import Delta, OutputItem, OutputItems
 from dflash_mlx.serve.runner import Deltas
 from dflash_mlx.session import Reply
 from dflash_mlx.types import Block
@@ -28,13 +29,17 @@ def items_of(pieces: Sequence[str], parse: object) -> Told:
     tokenizer._tool_parser = parse
     parser, items = make_tool_parser(tokenizer, TOLD), OutputItems()
     assert parser is not None
+    closed: list[OutputItem] = []
     for number, piece in enumerate(pieces):
         final = number == len(pieces) - 1
         said = parser.feed(piece, final=final)
-        steps = list(
-            items.add(Delta(0, Stats(), said.text, "", said.calls, (), "stop" if final else None))
-        )
-        assert not final or steps[-1].change == "closed"
+        delta = Delta(0, Stats(), said.text, "", said.calls, (), "stop" if final else None)
+        for step in items.add(delta):
+            if step.change == "opened":
+                assert step.item.number == len(closed)
+            if step.change == "closed":
+                closed.append(step.item)
+    assert closed == items.all
     return [(item.kind, item.name, item.text) for item in items.all]
 
 
@@ -89,8 +94,8 @@ def test_a_text_in_another_place_would_be_seen(monkeypatch: pytest.MonkeyPatch) 
     add = OutputItems.add
 
     def early(self: OutputItems, delta: Delta) -> object:
-        parts = tuple(type(p)(p.number, p.name, p.arguments, len(delta.text)) for p in delta.parts)
-        return add(self, Delta(0, delta.stats, delta.text, "", parts, (), delta.finish_reason))
+        calls = tuple(replace(call, after=len(delta.text)) for call in delta.calls)
+        return add(self, replace(delta, calls=calls))
 
     monkeypatch.setattr(OutputItems, "add", early)
     with pytest.raises(AssertionError):

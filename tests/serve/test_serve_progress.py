@@ -9,9 +9,12 @@ from typing import Any
 
 import anthropic
 import httpx
+import messages_api
 import ollama
 import openai
 import pytest
+import responses_api
+from scripted_server import CALL, HI, TOLD, pair_saying
 from serving import Served, serving
 
 from dflash_mlx.engine.stats import Stats
@@ -87,6 +90,36 @@ def events(text: str) -> list[str]:
         if lines and lines[0] != "event: ping":
             found.append(VARYING.sub("*", "\n".join(lines)))
     return found
+
+
+CALLING: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": HI, "tools": TOLD},
+    "/v1/responses": {"input": "hi", "tools": [responses_api.TOOL]},
+    "/v1/messages": {"messages": HI, "tools": [messages_api.TOOL], "max_tokens": 200},
+}
+
+
+@pytest.mark.parametrize("path", CALLING)
+def test_comments_count_tokens_while_a_call_is_written(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call may hold a file of thousands of tokens, and is sent when it is complete."""
+    record = Stats.record
+
+    def slow_record(self: Stats, block: Any) -> None:
+        time.sleep(0.03)
+        record(self, block)
+
+    monkeypatch.setattr(Stats, "record", slow_record)
+    with serving(pair_saying(CALL, HI, tools=TOLD), keepalive=0.01) as served:
+        body = {**CALLING[path], "stream": True}
+        found = httpx.post(served.url + path, json=body, timeout=60).text.replace("\\", "")
+    before, _, _ = found.partition('{"a": 1, "b": [2, "}"]}')
+    assert before != found
+    assert '"b": [' not in before
+    told = [int(count) for count in re.findall(r"^: wrote (\d+) tokens$", before, re.MULTILINE)]
+    assert len({*told}) > 3
+    assert told == sorted(told)
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])

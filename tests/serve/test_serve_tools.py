@@ -104,16 +104,16 @@ def test_a_call() -> None:
         assert not one.message.content
 
 
-def test_arguments_come_as_they_are_written() -> None:
-    *_, chunks = both(f"<tool_call>{CALL}</tool_call>")
-    pieces = [
-        call.function.arguments
-        for chunk in chunks
-        if chunk.choices
-        for call in chunk.choices[0].delta.tool_calls or ()
-    ]
-    assert sum(bool(piece) for piece in pieces) > 2
-    assert json.loads("".join(pieces)) == ARGUMENTS
+def test_a_call_comes_as_a_whole() -> None:
+    other = CALL.replace("weather", "clock")
+    said = f"<tool_call>{CALL}</tool_call>\n<tool_call>{other}</tool_call>"
+    *_, chunks = both(said)
+    pieces = [chunk.choices[0].delta.tool_calls for chunk in chunks if chunk.choices]
+    (first,), (second,) = filter(None, pieces)
+    assert (first.index, first.function.name) == (0, "weather")
+    assert (second.index, second.function.name) == (1, "clock")
+    for call in (first, second):
+        assert json.loads(call.function.arguments) == ARGUMENTS
 
 
 def test_text_and_two_calls() -> None:
@@ -218,7 +218,6 @@ def test_pieces_do_not_matter(step: int, parser: ModuleType) -> None:
     found.append(reader.feed("", final=True))
     text = "".join(one.text for one in found)
     assert text == "a<b  c </tool <tool_call>x</tool_call> d <tool_"
-    names = [part.name for one in found for part in one.calls if part.name]
-    assert names == ["weather"]
-    arguments = json.loads("".join(part.arguments for one in found for part in one.calls))
-    assert arguments == (ARGUMENTS if parser is json_tools else {"city": "Brno"})
+    (made,) = [call for one in found for call in one.calls]
+    assert made.name == "weather"
+    assert json.loads(made.arguments) == (ARGUMENTS if parser is json_tools else {"city": "Brno"})

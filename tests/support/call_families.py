@@ -42,17 +42,29 @@ CALLS = {
     "</tool_call>\n<tool_call>now\n</tool_call>",
     "minimax_m2": '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Br"no'
     '</parameter>\n</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
+    "minicpm5": '<function name="weather"><param name="city">Br"no</param></function>\n'
+    '<function name="now"></function>',
+    "mistral_list": '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Br\\"no"}}, '
+    '{"name": "now", "arguments": {}}]',
     "mistral": '[TOOL_CALLS]weather[ARGS]{"city": "Br\\"no"}[TOOL_CALLS]now[ARGS]{}',
     "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0"
     '<|tool_call_argument_begin|>{"city": "Br\\"no"}<|tool_call_end|><|tool_call_begin|>'
     "functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    "kimi_k3": '<|open|>tools<|sep|><|open|>call tool="weather" index="0"<|sep|><|open|>argument '
+    'key="city" type="string"<|sep|>Br"no<|close|>argument<|sep|><|close|>call<|sep|><|open|>call '
+    'tool="now" index="1"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+    "function_gemma": '<start_function_call>call:weather{city:<escape>Br"no<escape>}'
+    "<end_function_call><start_function_call>call:now{}<end_function_call>",
+    "muse_spark": '<atem:function_calls><atem:invoke name="weather"><atem:parameter name="city">'
+    'Br"no</atem:parameter></atem:invoke><atem:invoke name="now"></atem:invoke>'
+    "</atem:function_calls>",
     "gemma4": '<|tool_call>call:weather{city:<|"|>Br"no<|"|>}<tool_call|><|tool_call>call:now{}'
     "<tool_call|>",
     "pythonic": "<|tool_call_start|>[weather(city='Br\"no'), now()]<|tool_call_end|>",
     "harmony": '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": '
     '"Br\\"no"}to=functions.now<|channel|>commentary json<|message|>{}',
 }  # fmt: skip
-STREAMED = {"json_tools", "qwen3_coder", "glm47", "minimax_m2", "mistral", "kimi_k2", "harmony"}
+CALLS["laguna"] = CALLS["glm47"]
 
 
 def tokenizer_of(family: str, template: str | None = None) -> TokenizerWrapper:

@@ -205,7 +205,7 @@ async def ask_some(
                     load.left += 1
                     same = request.extra == "tools" or alone[request].startswith(said)
                 else:
-                    stream = way < 0.5 and request.extra != "tools"  # their arguments are in pieces
+                    stream = way < 0.5 and request.extra != "tools"  # a call's events differ
                     said = await answer_of(http, request, stream=stream)
                     load.answered += 1
                     same = said == alone[request]

@@ -223,6 +223,21 @@ def test_slow_prompt_is_seen_and_a_quick_one_is_not(terminal, monkeypatch):
     assert screen.lines() == ["a"]
 
 
+def test_a_call_that_a_server_writes_is_waited_for(terminal):
+    """Nothing comes then: the line below the text moves."""
+    screen = Screen(60, 24)
+    shower = chat_view.make_chat_view(terminal(screen))
+    with shower:
+        shower.block(next(iter(blocks_of("I look.", 7))), Stats())
+        seen = {screen.text()}
+        for _ in range(3):
+            shower._next_frame_at = 0
+            shower.waiting()
+            seen.add(screen.text())
+    assert len(seen) == 4
+    assert {text.splitlines()[0] for text in seen} == {"I look."}
+
+
 def test_a_fault_in_mid_stream_leaves_the_screen_sane(terminal):
     screen = Screen(60, 24)
     with pytest.raises(ZeroDivisionError):
