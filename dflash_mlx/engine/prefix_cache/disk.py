@@ -323,11 +323,6 @@ class DiskCache:
         self._changed = Condition()
         self._thread: Thread | None = None
 
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of records that are not written yet."""
-        return self._pending_bytes
-
     def new_records(self) -> list[Record]:
         """The records written since the last call. Damaged files are removed."""
         records = []
