@@ -132,11 +132,11 @@ def usage_hint(error: typer.TyperException) -> str:
 
 
 def near_flag(name: str, command: Any) -> str:
-    """The flag most similar to an unknown one, hidden flags left out; empty if none is similar."""
+    """The flag most similar to an unknown one; empty if none is similar."""
     flags = {
         flag.lstrip("-"): flag
         for parameter in command.params
-        if parameter.param_type_name == "option" and not parameter.hidden
+        if parameter.param_type_name == "option"
         for flag in (*parameter.opts, *parameter.secondary_opts)
     }
     near = difflib.get_close_matches(name.lstrip("-"), flags, n=1)

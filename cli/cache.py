@@ -1,6 +1,7 @@
 """`dflash cache`: lists and removes the prefix cache on disk."""
 
 import time
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,10 +36,20 @@ def show(
 
     The size is what would be freed: what other texts begin with too stays.
     """
-    from dflash_mlx.engine.prefix_cache.disk import cache_files, cache_root, cached_texts
+    from dflash_mlx.engine.prefix_cache.disk import (
+        cache_files,
+        cache_root,
+        cached_texts,
+        unread_files,
+    )
 
     out = Output(quiet=display.quiet, plain=display.plain)
     texts = cached_texts(cache_root())
+    for folder, count in Counter(file.parent for file in unread_files(cache_root())).items():
+        out.warn(
+            f"{format_count(count, 'file', 'files')} in '{folder}' cannot be read: damaged, or of "
+            "another version of dflash; `dflash cache rm --all` empties the cache"
+        )
     if json:
         out.write_json([text_json(text) for text in texts])
         return

@@ -244,9 +244,7 @@ class DisplayOptions:
 # Declared options as flags
 
 
-def flag_of(
-    declaration: Option, *, variables: bool = True, hidden: bool = False
-) -> inspect.Parameter:
+def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter:
     """A declared option as a parameter of a command, see `Flags`."""
     kind = declaration.type
     default = declaration.command_default
@@ -262,7 +260,7 @@ def flag_of(
     text = declaration.help
     if declaration.unless_given:
         text += f" [{declaration.unless_given}]"
-    details: dict[str, Any] = {"help": text, "metavar": declaration.metavar, "hidden": hidden}
+    details: dict[str, Any] = {"help": text, "metavar": declaration.metavar}
     if variables:
         flag = option(declaration.flag, panel=declaration.panel, **details, **limits)
     else:
@@ -278,14 +276,12 @@ def flag_of(
 class Flags:
     """The groups of options that a command takes as one `OptionValues`.
 
-    only: if not empty, the names of the declared options to take. hidden: those that the help does
-    not list. Without `variables` they have no environment variables, and only their dataclass
-    checks their ranges.
+    only: if not empty, the names of the declared options to take. Without `variables` they have no
+    environment variables, and only their dataclass checks their ranges.
     """
 
     groups: tuple[type, ...]
     only: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
     variables: bool = True
 
     def parameters(self) -> Iterator[inspect.Parameter]:
@@ -296,8 +292,7 @@ class Flags:
                 yield from inspect.signature(group).parameters.values()
             for declaration in options:
                 if declaration.flag and (not self.only or declaration.name in self.only):
-                    hidden = declaration.name in self.hidden
-                    yield flag_of(declaration, variables=self.variables, hidden=hidden)
+                    yield flag_of(declaration, variables=self.variables)
 
 
 def wanted_number(parameter: Any) -> str:

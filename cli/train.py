@@ -40,7 +40,7 @@ GroupT = TypeVar("GroupT")
 
 # The record of a training run
 
-NOT_RECORDED = {"folder", "resume", "temperature_flag", "forecast", "quiet", "plain"}
+NOT_RECORDED = {"folder", "resume", "forecast", "quiet", "plain"}
 # Flags that change no step of the run.
 MAY_CHANGE = {
     "answer_batch", "trust_remote_code", "eval_every", "save_every", "save_minutes",
@@ -62,9 +62,14 @@ class Record:
         """The values of all parameters: those of the run, and new flags that may change.
 
         UsageError, which names both values, for another flag whose value differs from the run's;
-        DFlashError without a run.
+        DFlashError without a run, or for one of another version, which had other flags.
         """
         recorded = self._read()["flags"]
+        if recorded.keys() != flags_of(ctx.params).keys():
+            raise DFlashError(
+                f"the file '{self._file}' is of another version of dflash, and is not read.",
+                hint="give another --out; this run stays as it is",
+            )
         flags = {
             name: value
             for name, value in flags_of(ctx.params).items()
@@ -370,7 +375,6 @@ def train(
         ),
     ] = False,
     options: Annotated[OptionValues, TRAIN_FLAGS],
-    temperature_flag: Annotated[float | None, typer.Option("--temperature", hidden=True)] = None,
     forecast: Annotated[
         bool,
         typer.Option(
@@ -402,10 +406,6 @@ def train(
     from dflash_mlx.cpu.blas import use_all_cores
 
     use_all_cores()  # must run before MLX is imported
-    source = ctx.get_parameter_source("temperature_flag")
-    if temperature_flag is not None and source is not None:  # the former name of --temp
-        ctx.params["temperature"] = temperature_flag
-        ctx.set_parameter_source("temperature", source)
     if ctx.params["model"] == BUNDLED:
         ctx.params["model"] = None
     record = Record(folder)

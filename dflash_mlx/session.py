@@ -173,8 +173,8 @@ class Session:
     """Answers prompts one after another; the part of a prompt that was read before is reused.
 
     If `use_prefix_cache`, the session reads from and writes to the pair's prefix cache, which all
-    sessions share; `shares` is its old name. `mode` may be set between answers. Any thread may use
-    a session, one at a time. As a context manager it is closed at the end.
+    sessions share. `mode` may be set between answers. Any thread may use a session, one at a
+    time. As a context manager it is closed at the end.
     """
 
     def __init__(
@@ -183,7 +183,6 @@ class Session:
         *,
         mode: Mode = "dflash",
         use_prefix_cache: bool = True,
-        shares: bool = True,
     ):
         if not isinstance(pair, LoadedPair):
             raise UsageError(
@@ -193,7 +192,7 @@ class Session:
         self.pair = pair
         self.mode: Mode = mode
         self.sequence = TokenSequence(
-            pair.target, *pair.engine.drafters, use_prefix_cache=use_prefix_cache and shares
+            pair.target, *pair.engine.drafters, use_prefix_cache=use_prefix_cache
         )
         self.stats = Stats()
         self._reply: Reply | None = None

@@ -169,12 +169,10 @@ class BenchOptions:
             panel="Output",
         ),
     ] = False
-    forecast: Annotated[str | None, typer.Option("--forecast", hidden=True)] = None
 
 
 ANSWER_OPTIONS = ("block_size", "accept", "think", "reasoning_effort")
-REFUSED = ("tree_budget", "mode")  # --modes is for both
-GROUPS = Flags((ModelOptions, GenerationOptions), only=(*ANSWER_OPTIONS, *REFUSED), hidden=REFUSED)
+GROUPS = Flags((ModelOptions, GenerationOptions), only=ANSWER_OPTIONS)
 
 
 @option_groups
@@ -263,19 +261,6 @@ def keep_choice(measured: list[Measured], pair: "Pair", out: Output) -> None:
 
 def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> OptionValues:
     """The values with the target's id; UsageError for flags that have no effect on a benchmark."""
-    if own.forecast is not None:
-        raise UsageError(
-            "`dflash bench` makes no forecasts.",
-            hint="in the clone: .venv/bin/python examples/measure/forecast.py CHIP",
-        )
-    variants = {"tree_budget": f"ddtree:{values['tree_budget']}", "mode": values["mode"]}
-    for name in REFUSED:
-        if values.origin(name) is Origin.FLAG:
-            modes = ",".join(dict.fromkeys(("baseline", variants[name])))
-            raise UsageError(
-                f"`dflash bench` has no {values.place(name)}: it compares several modes.",
-                hint=f"use --modes {modes}",
-            )
     values = with_target_id(without_overridden_draft(values), out)
     if own.drafts is None:
         return values

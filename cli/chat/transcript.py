@@ -17,11 +17,7 @@ from ..prompt import close_fence, fenced
 
 # Turns and chats, and their JSON
 
-# Each chat is written in the oldest version that can hold it.
-PLAIN_VERSION = 1
-STEPS_VERSION = 2
-SUMMARY_VERSION = 3
-FORMAT_VERSION = SUMMARY_VERSION
+FORMAT_VERSION = 4  # files with another one are not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +79,8 @@ def first_turns(chat: Chat, count: int) -> Chat:
 
 
 def chat_json(chat: Chat) -> dict[str, Any]:
-    """A chat as a JSON object, in the oldest version that can hold it."""
-    document = asdict(chat)
-    version = PLAIN_VERSION
-    if any(turn.steps for turn in chat.turns):
-        version = STEPS_VERSION
-    if chat.summaries:
-        version = SUMMARY_VERSION
-    else:
-        del document["summaries"]
-    for turn in document["turns"]:
-        if not turn["steps"]:
-            del turn["steps"]
-    return {"version": version, **document}
+    """A chat as a JSON object."""
+    return {"version": FORMAT_VERSION, **asdict(chat)}
 
 
 def chat_from_json(document: dict[str, Any]) -> Chat:
@@ -105,7 +90,7 @@ def chat_from_json(document: dict[str, Any]) -> Chat:
     check_texts(name for name in names if name is not None)
     if not isinstance(document["left_out"], int):
         raise TypeError
-    summaries = tuple(summary_from_json(entry) for entry in document.get("summaries", ()))
+    summaries = tuple(summary_from_json(entry) for entry in document["summaries"])
     if any(not 0 < summary.turns < len(turns) for summary in summaries):
         raise TypeError
     least = summaries[-1].turns if summaries else 0
@@ -125,7 +110,7 @@ def turn_from_json(turn: dict[str, Any]) -> Turn:
     """A turn from its JSON object; KeyError or TypeError for another object."""
     values = {f.name: turn[f.name] for f in fields(Turn) if f.name != "steps"}
     check_texts(values.values())
-    return Turn(**values, steps=tuple(step_from_json(step) for step in turn.get("steps", ())))
+    return Turn(**values, steps=tuple(step_from_json(step) for step in turn["steps"]))
 
 
 def step_from_json(step: dict[str, Any]) -> Step:
@@ -302,6 +287,11 @@ def load(name: str) -> Chat:
         if document["version"] > FORMAT_VERSION:
             raise DFlashError(
                 f"the chat '{path}' was saved by a newer dflash.", hint="install the newest one"
+            )
+        if document["version"] < FORMAT_VERSION:
+            raise DFlashError(
+                f"the chat '{path}' was saved by an older dflash, in a form that is not read.",
+                hint="the file stays as it is; `dflash chats export` of that version reads it",
             )
         with suppress(KeyError, TypeError):
             return chat_from_json(document)

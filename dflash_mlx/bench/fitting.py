@@ -49,10 +49,10 @@ def missing_drafters(pair: Pair) -> list[str]:
 
 def fitting_word(checkpoint: Checkpoint, target: Checkpoint) -> str:
     """The kind of source for a checkpoint that is a drafter and fits a target; empty for others."""
-    kind = kind_of(checkpoint, target)
-    if kind is small_model:
-        return ""
     try:
+        kind = kind_of(checkpoint, target)
+        if kind is small_model:
+            return ""
         kind.check(checkpoint, target)
     except DFlashError:
         return ""

@@ -5,9 +5,10 @@ from typing import Protocol
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.hub.kinds import kind_error, refused_kind
 from dflash_mlx.models.target import Target
 
-from . import refused, small_model
+from . import small_model
 from .base import Drafter
 from .dflash import load as dflash
 from .eagle3 import load as eagle3
@@ -46,13 +47,15 @@ class DrafterKind(Protocol):
         ...
 
 
-# In this order: the second one goes by tensors, which the config need not name; the last one takes
+# In this order: the first one goes by tensors, which the config need not name; the last one takes
 # every checkpoint that the others do not.
-KINDS: tuple[DrafterKind, ...] = (refused, mtp, gemma4_assistant, eagle3, dflash, small_model)
+KINDS: tuple[DrafterKind, ...] = (mtp, gemma4_assistant, eagle3, dflash, small_model)
 
 
 def kind_of(checkpoint: Checkpoint, target: Checkpoint) -> DrafterKind:
-    """The kind of drafter that a checkpoint holds."""
+    """The kind of drafter that a checkpoint holds. DFlashError for one that is not loaded."""
+    if kind := refused_kind(checkpoint.config):
+        raise kind_error(checkpoint.name, kind)
     return next(kind for kind in KINDS if kind.matches(checkpoint, target))
 
 

@@ -12,7 +12,9 @@ from dflash_mlx.errors import DFlashError
 
 from .formats import Format, format_of
 
-TORCH_FILE = "pytorch_model.bin"  # weights as torch.save writes them: EAGLE-3 heads only
+# Weights as torch.save writes them, which are pickles: reading one could run any code.
+TORCH_FILES = "pytorch_model*.bin"
+MASK_FILE = "mask_embedding.pt"  # a DFlash drafter's trained row of the mask token
 WRONG_FILES = "the weights do not belong to this config.json: download the drafter again"
 TOKENIZER_PATTERNS = (
     "tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "*.tiktoken"
@@ -96,6 +98,8 @@ class Checkpoint:
         pattern = "model*.safetensors" if self.format == "language model" else "*.safetensors"
         headers = self.headers(pattern)
         if not headers:
+            for file in sorted(self.path.glob(TORCH_FILES)):
+                raise torch_file_error(self.name, file.name)
             raise DFlashError(
                 f"there are no weights ({pattern}) in '{self.path}'.",
                 hint="download the model again",
@@ -173,6 +177,14 @@ def tensor_headers(file: Path) -> dict[str, TensorHeader]:
 def tensor_header(entry: dict[str, Any]) -> TensorHeader:
     start, end = entry["data_offsets"]
     return TensorHeader(entry["dtype"], entry["shape"], end - start)
+
+
+def torch_file_error(model: str, file: str) -> DFlashError:
+    """The error for a model with weights in a file of torch.save."""
+    return DFlashError(
+        f"'{model}' has weights in a PyTorch file ('{file}'), which is not read.",
+        hint="convert it to safetensors, or use another model",
+    )
 
 
 def optional_json(path: Path) -> dict[str, Any]:

@@ -14,9 +14,8 @@ DSPARK = (QWEN3_DSPARK, GEMMA4_DSPARK, "DSparkDraftModel", "Lfm2DSparkDraftModel
 ARCHITECTURES = (V1, V2, *DSPARK)  # supported values of `architectures`
 ASSISTANT = "MuseGlimmerAssistantModel"  # Meta's own DFlash drafter of Muse Glimmer
 EAGLE3 = "LlamaForCausalLMEagle3"  # what most EAGLE-3 heads name as their architecture
-SPLIT_MTP = "qwen3_5_mtp"  # mlx-vlm's model type of the heads of all families that are supported
 MTP_TENSOR = re.compile(r"^(?:model\.)?(?:language_model\.)?mtp\.")  # in a whole model's files
-TRAINED_MTP = "qwen3_mtp"  # that of heads that `dflash train` makes; their config has their sizes
+TRAINED_MTP = "qwen3_mtp"  # type of the heads that `dflash train` makes; their config has sizes
 
 
 def format_of(config: dict[str, Any]) -> Format:

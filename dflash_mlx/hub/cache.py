@@ -8,13 +8,12 @@ A model may be named `owner/model#mtp`: only its MTP head, which is in one or tw
 
 import json
 import shutil
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import TORCH_FILE, Checkpoint, tensor_headers
+from dflash_mlx.files.checkpoint import Checkpoint, tensor_headers
 from dflash_mlx.files.formats import MTP_TENSOR
 
 # `allow_patterns` and `ignore_patterns` of huggingface_hub: files of a repository's top folder.
@@ -22,7 +21,7 @@ from dflash_mlx.files.formats import MTP_TENSOR
 TEXT_PATTERNS = [
     "*.json", "*.jinja", "*.txt", "tokenizer.model", "tiktoken.model", "*.tiktoken", "*.py"
 ]  # fmt: skip
-ALLOW_PATTERNS = ["*.safetensors", "mask_embedding.pt", *TEXT_PATTERNS]
+ALLOW_PATTERNS = ["*.safetensors", *TEXT_PATTERNS]
 IGNORE_PATTERNS = ["*/*"]
 INCOMPLETE = ".dflash.incomplete"  # suffix of a blob during its download
 WEIGHT_INDEX = "model.safetensors.index.json"
@@ -116,8 +115,6 @@ def missing_file(checkpoint: Checkpoint, *, head_only: bool = False) -> str:
             tensor_headers(file)
         except (DFlashError, FileNotFoundError):
             return file.name
-    if not files and checkpoint.format == "eagle3" and (folder / TORCH_FILE).exists():
-        return "" if zipfile.is_zipfile(folder / TORCH_FILE) else TORCH_FILE
     if not files:
         return "*.safetensors"
     if checkpoint.format != "language model" or head_only:
@@ -159,11 +156,7 @@ def cached_repos() -> list[str]:
     """The sorted Hub ids of the cached models that have weight files, complete or not."""
     repos = []
     for folder in sorted(cache_folder().glob("models--*--*")):
-        patterns = (
-            "snapshots/*/*.safetensors",
-            f"snapshots/*/{TORCH_FILE}",
-            f"blobs/*{INCOMPLETE}",
-        )
+        patterns = ("snapshots/*/*.safetensors", f"blobs/*{INCOMPLETE}")
         if any(any(folder.glob(pattern)) for pattern in patterns):
             repos.append(folder.name.removeprefix("models--").replace("--", "/", 1))
     return repos

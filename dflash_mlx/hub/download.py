@@ -4,6 +4,7 @@
 """
 
 import fcntl
+import fnmatch
 import os
 import shutil
 import time
@@ -15,8 +16,7 @@ from threading import Event, Lock, Thread
 from typing import Any, BinaryIO
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import TORCH_FILE, json_object
-from dflash_mlx.files.formats import is_eagle
+from dflash_mlx.files.checkpoint import MASK_FILE, TORCH_FILES, torch_file_error
 from dflash_mlx.types import Progress, silent
 
 from .cache import (
@@ -304,7 +304,7 @@ def plan(repo: str) -> Plan:
     """Request the list of files of a model's latest revision. Downloads its config.json at most.
 
     Raises DFlashError if the Hub refuses the request or cannot be reached, or if the repository is
-    neither a model with safetensors weights nor an EAGLE-3 head.
+    no model with safetensors weights.
     """
     with dflash_errors(repo):
         return request_plan(repo)
@@ -327,11 +327,9 @@ def request_plan(model: str) -> Plan:
     )
     commit = str(info.sha)
     weights = any(name.endswith(".safetensors") for name in names)
-    if not weights and {"config.json", TORCH_FILE} <= siblings.keys():
-        config = hf_hub_download(repo, "config.json", revision=commit, etag_timeout=TIMEOUT)
-        if is_eagle(json_object(Path(config))):
-            names = [*names, TORCH_FILE]
-            weights = True
+    torch_files = [] if weights else fnmatch.filter(siblings, TORCH_FILES)
+    if MASK_FILE in siblings or torch_files:
+        raise torch_file_error(repo, MASK_FILE if MASK_FILE in siblings else torch_files[0])
     if is_head_only(model) and WEIGHT_INDEX in names:
         index = Path(hf_hub_download(repo, WEIGHT_INDEX, revision=commit, etag_timeout=TIMEOUT))
         others = set(shard_names(index)) - set(shard_names(index, head_only=True))
@@ -342,7 +340,7 @@ def request_plan(model: str) -> Plan:
         if not present:
             raise DFlashError(
                 f"'{repo}' has no {kind} file.",
-                hint="give a model with safetensors weights, not GGUF or PyTorch files",
+                hint="give a model with safetensors weights, not GGUF files",
             )
     folder = repo_folder(repo)
     files = []

@@ -14,7 +14,7 @@ from dflash_mlx.types import Progress
 from . import choices, registry
 from .cache import cached_checkpoint, cached_folder
 from .download import download
-from .kinds import KINDS, LOADED, MTP
+from .kinds import KINDS, LOADED, MTP, kind_error
 from .registry import did_you_mean
 
 BUNDLED = "bundled"
@@ -142,10 +142,7 @@ def check_kind(draft: str) -> None:
     """Raise DFlashError if the registry lists a drafter of a kind that is not loaded."""
     entry = next((e for e in registry.entries() if e.draft == draft and not e.own_head), None)
     if entry is not None and entry.kind not in LOADED:
-        raise DFlashError(
-            f"the drafter '{draft}' is of the kind {KINDS[entry.kind]}, which is not supported.",
-            hint="`dflash models list --all` shows the drafters that run; or use --draft lookup",
-        )
+        raise kind_error(draft, KINDS[entry.kind])
 
 
 def head_of(target: str) -> str:

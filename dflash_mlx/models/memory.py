@@ -15,7 +15,7 @@ from typing import Any, Literal
 from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.families import FAMILIES
-from dflash_mlx.files.checkpoint import TORCH_FILE, load_config, tensor_headers, text_config
+from dflash_mlx.files.checkpoint import load_config, tensor_headers, text_config
 from dflash_mlx.files.formats import MTP_TENSOR, TRAINED_MTP, is_mtp
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
@@ -168,7 +168,7 @@ def estimate_memory(
             draft_weights = head
             caches += context_tokens * head_row_bytes(head_config(draft, config), item_bytes)
         elif draft is not None:
-            draft_weights = weight_bytes(draft, "*.safetensors") or weight_bytes(draft, TORCH_FILE)
+            draft_weights = weight_bytes(draft, "*.safetensors")
             caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
     weights *= 1 if quantised else widening
     bits = chosen_bits(draft_bits, target_quantised=quantised)

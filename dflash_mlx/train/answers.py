@@ -179,33 +179,20 @@ def fingerprint(folder: Path) -> str:
 
 def keys_of(
     target: Target, prompts: Iterable[TokenizedPrompt], settings: AnswerSettings
-) -> list[tuple[str, ...]]:
-    """The keys that each prompt's answer may have in a file; a new answer gets the first.
+) -> list[str]:
+    """The key of each prompt's answer in a file.
 
-    A key depends on everything that changes the answer: not on the batch, and at temperature 0 not
-    on the seed. Keys of older files depend on the seed at temperature 0, too.
+    It depends on everything that changes the answer: not on the batch, and at temperature 0 not on
+    the seed.
     """
     digest = fingerprint(target.path)
-    values: dict[str, float | None] = {
+    values = {
         "max_tokens": settings.max_tokens,
         "temperature": settings.temperature,
-        "seed": settings.seed,
-        "batch": None,
+        "seed": settings.seed if settings.temperature else None,
     }
-    if settings.temperature:
-        variants = [values]
-    else:
-        variants = [{**values, "seed": None}, values, {**values, "seed": 0}]
-    return [
-        tuple(answer_key(digest, variant, prompt.tokens) for variant in variants)
-        for prompt in prompts
-    ]
-
-
-def answer_key(digest: str, settings: dict[str, float | None], tokens: list[int]) -> str:
-    """The key of an answer to prompt tokens by a target with this digest."""
-    text = json.dumps([[digest, settings], tokens])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    texts = (json.dumps([[digest, values], prompt.tokens]) for prompt in prompts)
+    return [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
 
 
 # The answers of a training run
@@ -231,9 +218,9 @@ def answer_all(
     file = AnswerFile(path)
     try:
         missing = {
-            names[0]: prompt
-            for names, prompt in zip(keys, prompts, strict=True)
-            if not any(name in file.answers for name in names)
+            key: prompt
+            for key, prompt in zip(keys, prompts, strict=True)
+            if key not in file.answers
         }
         began = time.perf_counter()
         done = 0
@@ -252,9 +239,7 @@ def answer_all(
             done += 1
             generated += len(completion.tokens)
             report_progress()
-        return [
-            next(file.answers[name] for name in names if name in file.answers) for names in keys
-        ]
+        return [file.answers[key] for key in keys]
     finally:
         file.close()
 

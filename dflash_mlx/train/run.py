@@ -144,8 +144,6 @@ MAY_CHANGE = {
     "eval_every", "eval_prompts", "save_every", "save_minutes", "cache_taps", "dtype", "epochs",
     "steps",
 }  # fmt: skip
-# Values of settings that are missing in the state of older runs.
-OLD_DEFAULTS = {"compute": "float32"}
 
 
 class Run:
@@ -306,12 +304,22 @@ class Run:
         return {k: v for k, v in asdict(self.settings).items() if k not in MAY_CHANGE}
 
     def _check_settings(self, state: dict[str, Any]) -> None:
-        """Raise DFlashError if a setting differs from the run's first start; names both values."""
-        before = {**OLD_DEFAULTS, **state["settings"]}
+        """Raise DFlashError if a setting differs from the run's first start; names both values.
+
+        Also if the run was begun by another version, which had other settings.
+        """
+        before = state["settings"]
+        settings = self._kept_settings()
+        if before.keys() != settings.keys():
+            raise DFlashError(
+                f"the run in '{self.job.out}' was begun by another version of dflash, "
+                "and cannot go on in this one.",
+                hint="give another --out; this run stays as it is",
+            )
         changed = [
-            f"{name} {before.get(name)}, not {value}"
-            for name, value in self._kept_settings().items()
-            if before.get(name) != value
+            f"{name} {before[name]}, not {value}"
+            for name, value in settings.items()
+            if before[name] != value
         ]
         if changed:
             raise DFlashError(
@@ -321,7 +329,6 @@ class Run:
 
     def _resume(self, checkpoint: Path) -> None:
         state = read_state(checkpoint)
-        state["settings"] = {**OLD_DEFAULTS, **state["settings"]}
         for name, value in self._identity.items():
             if json.loads(json.dumps(value)) != state.get(name):
                 raise DFlashError(

@@ -40,9 +40,6 @@ PROMPTS = (
     "Write a Python function that counts the vowels of a text.",
     "Name three colors.",
 )
-METRICS = (
-    "requests_total generated prompt_tokens acceptance cached rows first_token_seconds_sum queue"
-)
 LLM_MODEL = f"""\
 - model_id: dflash
   model_name: bundled

@@ -168,7 +168,6 @@ BAD = [
     (["--drafts", "lookup", "--modes", "dflash"], 2, "--drafts and --modes exclude each other."),
     (["--drafts", "lookup", "-d", DRAFT], 2, "--drafts and --draft exclude each other."),
     (["--drafts", "lookup", "--no-draft"], 2, "--drafts and --no-draft exclude each other."),
-    (["--forecast", "M4"], 2, "makes no forecasts"),
     (["--drafts", "none", "--check"], 2, "--check needs"),
     (["--drafts", "lookup,dflash"], 1, f"no DFlash drafter is known for '{TARGET}'."),
     (["--drafts", f"dflash:{TARGET}"], 1, f"'{TARGET}' is a language model."),

@@ -195,13 +195,10 @@ def test_the_end_of_a_resumed_chat(tmp_path: Path, size: tuple[int, int]) -> Non
     """Half a screen of it as it looked; /history has all, and /fork leaves the old one alone."""
     folder = tmp_path / "data/dflash/chats"
     folder.mkdir(parents=True)
-    turns = [
-        {"prompt": prompt, "answer": answer, "thinking": "", "finish_reason": "stop"}
-        for prompt, answer in (("tell all", DOCUMENT), ("and?", "It is **done**.\n\nBye."))
-    ]
-    chat = {"version": 1, "turns": turns, "system": None, "left_out": 0}
+    turns = (Turn("tell all", DOCUMENT), Turn("and?", "It is **done**.\n\nBye."))
+    chat = transcript.chat_json(Chat(turns, model="bundled", draft="bundled"))
     file = folder / "long.json"
-    file.write_text(json.dumps({**chat, "model": "bundled", "draft": "bundled"}))
+    file.write_text(json.dumps(chat))
     terminal = ChatTerminal(tmp_path, "-c", columns=size[0], rows=size[1])
     try:
         terminal.prompted()

@@ -9,6 +9,7 @@ from golden_pair import PAIR
 from typer.testing import CliRunner
 
 import dflash_mlx
+from dflash_mlx.engine.prefix_cache import disk
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 
@@ -68,6 +69,20 @@ def test_list_and_remove(ask, cache):
     assert south["usage"]["cached"] == 25
     assert cache("rm", "--all", "-y").exit_code == 0
     assert listed(cache) == []
+
+
+def test_files_of_another_version_are_named_and_left(ask, cache, monkeypatch):
+    """An answer neither reads nor replaces them, and the list names their folder."""
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "FORMAT", "0")
+        ask(*PROMPT, "--cache-disk", "100MB")
+    old = {file: file.read_bytes() for file in disk.cache_root().glob("*/*.safetensors")}
+    (folder,) = {file.parent for file in old}
+    assert ask(*PROMPT, "--cache-disk", "100MB")["usage"]["cached"] == 0
+    assert len(listed(cache)) == 1
+    said = " ".join(cache("list").stderr.split())
+    assert f"{len(old)} files in '{folder}' cannot be read" in said
+    assert old == {file: file.read_bytes() for file in folder.glob("*.safetensors")}
 
 
 @pytest.mark.parametrize(

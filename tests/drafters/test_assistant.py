@@ -13,7 +13,6 @@ from lossless import assert_lossless
 
 from dflash_mlx.drafters.dflash.config import DraftConfig, parse
 from dflash_mlx.engine.sequence import Sequence
-from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import load
 
 GOLDEN = tiny.GOLDEN / "assistant"
@@ -91,11 +90,3 @@ def test_the_published_config() -> None:
     assert (config.vocab_size, config.block_size, config.window) == (202048, 16, 2048)
     assert config.output_multiplier == pytest.approx((6656 / 256) ** -0.5)
     assert config.is_causal is False
-
-
-def test_a_drafter_without_a_public_layout_says_so() -> None:
-    """The reason is in the hint."""
-    with pytest.raises(DFlashError) as refused:
-        parse({"architectures": ["MiniMaxDFlash2DraftModel"]})
-    assert "not supported" in str(refused.value)
-    assert "not published" in (refused.value.hint or "")

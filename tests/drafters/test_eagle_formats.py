@@ -1,6 +1,7 @@
 """EAGLE-3 checkpoints in every published layout, and what is said of those that do not fit."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from dflash_mlx.drafters.eagle3.load import read_tensors
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.files.checkpoint import TORCH_FILE, Checkpoint
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.precision import bits_of
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair, load, with_drafter
@@ -170,17 +171,15 @@ def test_what_does_not_fit_is_said(
         with_drafter(golden, save(tmp_path, config, found))
 
 
-def test_files_of_torch_that_hold_something_else(golden: Pair, tmp_path: Path) -> None:
-    """A file that is cut off, and one that is no state."""
-    whole = (GOLDEN / "draft" / TORCH_FILE).read_bytes()
-    for content, message in (
-        (whole[:-100], "cannot be read"),
-        ((tiny.GOLDEN / "mask_embedding.pt").read_bytes(), "holds no weights|has no tensor"),
-    ):
-        (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-        (tmp_path / TORCH_FILE).write_bytes(content)
-        with pytest.raises(DFlashError, match=message):
-            with_drafter(golden, tmp_path)
+@pytest.mark.parametrize("part", ["target", "draft"])
+def test_a_file_of_pytorch_is_refused_by_name(part: str, golden: Pair, tmp_path: Path) -> None:
+    """A target, and a head as SafeAILab publishes it; the file stays as it is."""
+    folder = shutil.copytree(GOLDEN / part, tmp_path / part)
+    file = (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    kept = file.read_bytes()
+    with pytest.raises(DFlashError, match=r"PyTorch file \('pytorch_model\.bin'\), which"):
+        load(folder) if part == "target" else with_drafter(golden, folder)
+    assert file.read_bytes() == kept
 
 
 def test_a_head_cannot_answer(golden: Pair) -> None:

@@ -1,11 +1,7 @@
 """Drafters that bring what others share with their target: configs in the `speculators` format, a
 reduced vocabulary, an embedding, a head, or a row for the mask token."""
 
-import io
-import json
-import os
-import pickle
-import zipfile
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,9 @@ from lossless import assert_lossless
 from sampling_law import LIMIT, SETTINGS, Tables, block_surprise, random_tables
 
 from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import FILE, DFlashDrafter, read_mask_embedding
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import MASK_FILE
 from dflash_mlx.files.formats import is_drafter
 from dflash_mlx.models.target import Target
 from dflash_mlx.pair import load
@@ -203,18 +200,16 @@ def test_own_embedding_and_head(tmp_path: Path) -> None:
 
 
 def mask_row() -> mx.array:
-    """The numbers in the golden file, as PyTorch wrote them."""
-    return mx.array(json.loads((tiny.GOLDEN / "mask_embedding.json").read_text()))
+    """A row as no embedding has it."""
+    return mx.sin(mx.arange(64)).astype(mx.bfloat16)
 
 
 def test_mask_embedding(tmp_path: Path) -> None:
-    """The file's row stands in for the mask token's, and only for it."""
+    """The drafter's own row stands in for the mask token's, and only for it."""
     source = tiny.GOLDEN / "qwen3_full"
     draft = tmp_path / "draft"
-    draft.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        os.link(source / "draft" / name, draft / name)
-    (draft / FILE).write_bytes((tiny.GOLDEN / FILE).read_bytes())
+    shutil.copytree(source / "draft", draft)
+    edit_weights(draft, lambda weights: weights.update(mask_embedding=mask_row()))
     pair, plain = load(source / "target", draft), load(source / "target", source / "draft")
     assert isinstance(pair.drafter, DFlashDrafter)
     assert isinstance(plain.drafter, DFlashDrafter)
@@ -226,46 +221,15 @@ def test_mask_embedding(tmp_path: Path) -> None:
     assert_lossless(pair)
 
 
-def torch_file(content: bytes, numbers: bytes = b"\0" * 16) -> bytes:
-    """An archive as torch.save lays it out."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("x/data.pkl", content)
-        archive.writestr("x/data/0", numbers)
-    return file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "cannot be read"),
-        (b"PK\x03\x04", "cannot be read"),
-        (torch_file(b""), "cannot be read"),
-        (torch_file(pickle.dumps(os.system)), "it names posix.system"),
-        (torch_file(pickle.dumps({"embedding": [1.0]})), "holds no embedding"),
-        (torch_file(pickle.dumps([1])), "holds no embedding"),
-    ],
-)
-def test_mask_files_that_are_not_understood(tmp_path: Path, data: bytes, message: str) -> None:
-    """Damaged files, and pickles that name anything but a tensor, are refused; nothing runs."""
-    (tmp_path / FILE).write_bytes(data)
-    with pytest.raises(DFlashError, match=message) as caught:
-        read_mask_embedding(tmp_path, tiny.MASK)
-    assert caught.value.hint
-
-
-def test_mask_file_of_another_drafter(tmp_path: Path) -> None:
-    """Another mask token, or another width, is refused before anything is loaded."""
-    assert read_mask_embedding(tmp_path, tiny.MASK) is None
-    data = (tiny.GOLDEN / FILE).read_bytes()
-    (tmp_path / FILE).write_bytes(data)
-    with pytest.raises(DFlashError, match="is for the mask token 99"):
-        read_mask_embedding(tmp_path, 98)
+def test_a_mask_embedding_is_refused_in_a_file_of_pytorch(tmp_path: Path) -> None:
+    """Without it the drafter would guess worse, and nobody would know why."""
     target, draft = tiny.save_pair(tmp_path, tiny.draft_settings)
-    (draft / FILE).write_bytes(data)
+    (draft / MASK_FILE).write_bytes(b"")
+    refused(f"PyTorch file .'{MASK_FILE}'., which is not read", target, draft)
+
+
+def test_a_mask_embedding_of_another_width_is_refused(tmp_path: Path) -> None:
+    """Before anything is loaded."""
+    target, draft = tiny.save_pair(tmp_path, tiny.draft_settings)
+    edit_weights(draft, lambda weights: weights.update(mask_embedding=mask_row()))
     refused(r"'mask_embedding' is \[64\], its config says \[32\]", target, draft)
-    content = zipfile.ZipFile(io.BytesIO(data)).read("mask_embedding/data.pkl")
-    for numbers in (b"\0" * 64, b"\0" * 127):
-        (tmp_path / FILE).write_bytes(torch_file(content, numbers))
-        with pytest.raises(DFlashError, match="cannot be read"):
-            read_mask_embedding(tmp_path, tiny.MASK)

@@ -202,8 +202,8 @@ def test_a_long_system_message_is_read_once(family: str) -> None:
 def test_who_does_not_share_neither_takes_nor_gives() -> None:
     """Measurements read their prompts; the cache can be off."""
     pair = pair_of("qwen3")
-    # `shares` is the old name.
-    for session in (Session(pair, use_prefix_cache=False), Session(pair, shares=False)):
+    for _ in range(2):
+        session = Session(pair, use_prefix_cache=False)
         list(session.stream([5, 6, 7, 8, 9], max_tokens=4))
         assert session.stats.cached_tokens == 0
     assert not pair.engine.prefix_cache.tree.root.children

@@ -106,17 +106,16 @@ def test_fetch_brings_a_tokenizers_code(server):
     assert content(fetch(REPO)) == wanted(server)
 
 
-def test_an_eagle_head_may_be_a_file_of_torch(server):
-    """Its authors publish theirs so; of other models such a file is refused."""
-    head = GOLDEN.parent / "eagle3" / "draft"
-    server.repos[REPO] = {path.name: path.read_bytes() for path in head.iterdir()}
-    assert content(fetch(REPO)) == wanted(server)
-    assert hub_cache.cached_state(REPO) == "yes"
-    assert hub_cache.cached_repos() == [REPO]
-    server.repos[REPO]["model.safetensors"] = tiny_repo()["model.safetensors"]
-    assert "pytorch_model.bin" not in content(download.download(REPO))
-    server.repos[REPO] = {"config.json": b"{}", "pytorch_model.bin": b""}
-    refused("has no safetensors file", lambda: download.download(REPO))
+def test_files_of_pytorch_are_refused_by_name(server):
+    """Before anything is downloaded; beside safetensors they are left out."""
+    for name in ("pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "mask_embedding.pt"):
+        server.repos[REPO] = {"config.json": b"{}", name: b"weights"}
+        refused(f"'{REPO}' has weights in a PyTorch file .'{name}'.,")
+    server.repos[REPO] = {"config.json": b"{}"}
+    refused("has no safetensors file")
+    assert hub_cache.cached_state(REPO) == "no"
+    server.repos[REPO] = {**tiny_repo(), "pytorch_model.bin": b"weights"}
+    assert "pytorch_model.bin" not in content(fetch(REPO))
 
 
 def test_a_whole_model_is_used_without_asking(server):

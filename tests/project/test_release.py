@@ -26,7 +26,7 @@ def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 
 def flags(command: Any) -> set[str]:
     """The flags that a command's help lists."""
-    shown = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+    shown = [p for p in command.params if p.param_type_name == "option"]
     return {flag for option in shown for flag in (*option.opts, *option.secondary_opts)}
 
 
@@ -116,5 +116,5 @@ def completed(cli_app: typer.Typer, *words: str) -> set[str]:
 def test_completions_have_every_command_and_flag(cli_app: typer.Typer) -> None:
     for words, command in commands(typer.main.get_command(cli_app)):
         assert flags(command) <= completed(cli_app, *words, "-"), words
-        inner = {name for name, each in getattr(command, "commands", {}).items() if not each.hidden}
+        inner = set(getattr(command, "commands", {}))
         assert inner <= completed(cli_app, *words, ""), words

@@ -494,7 +494,6 @@ class ScriptedCache:
     def __init__(self, text: Sequence[int], wrong: bool, vocab: int, strict: bool):
         self.text, self.wrong, self.vocab, self.strict = list(text), wrong, vocab, strict
         self.offset = 0
-        self.appended = 0
 
     @property
     def state(self) -> list[mx.array]:
@@ -504,7 +503,6 @@ class ScriptedCache:
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Count the rows [1, T, ...] of taps."""
         self.offset += taps.shape[1]
-        self.appended += taps.shape[1]
 
     def rewind(self, length: int) -> None:
         assert 0 <= length <= self.offset

@@ -14,7 +14,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
 from dflash_mlx.train import answers
-from dflash_mlx.train.answers import AnswerFile, answer_all, keys_of
+from dflash_mlx.train.answers import AnswerFile, answer_all
 from dflash_mlx.train.data import (
     TrainingSequence,
     epoch_batches,
@@ -174,18 +174,12 @@ def test_answers_survive_a_kill(tmp_path, target):
 
 
 def test_a_seed_makes_no_greedy_answer_anew(tmp_path, target):
-    """Guards hours of answers: at temperature 0 the seed changes none; above it, all.
-
-    Files whose keys have the seed are still read.
-    """
+    """Guards hours of answers: at temperature 0 the seed changes none; above it, all."""
     asked = questions(target, tmp_path / "p.jsonl", ["ab", "cd"])
     path, seen = tmp_path / "a.jsonl", []
-    settings = replace(SETTINGS, seed=3)
-    old = keys_of(target, asked, settings)[0][1]
-    path.write_text(json.dumps({"key": old, "tokens": [1, 2]}) + "\n")
-    assert answer_all(target, asked, settings, path, seen.append)[0] == [1, 2]
+    answer_all(target, asked[:1], replace(SETTINGS, seed=3), path, seen.append)
     assert len(seen) == 1
-    answer_all(target, asked[1:], replace(SETTINGS, seed=4), path, seen.append)
+    answer_all(target, asked[:1], replace(SETTINGS, seed=4), path, seen.append)
     assert len(seen) == 1
     drawn = [
         answer_all(target, asked, replace(SETTINGS, temperature=1.0, seed=seed), path, seen.append)

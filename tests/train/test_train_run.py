@@ -121,19 +121,36 @@ def test_what_cannot_fit_is_refused_with_numbers(target, prompts, tmp_path, monk
     assert not (tmp_path / "none.jsonl").exists()
 
 
-def test_a_run_of_before_goes_on(target, prompts, tmp_path):
-    """Guards runs without the settings and taps of today: they resume, with their mask token."""
+def test_a_run_goes_on_without_its_taps(target, prompts, tmp_path):
+    """Guards runs whose taps are gone: they resume, with their mask token."""
     run, _ = start(target, prompts, tmp_path)
     run.train(lambda: run.step == 6)
     (state,) = (tmp_path / "checkpoints").glob("*/state.json")
     old = json.loads(state.read_text())
-    del old["settings"]["compute"]
     old["draft"]["dflash_config"]["mask_token_id"] = 98
     state.write_text(json.dumps(old))
     shutil.rmtree(tmp_path / "taps")
     rest, _ = start(tiny.load_target(TARGET), prompts, tmp_path, resume=True)
     assert rest.drafter.config.mask_token_id == 98
     assert rest.train()
+
+
+def test_a_run_of_another_version_is_named_and_left(cli_app, target, prompts, tmp_path):
+    """Guards a run with other settings or flags: its files stay as they are."""
+    run, _ = start(target, prompts, tmp_path)
+    run.train(lambda: run.step == 6)
+    (state,) = (tmp_path / "checkpoints").glob("*/state.json")
+    old = json.loads(state.read_text())
+    del old["settings"]["compute"]
+    state.write_text(json.dumps(old))
+    (tmp_path / "run.json").write_text('{"flags": {"temperature": 0}, "files": {}}')
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(DFlashError, match=f"the run in '{tmp_path}' was begun by another version"):
+        start(tiny.load_target(TARGET), prompts, tmp_path, resume=True)
+    done = CliRunner().invoke(cli_app, ["train", "--resume", "--out", str(tmp_path)])
+    assert done.exit_code == 1
+    assert f"the file '{tmp_path / 'run.json'}' is of another version" in done.stderr
+    assert kept == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("fault", [False, True])
@@ -405,7 +422,7 @@ def test_warm_start_goes_on_from_a_drafter(target, prompts, tmp_path):
     again.train()
     assert again.drafter.config == run.drafter.config
     assert losses(more)[0][1] < 0.7 * losses(events)[0][1]
-    kept = DrafterShape(block_size=16)  # as run.json of older versions has it
+    kept = DrafterShape(block_size=16)  # the default, given by name
     assert TrainJob(prompts, tmp_path, warm_start=tmp_path / "a", shape=kept).shape == kept
     other = tiny.make_target("llama")
     other.path = TARGET
@@ -588,7 +605,7 @@ def test_a_signal_saves_and_resume_needs_no_flag(
 
 
 def test_temp_has_the_name_of_the_other_commands(cli_app, prompts, tmp_path, monkeypatch):
-    """`--temperature`, its former name, still works, and is not listed."""
+    """It reaches the answers, and a run that goes on keeps it."""
     seen = []
 
     def train(target, tokenizer, job, settings, answers, on_event, interrupt):
@@ -597,15 +614,11 @@ def test_temp_has_the_name_of_the_other_commands(cli_app, prompts, tmp_path, mon
 
     monkeypatch.setattr("dflash_mlx.cli.train.train_drafter", train)
     command = ["train", str(prompts), "-m", str(TARGET), "--out", str(tmp_path)]
-    for flag in ("--temp", "--temperature"):
-        result = CliRunner().invoke(cli_app, [*command, flag, "0.5"])
-        assert result.exit_code == 0, result.stderr
-    assert seen == [0.5, 0.5]
-    again = CliRunner().invoke(cli_app, [*command, "--resume", "--temperature", "0.7"])
+    result = CliRunner().invoke(cli_app, [*command, "--temp", "0.5"])
+    assert result.exit_code == 0, result.stderr
+    assert seen == [0.5]
+    again = CliRunner().invoke(cli_app, [*command, "--resume", "--temp", "0.7"])
     assert "has --temp 0.5, not 0.7." in again.stderr
-    listed = CliRunner().invoke(cli_app, ["train", "--help"]).stdout.split()
-    assert "--temp" in listed
-    assert "--temperature" not in listed
 
 
 def test_bundled_is_the_bundled_target(cli_app, prompts, tmp_path, monkeypatch):

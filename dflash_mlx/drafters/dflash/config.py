@@ -165,8 +165,6 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "shift_label": (None, False),
     "draft_ffn_type": (None, "dense"),
 }
-# Architectures whose layout is not published: neither code nor a config.json to build them by.
-UNPUBLISHED = ("MiniMaxDFlash2DraftModel",)
 HINT = "use a DFlash, DFlash 2 or DSpark drafter; `dflash models list` shows the known pairs"
 MARKOV_HEADS = ("vanilla", "gated", "rnn")
 SILU, GELU = "silu", "gelu_pytorch_tanh"  # activations
@@ -416,11 +414,7 @@ def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str])
     names = raw.get("architectures") or []
     rope = raw.get("rope_parameters") or {}
     if names and not set(ARCHITECTURES) & set(names):
-        hint = "what it computes is not published; take --draft lookup, or a small model"
-        raise DFlashError(
-            f"drafters of the kind '{names[0]}' are not supported.",
-            hint=hint if names[0] in UNPUBLISHED else HINT,
-        )
+        raise DFlashError(f"drafters of the kind '{names[0]}' are not supported.", hint=HINT)
     for key, supported in REFUSED.items():
         value = nested.get(key, raw.get(key, rope.get(key)))
         if value not in supported:

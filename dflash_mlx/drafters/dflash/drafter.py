@@ -6,15 +6,12 @@ committed tokens only, so a cache rewinds only when a conversation does.
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from pathlib import Path
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.drafters.chain import ChainBlock, Chains
-from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.torch_file import UNREADABLE, read_torch_file
 from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
 from dflash_mlx.models.precision import cast as cast_rows
 from dflash_mlx.models.precision import float_type
@@ -297,37 +294,3 @@ class DraftCache:
             context.append(CachedRows(rows, first))
             masks.append(self.drafter.mask(number, self.offset - first, width))
         return context, masks
-
-
-# A drafter's trained embedding of the mask token
-
-FILE = "mask_embedding.pt"
-
-
-def read_mask_embedding(folder: Path, mask_token_id: int) -> mx.array | None:
-    """The embedding [H], or None without the file.
-
-    Raises DFlashError for a damaged file, unknown contents, or another mask token.
-    """
-    path = folder / FILE
-    if not path.exists():
-        return None
-    try:
-        content = read_torch_file(path)
-    except UNREADABLE as error:
-        raise DFlashError(
-            f"'{path}' cannot be read ({error}).", hint="download the drafter again"
-        ) from None
-    row = content
-    file_token_id = mask_token_id
-    if isinstance(content, dict):
-        row = content.get("embedding", content.get("mask_embedding"))
-        file_token_id = content.get("mask_token_id", mask_token_id)
-    if not isinstance(row, mx.array):
-        raise DFlashError(f"'{path}' holds no embedding.", hint="download the drafter again")
-    if file_token_id != mask_token_id:
-        raise DFlashError(
-            f"'{path}' is for the mask token {file_token_id}, the drafter's is {mask_token_id}.",
-            hint="download the drafter again",
-        )
-    return row.reshape(-1)

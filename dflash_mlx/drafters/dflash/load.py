@@ -13,12 +13,17 @@ from dflash_mlx.drafters.weights import (
     read_safetensors,
 )
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import Checkpoint, compare_shapes
+from dflash_mlx.files.checkpoint import (
+    MASK_FILE,
+    Checkpoint,
+    compare_shapes,
+    torch_file_error,
+)
 from dflash_mlx.models.precision import cast, is_quantised
 from dflash_mlx.models.target import Target
 
 from .config import ASSISTANT_NAMES, DraftConfig, parse
-from .drafter import DFlashDrafter, read_mask_embedding
+from .drafter import DFlashDrafter
 from .model import OWN, DraftModel
 
 ROWS = 32  # rows of a matrix by which a copy is told
@@ -50,8 +55,6 @@ def load(
     config = read_config(checkpoint)
     tensors = read_safetensors(checkpoint)
     weights = {plain_name(name): value for name, value in tensors.items()}
-    if (row := read_mask_embedding(checkpoint.path, config.mask_token_id)) is not None:
-        weights["mask_embedding"] = row
     for name in copied_parts(weights, config, target):
         del weights[f"{name}.weight"]
     model = DraftModel(config, target.hidden_size, own_parts(weights))
@@ -156,9 +159,9 @@ def check_fit(draft: DraftConfig, name: str, target: Checkpoint) -> None:
 
 def check_tensors(checkpoint: Checkpoint, config: DraftConfig, target_hidden_size: int) -> None:
     """Raise DFlashError for a tensor that is missing, has another shape, or is not known."""
+    if (checkpoint.path / MASK_FILE).exists():
+        raise torch_file_error(checkpoint.name, MASK_FILE)
     shapes = tensor_shapes(checkpoint)
-    if (row := read_mask_embedding(checkpoint.path, config.mask_token_id)) is not None:
-        shapes["mask_embedding"] = list(row.shape)
     own = own_parts(shapes)
     wanted = model_shapes(lambda: DraftModel(config, target_hidden_size, own))
     compare_shapes(checkpoint.path, wanted, shapes)

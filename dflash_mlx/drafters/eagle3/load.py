@@ -15,15 +15,14 @@ from dflash_mlx.drafters.weights import (
     read_safetensors,
 )
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import TORCH_FILE, WRONG_FILES, Checkpoint, compare_shapes
-from dflash_mlx.files.torch_file import UNREADABLE, read_torch_file
+from dflash_mlx.files.checkpoint import WRONG_FILES, Checkpoint, compare_shapes
 from dflash_mlx.models.target import Target
 
 from .config import EagleConfig, parse
 from .drafter import EagleDrafter
 from .model import OWN, BoundHead, EagleModel
 
-# The tensors of an EAGLE-3 head's folder, from either kind of file, by the authors' names.
+# The tensors of an EAGLE-3 head's folder, by the authors' names.
 
 LAYER = "midlayer."
 SPECULATORS_LAYER = "layers.0."
@@ -43,17 +42,11 @@ def is_used(name: str) -> bool:
 
 def read_shapes(checkpoint: Checkpoint) -> dict[str, list[int]]:
     """The shapes of the tensors that drafting reads. DFlashError for damaged or missing files."""
-    if (file := torch_file(checkpoint.path)) is not None:
-        shapes = load_torch(file, shapes=True)
-    else:
-        shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
-    return used(shapes)
+    return used({name: tensor.shape for name, tensor in checkpoint.tensors.items()})
 
 
 def read_tensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
     """The tensors that drafting reads. DFlashError as `read_shapes`."""
-    if (file := torch_file(checkpoint.path)) is not None:
-        return used(load_torch(file))
     return used(read_safetensors(checkpoint))
 
 
@@ -61,25 +54,6 @@ def used(tensors: dict[str, Any]) -> dict[str, Any]:
     """The entries that drafting reads, by the authors' names."""
     plain = {plain_name(name): value for name, value in tensors.items()}
     return {name: value for name, value in plain.items() if is_used(name)}
-
-
-def torch_file(folder: Path) -> Path | None:
-    """The file that torch.save wrote; None if there are safetensors."""
-    file = folder / TORCH_FILE
-    return file if file.exists() and not any(folder.glob("*.safetensors")) else None
-
-
-def load_torch(file: Path, *, shapes: bool = False) -> dict[str, Any]:
-    """The tensors of a file of torch.save, or their shapes. DFlashError for other contents."""
-    try:
-        content = read_torch_file(file, shapes=shapes)
-    except UNREADABLE as error:
-        raise DFlashError(
-            f"'{file}' cannot be read ({error}).", hint="download the drafter again"
-        ) from error
-    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise DFlashError(f"'{file}' holds no weights.", hint="download the drafter again")
-    return content
 
 
 WRONG_PAIR = "use the head that was trained for this target"

@@ -78,7 +78,6 @@ def read_bytes(path: Path) -> bytes:
 def parse_arrays(data: bytes) -> tuple[dict[str, str], dict[str, mx.array]]:
     """Notes and arrays of such a file, for the thread that owns MLX."""
     arrays, notes = load_arrays(io.BytesIO(data))
-    arrays.pop("checksum", None)  # older files list it as an array
     return notes, arrays
 
 
@@ -324,11 +323,6 @@ class DiskCache:
         self._changed = Condition()
         self._thread: Thread | None = None
 
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of records that are not written yet."""
-        return self._pending_bytes
-
     def new_records(self) -> list[Record]:
         """The records written since the last call. Damaged files are removed."""
         records = []
@@ -456,6 +450,12 @@ def cached_texts(root: Path) -> list[CachedText]:
 
 def pair_folders(root: Path) -> list[PairFolder]:
     return [PairFolder(path.parent.name, root) for path in sorted(root.glob(f"*/{LABELS}"))]
+
+
+def unread_files(root: Path) -> list[Path]:
+    """The files of all pairs that are damaged, or in a form that this version does not read."""
+    records = (record for folder in pair_folders(root) for record in folder.new_records())
+    return [record for record in records if isinstance(record, Path)]
 
 
 def clear(root: Path) -> int:

@@ -8,9 +8,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
 
+messages = import_module("dflash_mlx.cli.chat.messages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 Chat, Turn = transcript.Chat, transcript.Turn
 
@@ -58,10 +61,10 @@ def test_names_that_cannot_be(name: str) -> None:
         "{",
         "[]",
         "{}",
-        '{"version": 1}',
+        f'{{"version": {transcript.FORMAT_VERSION}}}',
         '{"version": "1"}',
         "\xff",
-        '{"version": 1, "turns": 3}',
+        f'{{"version": {transcript.FORMAT_VERSION}, "turns": 3}}',
     ],
 )
 def test_damaged_files(text: str) -> None:
@@ -86,12 +89,27 @@ def test_fields_of_another_kind(change: dict) -> None:
 def test_newer_and_missing_files() -> None:
     """Both say what to do."""
     path = transcript.save("x", CHAT)
-    path.write_text('{"version": 4}')
+    path.write_text(json.dumps({"version": transcript.FORMAT_VERSION + 1}))
     with pytest.raises(DFlashError, match="newer"):
         transcript.load("x")
     with pytest.raises(DFlashError, match="no saved chat 'y'") as found:
         transcript.load("y")
     assert "x" in found.value.hint
+
+
+def test_a_chat_in_an_older_form_is_named_and_left(cli_app: typer.Typer) -> None:
+    """Nothing goes on in it, and nothing is written over it."""
+    turns = [{"prompt": "hi", "answer": "ho", "thinking": "", "finish_reason": "stop"}]
+    path = transcript.save("x", CHAT)
+    path.write_text(json.dumps({"version": 1, "turns": turns, "system": None, "left_out": 0}))
+    old = path.read_bytes()
+    for words in (["chats", "show", "x"], ["chat", "--resume", "x"], ["generate", "-c", "hi"]):
+        done = CliRunner().invoke(cli_app, words, input="hi")
+        assert done.exit_code == 1
+        assert f"'{path}' was saved by an older dflash" in done.stderr.replace("\n", " ")
+    with pytest.raises(UsageError, match="there is a saved chat 'x' already"):
+        messages.ChatFile().save(CHAT, "x")
+    assert path.read_bytes() == old
 
 
 def test_a_fault_in_saving_keeps_what_was_saved(monkeypatch: pytest.MonkeyPatch) -> None:

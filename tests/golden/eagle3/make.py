@@ -1,6 +1,6 @@
 """Makes this golden case with the authors' own code; needs torch, and no test needs this.
 
-    pip install torch transformers==4.53.1 accelerate
+    pip install torch transformers==4.53.1 accelerate safetensors
     git clone https://github.com/SafeAILab/EAGLE
     PYTHONPATH=EAGLE python tests/golden/eagle3/make.py
 
@@ -21,6 +21,7 @@ import torch
 from eagle.model import ea_model
 from eagle.model.cnets import Model
 from eagle.model.configs import EConfig
+from safetensors.torch import save_file
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -163,7 +164,7 @@ def main() -> None:
     (HERE / "draft").mkdir(exist_ok=True)
     (HERE / "draft" / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
     weights = {n: v.clone() for n, v in head.state_dict().items() if n != "embed_tokens.weight"}
-    torch.save(weights, HERE / "draft" / "pytorch_model.bin")
+    save_file(weights, HERE / "draft" / "model.safetensors")
     prompts = [torch.randint(0, 96, (size,)).tolist() for size in (3, 8, 17, 40)]
     expected = {"prompts": prompts, "new": NEW}
     index = HERE / "target" / "model.safetensors.index.json"  # the authors look for the embedding
