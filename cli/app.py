@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.gone import gone
 
 from .bench.command import bench
 from .cache import cache
@@ -54,6 +55,12 @@ class ErrorBoundary(TyperGroup):
             sys.exit(130)
         except Exception as error:
             sys.exit(report_error(error))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; one that is gone is named."""
+        if hint := gone(args[0]):
+            raise UsageError(f"there is no `dflash {args[0]}` any more.", hint=hint)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; catches a closed pipe before Typer turns it into exit code 1."""
@@ -109,7 +116,7 @@ def number_hint(error: typer.TyperException) -> str:
 
 
 def usage_hint(error: typer.TyperException) -> str:
-    """The hint for a usage error: a similar flag, if the flag is unknown.
+    """The hint for a usage error: for an unknown flag what to do in its place, or a similar one.
 
     Else which numbers are accepted and which variable or file set the value, or `--help`.
     """
@@ -118,6 +125,8 @@ def usage_hint(error: typer.TyperException) -> str:
     if ctx is None:
         return "`dflash --help` lists the commands"
     name = getattr(error, "option_name", "")
+    if hint := gone(name):
+        return hint
     if flag := near_flag(name, ctx.command):
         return f"did you mean {flag}?"
     hints = [number_hint(error)]

@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.gone import gone
 
 if TYPE_CHECKING:
     from dflash_mlx.tools.mcp import ServerConfig
@@ -67,11 +68,10 @@ def apply_config(ctx: typer.Context) -> None:
     for key in settings:
         if key not in known_keys and key not in TABLES:
             similar = difflib.get_close_matches(key.replace("_", "-"), sorted(known_keys), n=1)
+            near = f"did you mean '{similar[0]}'?" if similar else "settings are named as flags are"
             raise DFlashError(
                 f"the config file '{path}' has an unknown setting '{key}'.",
-                hint=f"did you mean '{similar[0]}'?"
-                if similar
-                else "settings are named as flags are",
+                hint=gone(f"--{key}") or near,
             )
     ctx.default_map = defaults
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dflash_mlx.errors import UsageError
+from dflash_mlx.gone import gone
 
 PREFIX = "DFLASH_"
 KEY_VARIABLE = "DFLASH_REMOTE_KEY"
@@ -57,6 +58,8 @@ def options_with_variables(group: Any) -> Iterator[Any]:
 def unknown_variable_hint(name: str, known: Iterable[str]) -> str:
     """What to do about a variable that nothing reads."""
     suffixes = sorted(variable.removeprefix(PREFIX) for variable in known)
+    flag = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
     similar = difflib.get_close_matches(name.removeprefix(PREFIX), suffixes, n=1)
-    reason = f"did you mean {PREFIX}{similar[0]}?" if similar else "nothing reads it"
+    near = f"did you mean {PREFIX}{similar[0]}?" if similar else "nothing reads it"
+    reason = gone(flag) or near
     return f"`unset {name}`: {reason}"

@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperCommand
 
 from dflash_mlx.errors import UsageError
+from dflash_mlx.gone import gone
 
 from .options import DisplayOptions, option_groups
 from .terminal.output import Output
@@ -99,7 +100,7 @@ def page(topic: str) -> str:
 
         near = get_close_matches(name, topics(), 1)
         hint = f"did you mean '{near[0]}'?" if near else "`dflash help` lists them"
-        raise UsageError(f"the guide has no page '{topic}'.", hint=hint)
+        raise UsageError(f"the guide has no page '{topic}'.", hint=gone(asked) or hint)
     file = guide_folder() / f"{name.replace('-', '_')}.md"
     return file.read_text(encoding="utf-8")
 

@@ -212,7 +212,7 @@ def serve(
 
     \b
       dflash serve                                   all, at http://127.0.0.1:8080
-      dflash serve -m qwen3:4b --install             one, from each login on (macOS)
+      dflash serve -m qwen3:4b --install             one, at each login (macOS)
       dflash serve --host 0.0.0.0 --api-key SECRET   for other machines
 
     The server speaks the APIs of OpenAI (/v1), Anthropic (/v1/messages) and Ollama (/api). Sampling

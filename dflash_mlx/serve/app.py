@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from dflash_mlx import __version__
 from dflash_mlx.engine.worker_thread import mlx_thread
+from dflash_mlx.gone import gone
 from dflash_mlx.pair import Pair
 
 from . import (
@@ -412,6 +413,8 @@ async def problem_handler(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         return problem_reply(for_log(as_problem(error), request.scope), request.url.path)
     message = f"{request.method} {request.url.path:.200}: {error.detail}."
+    if hint := gone(request.url.path):
+        message += f" {hint[0].upper()}{hint[1:]}."
     if request.url.path.startswith("/v1/v1/"):
         message += " (Anthropic clients take a base URL without /v1.)"
     problem = for_log(Problem(error.status_code, message), request.scope)

@@ -17,6 +17,7 @@ from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import UsageError
 from dflash_mlx.files.checkpoint import read_lines, value_of
 from dflash_mlx.files.line_file import LineFile
+from dflash_mlx.gone import gone
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Prompt
@@ -126,8 +127,8 @@ def read_line(text: str, key: str, defaults: Defaults) -> Line:
         raise Problem(400, "it is neither a text nor an object.")
     for name in value:
         if name not in FIELDS:
-            message = f"there is no field '{name:.100}': the fields are {', '.join(FIELDS)}."
-            raise Problem(400, message, name)
+            known = f"the fields are {', '.join(FIELDS)}"
+            raise Problem(400, f"there is no field '{name:.100}': {gone(name) or known}.", name)
     key = value.get("key", key)
     if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
         raise Problem(400, "key must be a text or a number.", "key")
