@@ -293,11 +293,3 @@ def test_mode_is_not_listed_and_leads_to_modes(run, flags, hint):
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines()[-1] == f"Hint:  use {' '.join(hint)}"
     assert run("--limit", "1", *hint).exit_code == 0
-
-
-def test_a_suite_without_its_package(cli_app, monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    result = CliRunner().invoke(cli_app, ["bench", "gsm8k"])
-    assert result.exit_code == 1
-    assert "the suite 'gsm8k' needs the package 'datasets'." in result.stderr
-    assert "install" in result.stderr.splitlines()[-1]
