@@ -112,14 +112,6 @@ def test_costs_of_another_kind_are_named(tmp_path):
         file.unlink()
 
 
-def test_results_without_a_place():
-    with pytest.raises(DFlashError, match=r"cannot be written \(No such file or directory\)"):
-        results.Results(FACTS, Path("no/such/folder/r.jsonl"))
-    with results.Results(FACTS) as held:
-        held.keep(record())
-        assert list(held.records) == [KEY]
-
-
 # --- plots --------------------------------------------------------------------------------------
 
 
