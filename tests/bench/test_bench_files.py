@@ -21,6 +21,7 @@ def test_results_go_on(tmp_path):
     curve = Curve(5, ((1, 0.5),), (8, 0.25))
     with results.Results(FACTS, file) as held:
         held.keep(record())
+        assert len(file.read_bytes().splitlines()) == 2  # a kill loses nothing
         held.keep_curve(curve)
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"kind": "answer", "sui')

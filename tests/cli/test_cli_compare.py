@@ -57,6 +57,25 @@ def test_drafts_accepted_by_chance_are_not_compared(dflash, ask):
     assert ask(*sampled)["comparison"]["identical"] is None
 
 
+def test_difference_is_counted_from_one():
+    compare, stats = (
+        import_module("dflash_mlx.cli.report"),
+        import_module("dflash_mlx.engine.stats"),
+    )
+    answer = import_module("dflash_mlx.cli.answer").Answer
+
+    def both(a, b):
+        return compare.Comparison(
+            answer(stats.Stats(), a, str(a)), answer(stats.Stats(), b, str(b)), True
+        )
+
+    assert both([1, 2, 3], [1, 2, 4]).differs_from == 3
+    assert both([1, 2, 3], [1, 2]).differs_from == 3
+    assert both([1, 2], [1, 2]).differs_from is None
+    assert compare.output_verdict(both([5], [6])) == "differs from token 1"
+    assert both([1], [1]).speedup is None
+
+
 def test_bundled_pair_is_named(cli_app, monkeypatch):
     """With --compare also where nobody watches, so that nobody takes it for a large model."""
     monkeypatch.setattr("dflash_mlx.hub.resolve.bundled", lambda part: GOLDEN / part)
