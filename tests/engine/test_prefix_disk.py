@@ -253,6 +253,17 @@ def test_two_engines_share_a_folder(tmp_path: Path) -> None:
     assert answer(third, prompt) == (answer(engine_of("qwen3"), prompt)[0], 0)
 
 
+def test_what_a_killed_writer_leaves_is_removed(tmp_path: Path) -> None:
+    """And not what another process is writing."""
+    engine_of("qwen3", tmp_path)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for process in (gone.pid, os.getpid()):
+        (tmp_path / "qwen3" / f"x.part{process}-1").touch()
+    engine_of("qwen3", tmp_path)
+    assert [file.name for file in tmp_path.rglob("*.part*")] == [f"x.part{os.getpid()}-1"]
+
+
 def test_loaded_pairs_keep_apart(tmp_path: Path) -> None:
     """A changed model file, a drafter, its bits, exactness, bits of the cache: all keep apart."""
     target, draft = tiny.save_pair(tmp_path, tiny.draft_settings, head_dim=32)

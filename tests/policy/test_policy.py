@@ -484,6 +484,18 @@ def test_acceptance_finds_the_truth(stated: float, true: float, read: bool) -> N
     assert np.mean(expected[60:]) == pytest.approx(np.mean(happened[60:]), rel=0.12, abs=0.02)
 
 
+def test_acceptance_forgets() -> None:
+    """A drafter that was good for long is known to be bad after a few blocks."""
+    acceptance, block = Acceptance(), (0.9,) * 7
+    for _ in range(100):
+        acceptance.update(block, 7, 7, ended=False)
+    assert acceptance.survivals(block, 7)[0] > 0.95
+    for _ in range(60):
+        acceptance.update(block, 7, 0, ended=False)
+    assert acceptance.survivals(block, 7)[0] < 0.5
+    assert acceptance.survivals(None, 7)[0] < 0.5
+
+
 def test_an_answer_that_ends_teaches_no_rejection() -> None:
     """The draft after a stop token was not verified."""
     for block in ((0.9,) * 7, None):
