@@ -75,13 +75,6 @@ def test_a_cache_size_is_bytes(name: str, size: Any) -> None:
         dflash_mlx.load(**{name: size})
 
 
-def test_tools_without_a_place_in_the_template_are_refused(pair: Pair) -> None:
-    """They were left out without a word."""
-    tool = {"type": "function", "function": {"name": "probe", "parameters": {}}}
-    with pytest.raises(UsageError, match="does not call tools"):
-        api.generate(pair, "hi", tools=[tool])
-
-
 def test_a_traceback_shows_the_hint(pair: Pair) -> None:
     with pytest.raises(UsageError) as caught:
         api.generate(pair, " ")

@@ -1,6 +1,5 @@
 """`Pair.generate`: many prompts in shared passes, each with the answer that it gets alone."""
 
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,19 +14,6 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.types import Block
 
 PROMPTS = ["river", "stone, lantern", "paper boat", "amber", "north", "harbor wind and a meter"]
-
-
-@pytest.fixture(scope="module")
-def shared() -> Pair:
-    """A pair with a drafter that is worth something."""
-    return tiny.golden_pair("qwen3_full")
-
-
-@pytest.fixture
-def pair(shared: Pair) -> Iterator[Pair]:
-    """The same pair, which no answer uses any more after a test."""
-    yield shared
-    assert not shared.engine._running
 
 
 def check_answers(pair: Pair, options: GenerationOptions) -> None:

@@ -1,7 +1,6 @@
 """Answers in an event loop, and sessions and answers that are closed."""
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import aclosing
 
 import pytest
@@ -12,19 +11,6 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 from dflash_mlx.types import Block
-
-
-@pytest.fixture(scope="module")
-def shared() -> Pair:
-    """A pair with a drafter that is worth something."""
-    return tiny.golden_pair("qwen3_full")
-
-
-@pytest.fixture
-def pair(shared: Pair) -> Iterator[Pair]:
-    """The same pair, which no answer uses any more after a test."""
-    yield shared
-    assert not shared.engine._running
 
 
 async def read(pair: Pair, prompt: str) -> list[Block]:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from terminal import SLOWED, ChatTerminal, Terminal, environment
+from terminal import SLOWED, Terminal, environment
 
 from dflash_mlx.errors import UsageError
 
@@ -90,20 +90,3 @@ def test_a_pipe_and_then_the_terminal(piped: Terminal, tmp_path: Path) -> None:
     (file,) = (tmp_path / "data/dflash/chats").glob("*.json")
     turns = json.loads(file.read_text())["turns"]
     assert [turn["prompt"] for turn in turns] == ["A question:\n\n/help me\nwith this", "more"]
-
-
-@pytest.mark.slow
-def test_a_first_prompt_and_going_on(tmp_path: Path) -> None:
-    """`dflash chat "prompt"`, then `-c "another"`: the same chat."""
-    for words in (["one"], ["-c", "two"]):
-        chat = ChatTerminal(tmp_path, *words, columns=40, rows=12)
-        try:
-            chat.answers(says="Fine.\n")
-            chat.wait_for(rf"› {words[-1]}\s+Fine\.[\s\S]*prompt \d+ new")
-            chat.prompted()
-            chat.send("\x04")
-            chat.leaves(0)
-        finally:
-            chat.close()
-    (file,) = (tmp_path / "data/dflash/chats").glob("*.json")
-    assert [t["prompt"] for t in json.loads(file.read_text())["turns"]] == ["one", "two"]

@@ -86,14 +86,6 @@ def test_what_was_not_saved_is_not_said_to_be(
     assert prompts(state.dialogue.file.name) == ["one"]
 
 
-def test_the_hint_can_be_pasted(state: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names may have spaces."""
-    state.dialogue.ask("one")
-    state.dialogue.save("my chat")
-    loop.show_resume_hint(state)
-    assert "dflash chat --resume 'my chat'" in capsys.readouterr().err
-
-
 def test_two_terminals_on_one_chat(state: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The one that saves last goes on under another name: nobody's turns are lost."""
     state.dialogue.ask("one")

@@ -15,7 +15,6 @@ import tiny
 
 import dflash_mlx
 from dflash_mlx.engine.worker_thread import mlx_thread
-from dflash_mlx.errors import DFlashError, UsageError
 
 PROMPTS = ["ab", "Hello!", "What?", "x = 1", "The end"]
 
@@ -87,22 +86,6 @@ def test_a_round_runs_ahead_of_the_caller(mode: Any, monkeypatch: pytest.MonkeyP
         token for block in session.stream(went_on, max_tokens=20) for token in block.tokens
     ] == wanted
     assert session.stats.cached_tokens == len(went_on) - 2
-
-
-def test_what_is_raised_reaches_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nobody else: the thread goes on."""
-    pair = tiny.golden_pair("qwen3_full")
-    with pytest.raises(UsageError, match="max_tokens"):
-        dflash_mlx.generate(pair, "ab", raw=True, max_tokens=0)
-
-    def fails(*_: Any, **__: Any) -> Any:
-        raise DFlashError("no memory is left.", hint="close something")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pair.target, "read", fails)
-        with pytest.raises(DFlashError, match="no memory"):
-            dflash_mlx.generate(pair, "ab", raw=True)
-    assert dflash_mlx.generate(pair, "ab", raw=True, max_tokens=3).tokens
 
 
 def test_calls_inside_the_thread_do_not_wait_for_themselves() -> None:

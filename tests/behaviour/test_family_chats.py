@@ -104,12 +104,12 @@ def test_a_switch_reaches_the_prompt() -> None:
 
 
 def test_tools_reach_the_prompt() -> None:
-    """Schemas, and messages of and to a tool."""
+    """Schemas, past thinking, and messages of and to a tool."""
     pair = family_pair("gpt_oss", "gpt_oss")
     call = {"function": {"name": "add", "arguments": {"a": 1}}}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "1?"},
-        {"role": "assistant", "tool_calls": [call]},
+        {"role": "assistant", "thinking": "well", "tool_calls": [call]},
         {"role": "tool", "content": "2"},
     ]
     session = Session(pair)
@@ -117,7 +117,8 @@ def test_tools_reach_the_prompt() -> None:
     text = pair.tokenizer.decode(session.sequence.tokens)
     for part in (
         'developer<|message|>{"name": "add"',
-        "to=functions.add",
+        "analysis<|message|>well<|end|>",
+        'to=functions.add<|channel|>commentary json<|message|>{"a": 1}<|call|>',
         'commentary<|message|>"2"',
     ):
         assert part in text

@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 from faulty_gpu import NO_MEMORY, FaultyGPU
+from recorded_chat import start_dialogue
 from serving import serving
 from typer.testing import CliRunner
 
@@ -19,8 +20,6 @@ from dflash_mlx.pair import Pair
 
 # Type checkers cannot follow `dflash_mlx.cli` to its folder.
 local = import_module("dflash_mlx.cli.backend.local")
-dialogue = import_module("dflash_mlx.cli.chat.dialogue")
-output = import_module("dflash_mlx.cli.terminal.output")
 
 PROMPTS = ("What is 12 plus 7?", "Count from 3 to 9.", "Write a function that adds two numbers.")
 FAULTS = [4, pytest.param(50, marks=pytest.mark.slow)]
@@ -37,23 +36,13 @@ def until(count: int, gpu: FaultyGPU, check: Callable[[], None]) -> None:
         check()
 
 
-def start_chat(pair: Pair) -> Any:
-    """A chat whose screen is a pipe."""
-    return dialogue.Dialogue(
-        local.LocalBackend(pair),
-        output.Output(quiet=True),
-        settings=GenerationOptions(max_tokens=24, mode="dflash"),
-        display=dialogue.DisplaySettings(quiet=True),
-        autosaves=False,
-    )
-
-
 @pytest.mark.parametrize("faults", FAULTS)
 def test_chat(pair: Pair, faults: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn after turn of one conversation; each fault is told after the answer."""
 
     def chat() -> list[str]:
-        talk = start_chat(pair)
+        settings = GenerationOptions(max_tokens=24, mode="dflash")
+        talk = start_dialogue(local.LocalBackend(pair), settings, autosaves=False)
         told: list[str] = []
         monkeypatch.setattr(talk, "_warn", told.append)
         texts = [talk.ask(prompt).text for prompt in PROMPTS]

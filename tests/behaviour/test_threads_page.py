@@ -1,6 +1,5 @@
 """examples/guide/threads.md: each block of code runs, and says what it says it does."""
 
-import asyncio
 import re
 import subprocess
 import sys
@@ -52,30 +51,6 @@ def test_a_block_of_code(
     scope: dict[str, Any] = {"__name__": "page"}
     exec(compile(CODE[name], name, "exec"), scope)
     assert capsys.readouterr().out.split() == " ".join(said[prompt] for prompt in prompts).split()
-
-
-@pytest.mark.parametrize("cancelled", [True, False])
-def test_who_stops_to_listen_stops_the_answer(cancelled: bool) -> None:
-    """In asyncio: by `break`, or because the task is cancelled while it waits for a block."""
-    pair, heard = dflash_mlx.load(), list[str]()
-    prompt = "Write a Python function that adds two numbers."
-
-    async def listen() -> None:
-        async for block in dflash_mlx.stream_async(pair, prompt):
-            heard.append(block.text)
-            if not cancelled:
-                break
-
-    async def main() -> None:
-        task = asyncio.create_task(listen())
-        while not heard:
-            await asyncio.sleep(0.001)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert (await asyncio.to_thread(dflash_mlx.generate, pair, "Hello!")).text
-
-    asyncio.run(main())
-    assert len(heard) < 10
 
 
 NOTEBOOK = """

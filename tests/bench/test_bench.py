@@ -90,17 +90,6 @@ def test_acceptance_is_pooled():
     assert row.speedup is None  # there is no baseline
 
 
-def test_rows_of_tasks_and_of_all():
-    records = [
-        record(task=task, number=number, mode=mode)
-        for number, task in enumerate("ab", 1)
-        for mode in ("dflash", "baseline")
-    ]
-    found = [(row.task, row.mode) for row in results.summarise(records)]
-    assert found == [(task, mode) for task in ("a", "b", "all") for mode in ("baseline", "dflash")]
-    assert len(results.summarise(records[:2])) == 2
-
-
 def test_modes_have_one_order_in_all_tables():
     """That of the first question, although each question is asked in another one."""
     orders = (["dflash", "ddtree", "lookup"], ["lookup", "dflash", "ddtree"])
@@ -295,25 +284,7 @@ def test_bad_modes(text, message):
     assert fault.value.message == message
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{"repeats": 0}, {"max_tokens": 0}, {"cooldown": -1}, {"temperatures": (0.0, 0.0)},
-     {"temperatures": ()}, {"temperatures": (-1.0,)}, {"seed": -1}, {"names": "dflash:4",
-     "block_size": 8}],
-)  # fmt: skip
-def test_bad_plans(values):
-    with pytest.raises(UsageError):
-        schedule_of(**values)
-
-
 # --- differences --------------------------------------------------------------------------------
-
-
-def test_first_difference():
-    assert results.first_different_token([1, 2, 3], [1, 2, 3]) is None
-    assert results.first_different_token([1, 2, 3], [1, 9, 3]) == 1
-    assert results.first_different_token([1, 2, 3], [1, 2]) == 2
-    assert results.first_different_token([], [4]) == 0
 
 
 def test_differences_are_those_of_the_same_repeat_at_zero():

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from dflash_mlx import load
 from dflash_mlx.bench import fitting, results
 from dflash_mlx.bench.schedule import Source, drafter_kind, parse_sources
-from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.resolve import bundled, measured_choice
 
@@ -194,15 +193,6 @@ def test_dspark_is_a_kind_of_its_own():
         drafter = tiny.random_drafter(target, **settings(target))
         pair = SimpleNamespace(lookup=False, drafter=drafter)
         assert drafter_kind(pair) == kind  # type: ignore[arg-type]
-
-
-def test_a_known_drafter_of_another_kind_is_named():
-    """Its id was not given: `dflash` took it from the list of pairs."""
-    eagle = EagleDrafter.__new__(EagleDrafter)
-    pair = SimpleNamespace(lookup=False, drafter=eagle, draft_name="a/b", target_name="t")
-    with pytest.raises(DFlashError, match="'a/b' is an EAGLE-3 head") as caught:
-        Source("dflash").check(pair)  # type: ignore[arg-type]
-    assert caught.value.hint == "write eagle3:a/b"
 
 
 @pytest.mark.slow

@@ -12,11 +12,8 @@ from dflash_mlx.chat.template import Template, TemplateOptions
 from dflash_mlx.errors import DFlashError, UsageError
 
 ASK = [{"role": "user", "content": "why?"}]
-TOOL = {
-    "type": "function",
-    "function": {"name": "add", "description": "", "parameters": {"type": "object"}},
-}
-CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+
+
 # Family: its switch for thinking, its efforts.
 KNOWN = {
     "llama": (None, ()),
@@ -110,24 +107,6 @@ def test_a_renderer_in_python() -> None:
     assert template.think_switch == "thinking"
     assert template.write(ASK).endswith("<think>")
     assert template.write(ASK, TemplateOptions(think=False)).endswith("</think>")
-
-
-def test_tools_and_their_results_pass() -> None:
-    """Schemas, calls, results and past thinking reach the template as they are."""
-    messages: list[dict[str, Any]] = [
-        *ASK,
-        {"role": "assistant", "thinking": "well", "tool_calls": [CALL]},
-        {"role": "tool", "content": "2"},
-    ]
-    text = template_of("gpt_oss").write(messages, TemplateOptions(tools=[TOOL]))
-    assert text.endswith(
-        '{"name": "add", "description": "", "parameters": {"type": "object"}}<|end|>'
-        "<|start|>user<|message|>why?<|end|>"
-        "<|start|>assistant<|channel|>analysis<|message|>well<|end|>"
-        '<|start|>assistant to=functions.add<|channel|>commentary json<|message|>{"a": 1}<|call|>'
-        '<|start|>functions to=assistant<|channel|>commentary<|message|>"2"<|end|>'
-        "<|start|>assistant"
-    )
 
 
 def test_what_a_template_refuses() -> None:

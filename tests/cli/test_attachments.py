@@ -1,17 +1,16 @@
 """Files in prompts: what is taken, what is refused, how it stands there, `@path` and `/read`."""
 
-import json
 import os
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
-from terminal import ChatTerminal
 
 from dflash_mlx.errors import UsageError
 
 attachments = import_module("dflash_mlx.cli.prompt")
+commands: Any = import_module("dflash_mlx.cli.chat.commands")
 files = import_module("dflash_mlx.cli.chat.attachments")
 read, complete = attachments.read_attachments, attachments.complete_path
 
@@ -115,6 +114,8 @@ def test_completion_of_paths(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert complete("src/.") == ["src/.hidden"]
     assert complete(f"{tree}/no") == [f"{tree}/notes.md"]
     assert complete("nowhere/") == []
+    for typed, offered in (("Read @not", "@notes.md"), ("/read not", "notes.md")):
+        assert commands.complete(None, typed) == [(offered, "")]
     monkeypatch.setenv("HOME", str(tree))
     assert complete("~/no") == ["~/notes.md"]
 
@@ -131,44 +132,3 @@ def test_generate_takes_several_files(tree: Path, dflash, ask) -> None:
     )
     refused = dflash("What?", "-f", "src/a.py", "-f", "src/picture.png")
     assert (refused.exit_code, "it is not text" in refused.stderr) == (2, True)
-
-
-@pytest.fixture
-def chat(tree: Path, tmp_path: Path) -> Iterator[ChatTerminal]:
-    """A chat in that folder."""
-    terminal = ChatTerminal(tmp_path)
-    terminal.answers(says="Fine.\n")
-    terminal.prompted()
-    yield terminal
-    terminal.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [(80, 24), (40, 12)])
-def test_files_in_a_chat(chat: ChatTerminal, tmp_path: Path, size: tuple[int, int]) -> None:
-    """Tab finds them, size and tokens are told before the answer, and the model gets their text."""
-    chat.resize(*size)
-    chat.send("Read @not\t")
-    chat.prompted("Read @notes.md")
-    chat.send(" and @nobody\r")
-    chat.wait_for(r"  notes\.md · 24 bytes · \d+ tokens\s+Fine\.")
-    chat.prompted()
-    chat.send("/read sr\t")
-    chat.prompted("/read src/")
-    chat.send("\r")
-    chat.wait_for(r"src/a\.py\s+src/deep/b\.py\s+2\s+files\s·\s10\s+bytes(\s·)?\s+2\s+not\s+text")
-    chat.prompted()
-    chat.command("/read nowhere", "No such file")
-    chat.ask("And these?")
-    chat.ask("No files.")
-    (tmp_path / "work/long.txt").write_text("many words " * 6000)
-    too_long = r"(?s)are\s+about\s+[\d,]+\s+tokens;\s+the\s+context\s+holds\s+4,096"
-    chat.command("See @long.txt", too_long)
-    (file,) = (tmp_path / "data/dflash/chats").glob("*.json")
-    prompts = [turn["prompt"] for turn in json.loads(file.read_text())["turns"]]
-    assert prompts == [
-        f"Read @notes.md and @nobody\n\n{read(['notes.md']).text}",
-        f"And these?\n\n{read(['src/']).text}",
-        "No files.",
-    ]
-    assert max(map(len, chat.screen_text().splitlines()[-size[1] :])) <= size[0]

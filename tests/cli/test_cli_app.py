@@ -40,15 +40,7 @@ BAD = [
     (["generat"], 2, "No such command 'generat'"),
     (["generate", "x", "--bogus"], 2, "No such option: --bogus"),
     (["generate", "x", "y"], 2, "unexpected extra argument"),
-    (["generate", "x", "--temp", "hot"], 2, "--temp cannot be 'hot'."),
     (["generate", "x", "--temp", "-1"], 2, "temperature cannot be -1.0."),
-    (["generate", "x", "--top-p", "0"], 2, "top_p cannot be 0.0."),
-    (["generate", "x", "--top-k", "-1"], 2, "top_k cannot be -1."),
-    (["generate", "x", "--min-p", "2"], 2, "min_p cannot be 2.0."),
-    (["generate", "x", "--repetition-penalty", "0"], 2, "repetition_penalty cannot be 0.0."),
-    (["generate", "x", "--seed", "-1"], 2, "seed cannot be -1."),
-    (["generate", "x", "--max-tokens", "0"], 2, "--max-tokens cannot be 0."),
-    (["generate", "x", "--block-size", "1"], 2, "--block-size cannot be 1."),
     (["generate", "x", "--draft-bits", "3"], 2, "'3' is not 4, 8 or none."),
     (["generate", "x", "--draft-bits", "two"], 2, "'two' is not 4, 8 or none."),
     (["generate", "x", "--accept", "some"], 2, "'some' is not one of 'match', 'token', 'block'."),
@@ -145,20 +137,6 @@ def test_wrong_numbers_are_told_in_our_words(run, cli_app):
             assert hint.startswith(f"Hint:  give {kind}")
         seen.add(flag)
     assert {"--seed", "--max-tokens", "--port", "--epochs"} <= seen
-
-
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (["generate", "x", "--seed", "x"], "give a whole number"),
-        (["generate", "x", "--max-tokens", "0"], "give a whole number, 1 or more"),
-        (["generate", "x", "--max-tokens", "1.5"], "give a whole number, 1 or more"),
-        (["bench", "--cooldown", "x"], "give a number, 0 or more"),
-        (["serve", "--port", "99999"], "give a whole number, 0 to 65,535"),
-    ],
-)
-def test_hints_for_numbers(run, arguments, hint):
-    assert run(*arguments).stderr.splitlines()[1] == f"Hint:  {hint}"
 
 
 def test_unexpected_fault_is_one_line(run, monkeypatch):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from golden_pair import PAIR
+from recorded_chat import start_dialogue
 from typer.testing import CliRunner
 
 import dflash_mlx
@@ -14,9 +15,7 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 
 backends = import_module("dflash_mlx.cli.backend.local")
-dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 cache_options = import_module("dflash_mlx.cli.options")
-output = import_module("dflash_mlx.cli.terminal.output")
 GB = 1 << 30
 PROMPT = ["the lighthouse and the paper boat", "--raw", "--max-tokens", "8"]
 
@@ -105,14 +104,7 @@ def start(name: str | None = None) -> Any:
     """A dialogue on a freshly loaded pair, as after a start; with the saved chat of a name."""
     pair = dflash_mlx.load(cache_disk=GB)
     settings = GenerationOptions(max_tokens=24, mode="dflash")
-    display = dialogue.DisplaySettings(quiet=True)
-    talk = dialogue.Dialogue(
-        backends.LocalBackend(pair),
-        output.Output(quiet=True),
-        settings=settings,
-        display=display,
-        autosaves=True,
-    )
+    talk = start_dialogue(backends.LocalBackend(pair), settings)
     if name is not None:
         talk.load(name)
     return talk

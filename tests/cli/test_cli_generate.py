@@ -83,13 +83,6 @@ def test_json_has_the_settings(ask):
     }
 
 
-def test_no_block_is_longer_than_the_drafters(dflash):
-    """It would draft what it never learned, in silence."""
-    result = dflash("hi", "--block-size", "9")
-    assert result.exit_code == 2
-    assert "a block cannot have 9 tokens: this drafter's have 8." in result.stderr
-
-
 def test_json_has_the_seed(ask):
     """Also one that nobody gave: with it the answer can be had again."""
     drawn = [*RAW, "--temp", "1", "--max-tokens", "30"]
@@ -98,16 +91,6 @@ def test_json_has_the_seed(ask):
     assert first["seed"] != second["seed"]
     again = ask(*drawn, "--seed", str(first["seed"]))
     assert (again["seed"], again["tokens"]) == (first["seed"], first["tokens"])
-
-
-def test_json_without_a_drafter(cli_app):
-    result = CliRunner().invoke(
-        cli_app,
-        ["generate", *PAIR[:2], "--no-draft", "--json", *RAW, "--max-tokens", "20"],
-    )
-    found = json.loads(result.stdout)
-    assert (found["draft"], found["speculation"]) == (None, None)
-    assert found["text"] == said(0)[:20]
 
 
 PARTS = [
@@ -174,12 +157,6 @@ def test_flags_of_the_drafter(ask):
     drawn = ["--temp", "1", "--seed", "2", "--max-tokens", "60", *RAW]
     rules = [ask(*drawn, "--accept", rule)["text"] for rule in ("match", "token", "block")]
     assert len(set(rules)) > 1
-
-
-def test_seed(ask):
-    flags = ["--temp", "2", "--max-tokens", "30", *RAW]
-    first, again, other = (ask(*flags, "--seed", seed)["text"] for seed in ("1", "1", "2"))
-    assert first == again != other
 
 
 def test_stop_text_is_not_shown(ask):

@@ -63,7 +63,6 @@ def test_baseline_is_without_a_drafter(target):
         (["--mode", "baseline"], "--mode baseline needs no drafter, and --draft names one"),
         (["--mode", "ddtree", "--accept", "block"], "'block' judges chains"),
         (["--mode", "tree"], "'tree' is not one of"),
-        (["--mode", "ddtree", "--tree-budget", "0"], "--tree-budget cannot be 0."),
         (["--mode", "ddtree", "--tree-budget", "1025"], "a whole number, 1 to 1,024"),
     ],
 )

@@ -114,17 +114,6 @@ def test_thinking_is_shown_when_asked_for(terminals):
     assert "thought for" not in stderr.shown()
 
 
-def test_thinking_is_marked_in_plain_text(capsys):
-    play(
-        view.PlainView(output.Output(), thinking=True),
-        Block((1, 2), thinking="well, "),
-        Block((3,), thinking="hm"),
-        Block((4,), text="Yes"),
-        Block((5,), text="."),
-    )
-    assert capsys.readouterr() == ("Yes.\n", "[thinking]\nwell, hm\n[end of thinking]\n")
-
-
 def test_status_line_leaves_streamed_text_alone(terminals):
     """Once text stands on the terminal, erasing a line would erase the text."""
     stdout, stderr = terminals()

@@ -1,13 +1,13 @@
 """Kernels that are not used are seen: in a chat's header, `/stats`, on stderr and in `--json`."""
 
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 import tiny
 from golden_pair import PAIR
+from recorded_chat import start_dialogue
 from typer.testing import CliRunner
 
 from dflash_mlx.kernels.dispatch import Kernels
@@ -46,33 +46,17 @@ def test_what_is_said() -> None:
         assert notes.kernels_line(none) == ""
 
 
-def test_the_check_is_shown_while_it_runs() -> None:
-    """How many kernels, how long about, and that it happens once."""
-    shown: list[Any] = []
-    spinner = SimpleNamespace(
-        relabel=lambda *label: shown.append(label), update=lambda *count: shown.append(count)
-    )
-    part("loading").check_progress(spinner)(3, 6)
-    assert shown == [("checking 6 kernels, once for this Mac, about 5 s", "kernels"), (3, 6)]
-
-
 @pytest.fixture
 def dialogue(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A conversation with a pair whose kernels are those above; what it notes is kept."""
     pair = tiny.golden_pair("qwen3_full")
     monkeypatch.setattr(pair.target, "kernels", KERNELS)
-    out = part("terminal.output").Output()
-    out.noted = []
-    out.note = lambda text, style="dim": out.noted.append((text, style))
+    backend = part("backend.local").LocalBackend(pair)
     settings = GenerationOptions(mode="auto")
-    display = part("chat.dialogue").DisplaySettings()
-    return part("chat.dialogue").Dialogue(
-        part("backend.local").LocalBackend(pair),
-        out,
-        settings=settings,
-        display=display,
-        autosaves=False,
-    )
+    talk = start_dialogue(backend, settings, quiet=False, autosaves=False)
+    talk.out.noted = []
+    talk.out.note = lambda text, style="dim": talk.out.noted.append((text, style))
+    return talk
 
 
 def test_a_chat_begins_with_it(dialogue: Any) -> None:
@@ -114,16 +98,6 @@ def test_stats_have_it(dialogue: Any) -> None:
     page = part("chat.pages").stats_page(dialogue, dialogue.out)
     (line,) = (line for line in page if line.strip().startswith("kernels"))
     assert "selector_walk · verify_attention off" in line
-
-
-def test_commands_that_load_a_pair_say_it(dialogue: Any) -> None:
-    """`/model` and `/draft` bring other kernels."""
-    told: list[tuple[str, str]] = []
-    state = SimpleNamespace(
-        dialogue=dialogue, print_line=lambda text, style="": told.append((text, style))
-    )
-    part("chat.actions").warn_of_kernels(state)
-    assert told == [(f"  {LINE}", "warning")]
 
 
 def test_scripts_are_told_too(cli_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:

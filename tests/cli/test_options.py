@@ -44,12 +44,13 @@ def test_a_range_holds_everywhere(one: Any) -> None:
     if one.low == -float("inf"):
         return
     below = one.low if one.above else one.low - 1
-    for value in (below, float("nan"), "5"):
+    beyond = [] if one.high == float("inf") else [one.high + 1]
+    for value in (below, *beyond, float("nan"), "5"):
         with pytest.raises(UsageError, match=f"{one.name} cannot be"):
             made(one.name, value)
-    if one.setting:
+    for value in (below, *beyond) if one.setting else ():
         with pytest.raises(UsageError, match="cannot be"):
-            settings.with_value(GenerationOptions(), one, str(below))
+            settings.with_value(GenerationOptions(), one, str(value))
 
 
 def test_large_integers_are_exact() -> None:

@@ -193,12 +193,6 @@ def test_kinds_are_not_mixed_up(folders: Any) -> None:
     refused("no tensor 'candidate_selector", *with_v1)
 
 
-def test_nan_drafter_is_only_slow(folders: Any) -> None:
-    """A selector of NaN cannot change what the target says."""
-    edit_weights(folders[1], lambda weights: weights.update({CODEBOOK: weights[CODEBOOK] * mx.nan}))
-    assert_lossless(load(*folders))
-
-
 @pytest.mark.parametrize(("bits", "least"), [(8, 3.7), (4, 3.2)])
 def test_quantised(bits: int, least: float) -> None:
     """Linear layers are quantised, codebooks and base kernels stay; answers do not change."""

@@ -5,13 +5,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
-from ledger.fold import fold
-from ledger.fused import patterns
-from ledger.trace import trace
 from tiny import prompt_of
 
-from dflash_mlx.drafters.dflash.drafter import WAITING, DFlashDrafter, DraftCache
-from dflash_mlx.drafters.dflash.model import Attention, CachedRows
+from dflash_mlx.drafters.dflash.drafter import WAITING, DraftCache
+from dflash_mlx.drafters.dflash.model import CachedRows
 from dflash_mlx.engine.sequence import Sequence
 
 SLIDING = "sliding_attention"
@@ -125,59 +122,3 @@ def test_layers_of_one_kind_share_their_mask() -> None:
     _, masks = cache.visible(5)
     assert masks[0] is masks[1] is masks[3] is not None
     assert masks[2] is None
-
-
-VIEWS = frozenset("Broadcast ExpandDims Flatten Reshape Split Squeeze Transpose Unflatten".split())
-
-
-def computed_again(drafter: DFlashDrafter, length: int) -> list[str]:
-    """The operations of a second draft that depend on weights and constants only."""
-    taps = mx.zeros((1, length, drafter.model.fc.weight.shape[1]))
-    x = mx.zeros((1, 8, drafter.config.hidden_size))
-    cache = drafter.make_cache()
-    cache.append(taps)
-    mx.eval(cache.draft_logits(5, 8), cache.state)
-
-    def draft(taps: mx.array, x: mx.array) -> list[mx.array]:
-        cache.append(taps)
-        drafter.commit_waiting([cache])
-        context, masks = cache.visible(8)
-        return [drafter.model(x, context, cache.offset, masks)]
-
-    graph = fold(trace(draft, [taps[:, :3], x]), patterns(())).reached()
-    known = set(graph.constants)
-    found = []
-    for op in graph.operations:
-        if known.issuperset(op.inputs):
-            known.update(op.outputs)
-            found += [] if op.name in VIEWS else [op.name]
-    return found
-
-
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
-@pytest.mark.parametrize("length", [5, 40], ids=["in the window", "beyond it"])
-def test_a_draft_computes_nothing_that_the_last_one_did(
-    family: str, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It joins no weights and builds no mask, also where the context is longer than the window."""
-    drafter = tiny.random_drafter(tiny.make_target(family), **KINDS)
-    assert computed_again(drafter, length) == []
-    with monkeypatch.context() as patch:
-        patch.setattr(drafter, "_masks", Forgetful())
-        assert bool(computed_again(drafter, length)) == (length == 40)
-    honest = Attention.project
-
-    def project(self: Attention, x: mx.array) -> Any:
-        keys, values = honest(self, x)
-        both = mx.concatenate([self.k_norm.weight, self.k_norm.weight])
-        return keys * both[: self.dim], values
-
-    monkeypatch.setattr(Attention, "project", project)
-    assert "Concatenate" in computed_again(drafter, length)
-
-
-class Forgetful(dict[Any, Any]):
-    """Keeps nothing, as a fault."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """Forget it."""

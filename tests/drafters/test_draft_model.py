@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from engines import check_plain
+from engines import check_plain, recorded_drafts
 
 from dflash_mlx.bench.runner import measure
 from dflash_mlx.drafters.small_model import BLOCK, ModelCache, SmallModelDrafter
@@ -34,23 +34,15 @@ def golden() -> tuple[Pair, dict[str, Any]]:
     return pair, json.loads((GOLDEN / "expected.json").read_text())
 
 
-def test_answers_of_transformers(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_of_transformers(golden: Any) -> None:
     """Tokens, the drafts of every verify, and how many it accepts are those of transformers."""
     pair, expected = golden
-    seen: list[list[int]] = []
-    outcome = Sequence.rows
-
-    def rows(self: Sequence, anchor: mx.array, drafts: mx.array, *others: Any) -> Any:
-        seen.append(np.array(drafts).tolist())
-        return outcome(self, anchor, drafts, *others)
-
-    monkeypatch.setattr(Sequence, "rows", rows)
     size, new = expected["drafts"] + 1, expected["new"]
     for prompt, said in zip(expected["prompts"], expected["answers"], strict=True):
-        seen.clear()
         sequence = Sequence(pair.target, pair.drafter)
         answer = tiny.start(sequence, prompt, SamplingParams(), block_size=size, max_tokens=new)
-        blocks = list(answer)
+        with recorded_drafts() as seen:
+            blocks = list(answer)
         assert tiny.joined(blocks) == said["tokens"]
         drafts = [each for each in said["drafts"] if len(each) == size - 1]  # fewer at the end
         assert len(drafts) > 10
@@ -70,7 +62,7 @@ def test_a_row_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(ModelCache, "_drop_drafts", drop)
     with pytest.raises(AssertionError, match=r"assert \[\["):
-        test_answers_of_transformers(golden, monkeypatch)
+        test_answers_of_transformers(golden)
 
 
 def drafter_of(family: str = "qwen3", vocab_size: int | None = None, **changes: Any):

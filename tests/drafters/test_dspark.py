@@ -18,6 +18,7 @@ from engines import (
     accept_one_too_many,
     check_plain,
     engine_of,
+    recorded_drafts,
     target_of,
 )
 from feature_texts import check_cache
@@ -55,17 +56,8 @@ def check_golden(pair: Pair, prompts: range = range(4)) -> None:
 
     Near the end of an answer fewer of the drafts are verified.
     """
-    patch = pytest.MonkeyPatch()
-    seen: list[list[int]] = []
-    rows = Sequence.rows
-
-    def recorded(self: Sequence, anchor: mx.array, drafts: mx.array, tree: Any = None) -> Any:
-        seen.append(np.array(drafts).tolist())
-        return rows(self, anchor, drafts, tree)
-
-    patch.setattr(Sequence, "rows", recorded)
     whole = EXPECTED["thresholds"]["0.0"]
-    try:
+    with recorded_drafts() as seen:
         for number in prompts:
             seen.clear()
             limit = EXPECTED["max_new_tokens"]
@@ -80,8 +72,6 @@ def check_golden(pair: Pair, prompts: range = range(4)) -> None:
             ):
                 assert drafts == wanted[: min(6, left)]
                 left -= committed
-    finally:
-        patch.undo()
 
 
 def test_drafts_of_the_authors(golden: Pair) -> None:
@@ -317,29 +307,6 @@ def test_what_is_kept_is_what_was_committed() -> None:
     check_cache(source, 2 * tiny.BASE["hidden_size"], drafts_of)
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_prefix_comes_back_with_its_rows(
-    restart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the cache of prefixes, in memory or on disk: the drafts are those of the first time."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    size = 1 << 26
-
-    def loaded() -> Pair:
-        return golden_pair(cache_ram=size, cache_disk=size if restart else 0)
-
-    pair = loaded()
-    prompt = [*EXPECTED["prompts"][3], *EXPECTED["greedy_tokens"][3]]
-    first = api.generate(pair, prompt, mode="dflash", max_tokens=20)
-    if pair.engine.prefix_cache.disk is not None:
-        pair.engine.prefix_cache.disk.wait()
-        pair = loaded()
-    again = api.generate(pair, prompt, mode="dflash", max_tokens=20)
-    assert again.stats.cached_tokens > len(prompt) // 2
-    assert first.tokens == again.tokens
-    assert first.stats.committed == again.stats.committed
-
-
 @pytest.mark.parametrize("bits", [4, 8])
 def test_quantised(bits: int) -> None:
     """A drafter in few bits says the same tokens, and drafts some of them."""
@@ -349,18 +316,3 @@ def test_quantised(bits: int) -> None:
         found = api.generate(pair, prompt, mode="dflash", max_tokens=40)
         assert found.tokens == EXPECTED["greedy_tokens"][number][:40]
         assert found.stats.acceptance_length > 1.3
-
-
-def test_auto_reads_the_confidence_head(golden: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the mode auto, whose answer is that of plain decoding."""
-    asked: list[int] = []
-    honest = ConfidenceHead.__call__
-
-    def called(self: ConfidenceHead, features: mx.array) -> mx.array:
-        asked.append(1)
-        return honest(self, features)
-
-    monkeypatch.setattr(ConfidenceHead, "__call__", called)
-    found = api.generate(golden, EXPECTED["prompts"][2], mode="auto", max_tokens=40)
-    assert found.tokens == EXPECTED["greedy_tokens"][2][:40]
-    assert asked

@@ -221,11 +221,6 @@ def test_a_reduced_vocabulary_needs_its_map(tmp_path: Path) -> None:
     refused("no tensor 'd2t'", TARGET, draft)
 
 
-def test_another_targets_sizes(folder: Path) -> None:
-    """A target that is wider and has other tokens."""
-    refused("expects a target with hidden size 64", None, folder)
-
-
 def test_a_dspark_drafter_is_not_trained(tmp_path: Path) -> None:
     """`dflash train` cannot continue from one, and says so."""
     draft = BY_NAME["deepspec"].save(tmp_path / "draft")

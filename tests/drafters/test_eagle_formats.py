@@ -228,6 +228,7 @@ def test_as_a_source_of_a_comparison(golden: Pair) -> None:
     for text in ("eagle3-1:a/b", "eagle3-9999:a/b", "model-60:a/b", "eagle3-60"):
         with pytest.raises(UsageError):
             parse_sources(text)
-    for kind in ("dflash", "model"):
-        with pytest.raises(DFlashError, match="is an EAGLE-3 head"):
-            Source(kind, "a/b").check(golden)
+    for source in (Source("dflash"), Source("dflash", "a/b"), Source("model", "a/b")):
+        with pytest.raises(DFlashError, match="is an EAGLE-3 head") as caught:
+            source.check(golden)
+        assert caught.value.hint == f"write eagle3:{source.draft or golden.draft_name}"

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from engines import accept_one_too_many, check_plain
+from engines import accept_one_too_many, check_plain, recorded_drafts
 from feature_texts import Text, check_cache, rewind_rows_alone
 from mtp_heads import GOLDEN, random_head
 
@@ -22,7 +22,6 @@ from dflash_mlx.drafters.mtp.drafter import MTPCache, MTPDrafter
 from dflash_mlx.drafters.mtp.model import BoundHead
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.profiler import Job, Scratch
-from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.speculation.tree import best_first
@@ -48,18 +47,8 @@ def check_golden(
     pair: Pair, depth: int, prompts: range = range(4), case: dict[str, Any] = EXPECTED
 ) -> None:
     """Tokens, drafts and the tokens of each verify are the reference's, except for the last."""
-    patch = pytest.MonkeyPatch()
-    seen: list[list[int]] = []
-    rows = Sequence.rows
-
-    def recorded(self: Sequence, anchor: mx.array, drafts: mx.array, tree: Any = None) -> Any:
-        if drafts.size:
-            seen.append(np.array(drafts).tolist())
-        return rows(self, anchor, drafts, tree)
-
-    patch.setattr(Sequence, "rows", recorded)
     expected = case["depths"][str(depth)]
-    try:
+    with recorded_drafts() as seen:
         for number in prompts:
             seen.clear()
             prompt = case["prompts"][number]
@@ -72,8 +61,6 @@ def check_golden(
             assert last > 5
             assert found.stats.committed[:last] == expected["committed"][number][:last]
             assert seen[:last] == expected["drafts"][number][:last]
-    finally:
-        patch.undo()
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -277,106 +264,6 @@ def test_a_prefix_comes_back_with_its_rows(
     assert again.stats.cached_tokens > len(prompt) // 2
     assert first.tokens == again.tokens
     assert first.stats.committed == again.stats.committed
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("length", [1, 7, 150])
-def test_logits_of_a_plain_computation(family: str, length: int) -> None:
-    """By whole matrices in NumPy: the gate of attention, part of a head rotated, experts."""
-    target = tiny.make_target(family)
-    source = random_head(target)
-    tokens, anchor = tiny.prompt_of(length), 5
-    text = Text(source, tiny.BASE["hidden_size"])
-    chains = Chains(source, [text.fresh(tokens)], [anchor], 3)
-    drafts, logits = (found[:, 0] for found in chains.greedy)
-    hidden = np.array(text.taps(0, tokens))[0]
-    wanted = plain_logits(source, hidden, [*tokens, anchor, *np.array(drafts).tolist()], 3)
-    assert np.abs(np.array(logits) - wanted).max() < 2e-4
-
-
-def plain_logits(
-    source: MTPDrafter, hidden: np.ndarray, tokens: list[int], count: int
-) -> np.ndarray:
-    """Logits [count, V] of drafts; the hidden states [S, H] are of the first S tokens."""
-    model = source.model
-    layer: Any = model.layers[0]
-    attention, config = layer.self_attn, source.config
-    dim = config.head_dim
-
-    def norm(module: Any, x: np.ndarray) -> np.ndarray:
-        scale = np.sqrt((x * x).mean(-1, keepdims=True) + config.rms_norm_eps)
-        return x / scale * np.array(module.weight)
-
-    def linear(module: Any, x: np.ndarray) -> np.ndarray:
-        return x @ np.array(module.weight).T
-
-    def mlp(parts: list[np.ndarray], x: np.ndarray) -> np.ndarray:
-        gate, up, down = parts
-        inner = gate @ x
-        return down @ (inner / (1 + np.exp(-inner)) * (up @ x))
-
-    def projections(module: Any) -> list[np.ndarray]:
-        return [np.array(module[f"{name}_proj"].weight) for name in ("gate", "up", "down")]
-
-    def experts(x: np.ndarray) -> np.ndarray:
-        if "switch_mlp" not in layer.mlp:
-            return mlp(projections(layer.mlp), x)
-        scores = linear(layer.mlp.gate, x)
-        shares = np.exp(scores - scores.max())
-        shares /= shares.sum()
-        best = np.argsort(-shares)[: config.num_experts_per_tok]
-        weights = shares[best] / (shares[best].sum() if config.norm_topk_prob else 1)
-        each = [[part[e] for part in projections(layer.mlp.switch_mlp)] for e in best]
-        out = sum(w * mlp(parts, x) for w, parts in zip(weights, each, strict=True))
-        share = 1 / (1 + np.exp(-linear(layer.mlp.shared_expert_gate, x)))
-        return out + share * mlp(projections(layer.mlp.shared_expert), x)
-
-    states = list(hidden)
-    found = []
-    for _ in range(count):
-        before = np.array(states)  # state i stands beside token i + 1
-        embedded = np.array(source.head._embed(mx.array(tokens[1 : len(before) + 1])))
-        parts = [
-            norm(model.pre_fc_norm_embedding, embedded),
-            norm(model.pre_fc_norm_hidden, before),
-        ]
-        rows = linear(model.fc, np.concatenate(parts, -1))
-        x = norm(layer.input_layernorm, rows)
-        both = linear(attention.q_proj, x).reshape(len(x), -1, 2 * dim)
-        queries, gate = both[..., :dim], both[-1, :, dim:]
-        keys = linear(attention.k_proj, x).reshape(len(x), -1, dim)
-        values = linear(attention.v_proj, x).reshape(len(x), -1, dim)
-        queries = turned(norm(attention.q_norm, queries), config)
-        keys = turned(norm(attention.k_norm, keys), config)
-        mixed = []
-        for head in range(config.num_attention_heads):
-            shared = head // (config.num_attention_heads // config.num_key_value_heads)
-            scores = keys[:, shared] @ queries[-1, head] / np.sqrt(dim)
-            weights = np.exp(scores - scores.max())
-            mixed.append(weights / weights.sum() @ values[:, shared])
-        gated = np.concatenate(mixed) / (1 + np.exp(-gate.reshape(-1)))
-        out = rows[-1] + linear(attention.o_proj, gated)
-        out = out + experts(norm(layer.post_attention_layernorm, out))
-        states.append(norm(model.norm, out))
-        found.append(np.array(source.head._head(mx.array(states[-1][None].astype(np.float32))))[0])
-    return np.array(found)
-
-
-def turned(x: np.ndarray, config: Any) -> np.ndarray:
-    """Rows [S, heads, d] with their positions rotated into the first part of each head."""
-    size = int(config.head_dim * config.partial_rotary_factor)
-    half = size // 2
-    rates = config.rope_theta ** (-np.arange(half) / half)
-    angles = np.arange(len(x))[:, None, None] * rates
-    first, second = x[..., :half], x[..., half:size]
-    return np.concatenate(
-        [
-            first * np.cos(angles) - second * np.sin(angles),
-            second * np.cos(angles) + first * np.sin(angles),
-            x[..., size:],
-        ],
-        -1,
-    )
 
 
 def test_a_head_that_agrees_with_nothing_is_a_suspect(golden: Pair) -> None:

@@ -125,25 +125,6 @@ def test_a_neighbour_that_interferes_is_noticed(
         check_all(family, range(6))
 
 
-def test_a_fork_goes_on_by_itself() -> None:
-    """Two copies of a sequence say the same, and neither changes what the other has read."""
-    for family in ("qwen3", "qwen3_5", "lfm2", "gemma4", "gpt_oss"):
-        engine = engine_of(family)
-        request = request_of(1)
-        wanted = alone(engine, request)
-        sequence = Sequence(engine.target, *engine.drafters)
-        engine.begin(sequence, request, len(request.prompt) - 1)
-        said: list[int] = []
-        while len(said) < 4:
-            (block,) = engine.step([sequence])
-            assert isinstance(block, Block)
-            said += block.tokens
-        engine.stop(sequence)
-        twin = sequence.fork()
-        for one in (sequence, twin):
-            assert said + tiny.joined(list(tiny.rounds(engine, one))) == wanted, family
-
-
 def test_a_broken_sequence_does_not_break_others() -> None:
     """Logits that are not numbers end one answer; the others of the round go on."""
     engine = engine_of("qwen3")

@@ -10,7 +10,6 @@ import tiny
 from engines import MODES, alone, engine_of, request_of, together
 from faulty_gpu import NO_MEMORY, TIMEOUT, FaultyGPU, spoil
 
-import dflash_mlx
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.faults import gpu_fault
 from dflash_mlx.engine.request import Request
@@ -19,7 +18,6 @@ from dflash_mlx.errors import DFlashError, GPUFault, KernelFailed
 from dflash_mlx.kernels import verify_accept
 from dflash_mlx.kernels.dispatch import Kernels, LaunchFailed
 from dflash_mlx.kernels.source import StepwiseLauncher
-from dflash_mlx.session import Session
 from dflash_mlx.types import Block
 
 
@@ -140,27 +138,6 @@ def test_a_fault_after_an_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
         assert alone(engine, request, sequence) == wanted
     assert "the next prompt is read from its start" in sequence.answer.notes[-1]
     assert alone(engine, request, sequence) == wanted
-
-
-def test_a_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the thread of MLX: the same text amid faults; a fault of a whole answer is an error."""
-    bundled = dflash_mlx.load()
-    prompts = ("What is 12 plus 7?", "Count from 3 to 9.", "Sort: pear, apple, fig")
-    wanted = [text_of(Session(bundled), prompt) for prompt in prompts]
-    with monkeypatch.context() as patch:
-        gpu = FaultyGPU(bundled.engine, random.Random(3), patch)
-        while gpu.count < 3:
-            assert [text_of(Session(bundled), prompt) for prompt in prompts] == wanted
-    session = Session(bundled)
-    with monkeypatch.context() as patch:
-        patch.setattr(bundled.engine, "_verify", raising(MemoryError()))
-        with pytest.raises(GPUFault, match="too little memory"):
-            text_of(session, prompts[0])
-    assert text_of(session, prompts[0]) == wanted[0]
-
-
-def text_of(session: Session, prompt: str) -> str:
-    return "".join(block.text for block in session.stream(prompt, max_tokens=40))
 
 
 # Kernels that raise

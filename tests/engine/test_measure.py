@@ -55,31 +55,6 @@ JOBS = [
 ]
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=str)
-def test_survey_finds_what_there_is(machine: Machine) -> None:
-    """All it says is true, and the useful widths are there."""
-    found = machine.costs()
-    assert found.plain == pytest.approx(machine.verify(1))
-    assert found.draft == pytest.approx(machine.draft)
-    for rows, seconds in found.chain:
-        assert seconds == pytest.approx(machine.verify(rows))
-    assert {1, 2, 4, 8, BLOCK} <= {rows for rows, _ in found.chain}
-
-
-def test_survey_keeps_to_its_budget() -> None:
-    """A slow target is not measured for long; the widths that are left out cost as wider ones."""
-    slow = Process(lambda job: 0.1 + 0.05 * job.rows)
-    survey(slow.run, BLOCK, batch=True)
-    last = 2 * (0.1 + 0.05 * 64)  # what was begun is done, its first run too
-    assert slow.now < max(BUDGET[0], BUDGET[1] * 0.15) + last
-    hasty = Process(lambda job: 10.0)
-    patient = Process(lambda job: 10.0)
-    latencies = survey(hasty.run, BLOCK, budget=(0.0, 0))
-    survey(patient.run, BLOCK, budget=(1e6, 0))
-    assert latencies.chain == ((1, 10.0), (BLOCK, 10.0))
-    assert hasty.now < patient.now / 2
-
-
 def test_survey_times_a_second_sequence() -> None:
     """What a second sequence adds to a pass of as many rows, and a second block to a draft."""
 
@@ -96,19 +71,6 @@ def test_survey_times_a_second_sequence() -> None:
     process = Process(seconds)
     alone = survey(process.run, BLOCK)
     assert (alone.sequence, alone.block, alone.chain[-1][0]) == (0.0, 0.0, BLOCK)
-
-
-def test_survey_bears_noise() -> None:
-    """Now and then something else takes the machine: no cost is far from the truth for it."""
-    machine, rng = Machine("M5 Max", "wide"), np.random.default_rng(0)
-    off: list[float] = []
-    for _ in range(100):
-        process = Process(
-            lambda job: machine.seconds(job) * (1 + 9 * (rng.random() < 0.1)) * rng.uniform(1, 1.05)
-        )
-        found = survey(process.run, BLOCK)
-        off += [seconds / machine.verify(rows) for rows, seconds in found.chain]
-    assert np.mean(np.array(off) > 1.1) < 0.05
 
 
 @pytest.mark.parametrize("share", [0.3, 0.9])
@@ -439,16 +401,6 @@ class Counted:
         return replace(COSTS, depth=depth)
 
 
-def test_depths_grow_by_proportion() -> None:
-    """A context is measured again when it is about four times as long, never beyond its length."""
-    depths = [0, 1, 64, 127, 129, 511, 513, 2047, 2049, 6000, 16_000, 20_000, 60_000, 90_000, 10**6]
-    assert [depth_for(d) for d in depths] == [
-        *[64] * 4, *[256] * 2, *[1024] * 2, 4096, *[8192] * 2, *[32_768] * 2, *[131_072] * 2
-    ]  # fmt: skip
-    assert depth_for(5000, 4000) == 4000
-    assert depth_for(3, 50) == 50
-
-
 def test_costs_are_measured_once() -> None:
     """A second process finds them in the user's cache folder; so does the first, in memory."""
     pair, count = pair_of("qwen3"), Counted()
@@ -458,21 +410,6 @@ def test_costs_are_measured_once() -> None:
     assert table_of(pair, count).at(100) == table.at(100)
     assert count.depths == [64, 1024]
     assert STORE.path.is_relative_to(Path.home())
-
-
-@pytest.mark.parametrize("format", [1, 2, 3])
-def test_costs_of_an_older_format_are_measured_again(
-    format: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whatever was in them; the log says so."""
-    pair, count = pair_of("qwen3"), Counted()
-    table_of(pair, count).at(1)
-    old = {"plain": 1, "tree": [[9, 1.0]], "build": 0.1, "runs": 2}
-    STORE.path.write_text(json.dumps({"format": format, "costs": {"a-64": old}}))
-    with caplog.at_level(logging.WARNING):
-        assert table_of(pair, count).at(1).depth == 64
-    assert "are of another version and are measured again" in caplog.text
-    assert count.depths == [64, 64]
 
 
 def test_the_depths_between_two_contexts() -> None:

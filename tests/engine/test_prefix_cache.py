@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
+from engines import answer, target_of
 
 from dflash_mlx import api
 from dflash_mlx.engine.engine import Engine
@@ -42,12 +43,6 @@ every_family = pytest.mark.parametrize("family", [*tiny.QUANTISED, *tiny.FAMILIE
 every_kind = pytest.mark.parametrize("family", KINDS)
 
 
-@cache
-def target_of(family: str) -> Target:
-    """One target a family."""
-    return tiny.make_target(family)
-
-
 def engine_of(family: str, limit: int = GB) -> Engine:
     """An engine with a prefix cache, unless `limit` is 0."""
     target = target_of(family)
@@ -55,14 +50,6 @@ def engine_of(family: str, limit: int = GB) -> Engine:
     engine.prefill_step_size = 16
     engine.prefix_cache.limit = limit
     return engine
-
-
-def answer(engine: Engine, prompt: list[int], **options: Any) -> tuple[list[int], int]:
-    """A fresh sequence's answer, and how many of the prompt's tokens it did not read."""
-    sequence = Sequence(engine.target, *engine.drafters)
-    request = Request(tuple(prompt), **{"max_tokens": 9, **options})
-    cached = engine.begin(sequence, request, len(prompt) - 1).cached
-    return tiny.joined(list(tiny.rounds(engine, sequence))), cached
 
 
 def next_prompt(texts: list[list[int]], dice: random.Random) -> list[int]:

@@ -4,39 +4,31 @@ gives is anything but what would have been read."""
 import os
 import random
 import shutil
-import signal
 import stat
 import subprocess
 import sys
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import pytest
 import tiny
+from engines import answer, target_of
 from paths import SUPPORT, TESTS
 
 import dflash_mlx
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.prefix_cache import disk as tensor_file
 from dflash_mlx.engine.prefix_cache.disk import (
-    ROOT,
-    Damaged,
     DiskCache,
     Labels,
-    Record,
     cache_files,
     parse_arrays,
     read_bytes,
-    record_name,
 )
-from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import UsageError
-from dflash_mlx.models.target import Target
 
 GB = 1 << 30
 MODES: tuple[dict[str, Any], ...] = (
@@ -48,12 +40,6 @@ MODES: tuple[dict[str, Any], ...] = (
 LABELS = Labels("tiny", "random")
 
 
-@cache
-def target_of(family: str) -> Target:
-    """One target a family."""
-    return tiny.make_target(family)
-
-
 def engine_of(family: str, root: Path | None = None, limit: int = GB) -> Engine:
     """An engine as after a start: nothing in memory, and what the folder has."""
     target = target_of(family)
@@ -62,17 +48,6 @@ def engine_of(family: str, root: Path | None = None, limit: int = GB) -> Engine:
         engine.prefix_cache.limit = GB
         engine.prefix_cache.disk = DiskCache(family, LABELS, limit, root)
     return engine
-
-
-def answer(engine: Engine, prompt: list[int], **options: Any) -> tuple[list[int], int]:
-    """A fresh sequence's answer, and how many of the prompt's tokens it did not read."""
-    sequence = Sequence(engine.target, *engine.drafters)
-    request = Request(tuple(prompt), **{"max_tokens": 9, **options})
-    cached = engine.begin(sequence, request, len(prompt) - 1).cached
-    said = tiny.joined(list(tiny.rounds(engine, sequence)))
-    if engine.prefix_cache.disk is not None:
-        engine.prefix_cache.disk.wait()
-    return said, cached
 
 
 @pytest.mark.parametrize("family", [*tiny.FAMILIES, *tiny.QUANTISED])
@@ -126,11 +101,6 @@ def test_memory_may_be_smaller_than_the_disk(tmp_path: Path) -> None:
     assert [answer(engine, prompt)[1] for prompt in prompts] == [79] * 5
     engine.prefix_cache.limit = 10_000
     assert answer(engine, prompts[0]) == (answer(engine_of("qwen3"), prompts[0])[0], 0)
-
-
-def some_file(root: Path, kind: str) -> Path:
-    """The largest file of a kind."""
-    return max(root.glob(f"*/*.{kind}.safetensors"), key=lambda file: file.stat().st_size)
 
 
 def serves(file: Path, length: int) -> bool:
@@ -216,69 +186,6 @@ def test_a_full_disk_is_said_and_does_no_harm(
     assert not [*tmp_path.glob("*/*safetensors*")]
 
 
-def numbered_record(number: int, count: int = 2000) -> tuple[Record, dict[str, mx.array]]:
-    """An entry, and arrays that follow from its tokens."""
-    tokens = np.arange(number, number + count, dtype=np.int32)
-    rows = np.random.default_rng(number).random((4, count, 8)).astype(np.float32)
-    entry = Record(record_name(ROOT, 0, tokens), "rows", ROOT, 0, tokens, drafted=False)
-    arrays = {"tokens": mx.array(tokens), "target.0.0": mx.array(rows)}
-    return entry, arrays
-
-
-def write_until_killed(root: Path, seed: int) -> None:
-    """Write entries, the same ones again and again, without end."""
-    disk, dice = DiskCache("pair", LABELS, 2_000_000, root), random.Random(seed)
-    while True:
-        disk.save(*numbered_record(dice.randrange(20)), max_pending_bytes=GB)
-        disk.wait()
-
-
-def killed_writer(root: Path, seed: int, seconds: float) -> None:
-    """A process that writes, and is killed after so many seconds."""
-    child = os.fork()
-    if not child:
-        try:
-            write_until_killed(root, seed)
-        finally:
-            os._exit(1)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
-@pytest.mark.slow
-def test_fifty_kills_leave_no_damaged_file(tmp_path: Path) -> None:
-    """At random moments, two writers at once; and a planted half file is noticed."""
-    dice, whole = random.Random(0), 0
-    for number in range(25):
-        child = os.fork()
-        if not child:
-            killed_writer(tmp_path, 2 * number, dice.random() / 5)
-            os._exit(0)
-        killed_writer(tmp_path, 2 * number + 1, dice.random() / 5)
-        os.waitpid(child, 0)
-        whole += count_whole(tmp_path)
-    assert whole > 50
-    assert sum(file.nbytes for file in cache_files(tmp_path)) <= 2_500_000
-    DiskCache("pair", LABELS, GB, tmp_path)
-    assert not [*tmp_path.glob("*/*.part*")]
-    file = some_file(tmp_path, "rows")
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(Damaged):
-        count_whole(tmp_path)
-
-
-def count_whole(root: Path) -> int:
-    """The files, each of which has the arrays of its tokens."""
-    files = [*root.glob("*/*.safetensors")]
-    for file in files:
-        notes, arrays = parse_arrays(read_bytes(file))
-        record, wanted = numbered_record(int(np.array(arrays["tokens"])[0]))
-        assert (file.name, notes) == (record.file_name, record.notes)
-        assert all(mx.array_equal(arrays[name], wanted[name]) for name in wanted)
-    return len(files)
-
-
 def killed_answers(family: str, root: Path, count: int) -> None:
     """Answer in another process that is killed; then hold what it left against reading anew."""
     dice, anew = random.Random(5), engine_of(family)
@@ -304,6 +211,7 @@ def killed_answers(family: str, root: Path, count: int) -> None:
         child.kill()
         child.communicate()
         engine = engine_of(family, root)
+        assert not [*root.glob("*/*.part*")]
         for n in range(4):
             found, cached = answer(engine, tiny.prompt_of(300, n))
             assert found == wanted[n]
@@ -343,6 +251,17 @@ def test_two_engines_share_a_folder(tmp_path: Path) -> None:
     for file in tmp_path.glob("*/*.safetensors"):
         file.unlink()
     assert answer(third, prompt) == (answer(engine_of("qwen3"), prompt)[0], 0)
+
+
+def test_what_a_killed_writer_leaves_is_removed(tmp_path: Path) -> None:
+    """And not what another process is writing."""
+    engine_of("qwen3", tmp_path)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for process in (gone.pid, os.getpid()):
+        (tmp_path / "qwen3" / f"x.part{process}-1").touch()
+    engine_of("qwen3", tmp_path)
+    assert [file.name for file in tmp_path.rglob("*.part*")] == [f"x.part{os.getpid()}-1"]
 
 
 def test_loaded_pairs_keep_apart(tmp_path: Path) -> None:

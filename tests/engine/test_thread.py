@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread, Timer
@@ -282,51 +283,45 @@ def test_a_call_that_pauses_goes_on_beside_answers() -> None:
     assert [after - before for before, after in pairwise(rounds)] == [1] * 4
 
 
-def test_a_call_within_a_pause_fails_alone() -> None:
-    """Ctrl-C reaches the call that runs in the pause, and the paused one goes on."""
-    thread, begun, go_on = MLXThread(), Event(), Event()
+@contextmanager
+def beside_a_paused_call(thread: MLXThread) -> Iterator[None]:
+    """Run the block while another call is in the thread, which pauses soon; it ends whole."""
+    begun, go_on, results = Event(), Event(), list[str]()
 
     def paused() -> str:
         begun.set()
         go_on.wait(60)
         thread.pause()
         return "whole"
+
+    loading = Thread(target=lambda: results.append(thread.call(paused)))
+    loading.start()
+    assert begun.wait(60)
+    Timer(0.05, go_on.set).start()
+    yield
+    loading.join(60)
+    assert results == ["whole"]
+
+
+def test_a_call_within_a_pause_fails_alone() -> None:
+    """Ctrl-C reaches the call that runs in the pause, and the paused one goes on."""
 
     def long() -> None:
         Timer(0.1, interrupt).start()
         for _ in range(6000):
             time.sleep(0.01)
 
-    results = list[str]()
-    loading = Thread(target=lambda: results.append(thread.call(paused)))
-    loading.start()
-    assert begun.wait(60)
-    Timer(0.05, go_on.set).start()
-    with pytest.raises(KeyboardInterrupt):
+    thread = MLXThread()
+    with beside_a_paused_call(thread), pytest.raises(KeyboardInterrupt):
         thread.call(long)
-    loading.join(60)
-    assert results == ["whole"]
     assert thread.call(lambda: 7) == 7
 
 
 def test_the_thread_ends_after_a_paused_call() -> None:
     """A process that ends while a model is loaded waits for the load, then ends."""
-    thread, begun, go_on = MLXThread(), Event(), Event()
-
-    def paused() -> str:
-        begun.set()
-        go_on.wait(60)
-        thread.pause()
-        return "whole"
-
-    results = list[str]()
-    loading = Thread(target=lambda: results.append(thread.call(paused)))
-    loading.start()
-    assert begun.wait(60)
-    Timer(0.05, go_on.set).start()
-    thread._end()  # at exit
-    loading.join(60)
-    assert results == ["whole"]
+    thread = MLXThread()
+    with beside_a_paused_call(thread):
+        thread._end()  # at exit
 
 
 def test_a_load_pauses(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

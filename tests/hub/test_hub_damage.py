@@ -77,15 +77,6 @@ def test_pull_says_what_it_would_fetch_and_asks(server, run, monkeypatch):
     assert blob().read_bytes() == wrong
 
 
-def test_pull_of_a_sound_model_fetches_nothing(server, run):
-    """Its files are read, not fetched."""
-    fetch(REPO)
-    server.asked.clear()
-    result = run("models", "pull", "--yes", "--no-draft", REPO)
-    assert "nothing to download" in result.stderr
-    assert not server.asked
-
-
 @pytest.mark.parametrize("command", ["fetch", "download"])
 def test_loading_fetches_again_what_it_cannot_read(server, command):
     """The header of the weights is broken; before, this was "incomplete on the Hub" for good."""

@@ -11,7 +11,6 @@ import pytest
 from dflash_mlx.kernels import small_m_qmm, verify_accept, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import RECORDED, MetalLauncher, Source, recorded
-from dflash_mlx.models.gated_delta import Writes, replay
 from dflash_mlx.selfcheck.shapes import GENERIC
 from dflash_mlx.selfcheck.trials import TRIALS, Trial
 
@@ -96,28 +95,6 @@ def test_launches_share_their_texts(trial: Trial) -> None:
         return len(launcher.texts)
 
     assert texts(Forgetful()) == LAYERS * texts(Counted()) > 0
-
-
-def test_a_commit_pads_its_path_once() -> None:
-    """Guards against two dispatches more in each layer."""
-    paths: list[mx.array] = []
-
-    class Noting(MetalLauncher):
-        """Gives zeros."""
-
-        def __call__(self, source: Source, inputs: Any, **call: Any) -> list[mx.array]:
-            paths.append(inputs[4])
-            return [mx.zeros(shape) for shape in call["output_shapes"]]
-
-        def recorded(self, function: Callable[..., Any], kind: Any) -> Callable[..., Any]:
-            return lambda *args: function(self, *args)
-
-    delta = mx.zeros((5, 4, 32))
-    parts = mx.zeros((1, 8, 256)), mx.zeros((4, 32, 32)), mx.zeros((5, 2, 32)), mx.zeros((5, 4))
-    tape = Writes(Kernels(Noting()), *parts, delta)
-    replay([tape] * LAYERS, range(2))
-    assert [id(path) for path in paths] == [id(paths[0])] * LAYERS
-    assert paths[0].tolist() == [0, 1] + [0] * 6
 
 
 class Lazy(MetalLauncher):

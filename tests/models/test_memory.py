@@ -15,7 +15,6 @@ from mlx.utils import tree_flatten
 
 import dflash_mlx
 from dflash_mlx import api
-from dflash_mlx.bundled import __file__ as bundled
 from dflash_mlx.drafters.mtp.drafter import MTPDrafter
 from dflash_mlx.engine import engine as engine_module
 from dflash_mlx.engine.engine import LEAST_CONTEXT, Engine
@@ -35,7 +34,6 @@ from dflash_mlx.models.memory import (
     estimate_memory,
     free_bytes,
     head_row_bytes,
-    memory_fit,
     snapshot_bytes,
 )
 from dflash_mlx.session import Session
@@ -56,11 +54,6 @@ CONFIG = {
 ROW = 2 * 16 * 2 * 2  # key-value heads × head size × keys and values × bytes
 
 
-def test_full_layers_grow_with_the_context():
-    assert cache_bytes(CONFIG, 1000) == 4 * 1000 * ROW
-    assert cache_bytes(CONFIG, 1000, item_bytes=4) == 2 * cache_bytes(CONFIG, 1000)
-
-
 def test_defaults_of_a_config():
     """Without their own settings: as many K/V heads as heads, and heads that share the width."""
     bare = {k: v for k, v in CONFIG.items() if k not in ("num_key_value_heads", "head_dim")}
@@ -70,26 +63,6 @@ def test_defaults_of_a_config():
 
 def test_a_drafter_without_layers_has_no_caches():
     assert cache_bytes({"model_type": "table"}, 1000) == 0
-
-
-def test_a_window_limits_its_layers():
-    kinds = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
-    config = {**CONFIG, "layer_types": kinds, "sliding_window": 100}
-    assert cache_bytes(config, 1000) == (3 * 100 + 1000) * ROW
-    assert cache_bytes(config, 50) == 4 * 50 * ROW
-    assert cache_bytes({**CONFIG, "sliding_window": 100}, 1000) == 4 * 1000 * ROW  # not in use
-    assert cache_bytes({**config, "sliding_window": None}, 1000) == 4 * 1000 * ROW
-
-
-def test_recurrent_layers_do_not_grow():
-    config = {
-        **CONFIG,
-        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-        "linear_num_value_heads": 2,
-        "linear_key_head_dim": 8,
-        "linear_value_head_dim": 8,
-    }
-    assert cache_bytes(config, 1000) - cache_bytes(config, 500) == 500 * ROW
 
 
 def test_free_rows_behind_windows_are_counted():
@@ -305,27 +278,6 @@ def test_an_entry_counts_what_does_not_grow(name, config):
         config
     )
     assert estimate_memory(entry, context_tokens=4096).total == entry.memory_bytes
-
-
-def test_need_of_the_bundled_pair():
-    """The real one: its weights are its files."""
-    folder = memory.Path(bundled).parent
-    found = estimate_memory(folder / "target", folder / "draft", 1000)
-    assert found.weights == (folder / "target" / "model.safetensors").stat().st_size
-    assert 0 < found.total < GB
-
-
-@pytest.mark.parametrize(
-    ("total", "fit"),
-    [(0, "ok"), (75, "ok"), (76, "warn"), (100, "warn"), (101, "refuse")],
-)
-def test_memory_fit(total, fit):
-    assert memory_fit(total, 100) == fit
-    assert (
-        memory_fit(MemoryEstimate(total, 0, 0), 100)
-        == memory_fit(MemoryEstimate(0, total, 0), 100)
-        == fit
-    )
 
 
 def test_check_fits():

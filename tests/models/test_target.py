@@ -80,26 +80,6 @@ def test_embeddings(family: str) -> None:
     assert tiny.apart(target.embed(mx.array(ids)), scale * body.embed_tokens(mx.array(ids))) == 0
 
 
-@every_family
-def test_sizes(family: str) -> None:
-    """Sizes come from where a family's config has them, nested or not."""
-    target = tiny.make_target(family)
-    assert target.hidden_size == target.config["hidden_size"] == 32
-    assert target.vocab_size == tiny.VOCAB
-    assert target.layers == target.config["num_hidden_layers"] == len(body_of(target).layers)
-    assert target.context_length == 4096
-    assert target.config["model_type"] == tiny.FAMILIES[family]["model_type"]
-
-
-def saved(folder: Path, family: str, **changes: Any) -> Path:
-    """A tiny target as a folder, with the golden tokenizer."""
-    target = tiny.make_target(family, **changes)
-    tiny.save_model(folder, target.model, tiny.config_of(family, **changes))
-    for file in (tiny.GOLDEN / "qwen3_full" / "target").glob("tokenizer*"):
-        (folder / file.name).write_bytes(file.read_bytes())
-    return folder
-
-
 @pytest.mark.parametrize("family", ["qwen3_5", "gemma4", "kimi_k25", "muse_glimmer"])
 def test_nested_configs(family: str, tmp_path: Path) -> None:
     """What is checked before a target is loaded stands on top, and the outer type stays."""

@@ -261,29 +261,12 @@ def test_no_width_is_cheaper_than_its_measured_neighbours() -> None:
     assert plan.rows in (4, 12)
 
 
-def test_the_clock_finds_what_was_measured_wrong() -> None:
-    """A width that really takes half as long again is held against the others as such."""
-    clock, measured = ClockCorrection(), (1.0, 1.2, 2.0, 2.1)
-    for number in range(400):
-        of = measured[number % 4]
-        clock.update(of, of * clock.factor(of), 3.0 * of * (1.5 if of == 1.2 else 1.0))
-    assert clock.factor(1.2) / clock.factor(1.0) == pytest.approx(1.5, rel=0.06)
-    assert clock.factor(2.0) / clock.factor(1.0) == pytest.approx(1.0, rel=0.06)
-
-
 def test_the_clock_tells_little_of_widths_that_were_not_used() -> None:
     """Rounds that are all dearer than measured: no other width looks much cheaper for that."""
     clock = ClockCorrection()
     for _ in range(400):
         clock.update(1.0, clock.factor(1.0), 1.25)
     assert clock.factor(0.9) / clock.factor(1.0) > 0.85
-
-
-def test_one_late_round_moves_little() -> None:
-    """A pause of a hundred rounds changes no choice, and no account."""
-    clock = ClockCorrection()
-    assert clock.update(1.0, 1.0, 100.0) < 2.0
-    assert 1.0 < clock.factor(1.0) < 1.03
 
 
 @pytest.mark.parametrize("drafter", [sim.GOOD, sim.RANDOM])
@@ -511,16 +494,6 @@ def test_acceptance_forgets() -> None:
         acceptance.update(block, 7, 0, ended=False)
     assert acceptance.survivals(block, 7)[0] < 0.5
     assert acceptance.survivals(None, 7)[0] < 0.5
-
-
-def test_drafts_that_are_less_sure_are_less_likely() -> None:
-    """Each interval of confidences has its own average."""
-    acceptance = Acceptance()
-    for accepted in (1, 1, 0, 1) * 20:
-        acceptance.update((0.95, 0.3), 2, accepted, ended=False)
-    sure, unsure = (acceptance.survivals((stated,), 1)[0] for stated in (0.95, 0.3))
-    assert sure == pytest.approx(0.75, abs=0.05)
-    assert unsure < 0.05
 
 
 def test_an_answer_that_ends_teaches_no_rejection() -> None:

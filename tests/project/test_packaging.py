@@ -60,7 +60,10 @@ def test_help_and_version_load_no_model_code():
         "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    for arguments in (["--help"], ["--version"], ["chat", "--help"], ["bench", "--help"]):
+    for arguments in (
+        *(["--help"], ["--version"], ["chat", "--help"], ["bench", "--help"]),
+        *(["doctor", "--help"], ["models", "--help"], ["models", "pull", "-h"]),
+    ):
         done = subprocess.run(
             [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
         )

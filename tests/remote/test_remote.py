@@ -18,6 +18,7 @@ import openai_server
 import pytest
 import typer
 from openai_server import KEY, TIMINGS, Behaviour
+from recorded_chat import start_dialogue
 from serving import Served, serving
 from terminal import Terminal, environment
 from typer.testing import CliRunner, Result
@@ -241,15 +242,9 @@ def test_a_stream_that_breaks(fake: Behaviour, run: Run, fault: str, why: str) -
 
 def dialogue_with(fake: Behaviour) -> Any:
     """A chat with a server that nobody sees."""
-    chat = import_module("dflash_mlx.cli.chat.dialogue")
     model = import_module("dflash_mlx.cli.backend.remote").RemoteBackend
-    return chat.Dialogue(
-        model(connect(parse_address(fake.url))),
-        import_module("dflash_mlx.cli.terminal.output").Output(quiet=True),
-        settings=GenerationOptions(mode="auto"),
-        display=chat.DisplaySettings(quiet=True),
-        autosaves=False,
-    )
+    backend = model(connect(parse_address(fake.url)))
+    return start_dialogue(backend, GenerationOptions(mode="auto"), autosaves=False)
 
 
 def test_tools_are_called(fake: Behaviour) -> None:
@@ -356,18 +351,6 @@ def test_the_oldest_turns_are_left_out(
     for word in "hi", "ho":
         talk.ask(word)
     assert (talk.chat.left_out, len(fake.bodies[-1]["messages"])) == (0, 3)
-
-
-def test_tokens_are_estimated(fake: Behaviour) -> None:
-    """The server's count of a prompt, a share of it, and a token for four characters more."""
-    model = dialogue_with(fake).backend
-    asked = GenerationOptions()
-    said = [{"role": "user", "content": "x" * 367}]  # 400 characters with JSON's marks
-    assert model.estimate_tokens(said, asked) == 100
-    list(model.session.stream(said))
-    assert model.estimate_tokens(said, asked) == 21
-    assert model.estimate_tokens([{"role": "user", "content": "x" * 767}], asked) == 121
-    assert model.estimate_tokens([{"role": "user", "content": "x" * 167}], asked) == 10
 
 
 def test_which_model(fake: Behaviour, run: Run) -> None:

@@ -1,6 +1,5 @@
 """Kernels are used only where they were right and fast on this machine, and the file remembers."""
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -484,24 +483,6 @@ def test_a_damaged_file_is_said_and_proven_anew(
     assert "are measured again" in caplog.text
     start(device, "a")
     assert not device.ran
-
-
-def test_the_file_keeps_the_newest(start: Callable[..., Kernels]) -> None:
-    """Sixteen entries; a folder that cannot be written to is said and no more."""
-    for number in range(20):
-        results.write_results(str(number), [KernelResult("a", True)])
-    assert list(STORE.read()) == [str(number) for number in range(4, 20)]
-    assert json.loads(STORE.path.read_text())["format"] == 4
-
-
-def test_a_folder_that_cannot_be_written_to(
-    start: Callable[..., Kernels], caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is said once, and the kernels are used all the same."""
-    STORE.path.parent.parent.mkdir(parents=True, exist_ok=True)
-    STORE.path.parent.write_text("a file where the folder should be")
-    assert start(Device({}, {"a": 0.01}), "a").on == {"a"}
-    assert caplog.text.count("cannot be kept") == 1
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -12,7 +12,6 @@ from dflash_mlx import api
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve.protocol import find_model
 from dflash_mlx.serve.runner import CUT_FORM
 
 QUESTION = "What is 12 plus 7?"
@@ -126,13 +125,3 @@ def test_a_limit_beyond_the_context_is_clipped(client: openai.OpenAI, served: Se
     within = ask(client, max_tokens=4)
     assert within.dflash["max_tokens"] == 4
     assert "clipped_from" not in within.dflash
-
-
-def test_a_model_by_the_end_of_its_name() -> None:
-    names = ("mlx-community/Qwen3-4B-4bit", "other/Qwen3-4B-4bit", "other/model")
-    assert find_model("other/model", names) == "other/model"
-    assert find_model("model", names) == "other/model"
-    assert find_model("mlx-community/Qwen3-4B-4bit", names) == names[0]
-    assert find_model("Qwen3-4B-4bit", names) is None
-    assert find_model("4bit", names) is None
-    assert find_model("", names) is None

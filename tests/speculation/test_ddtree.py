@@ -245,8 +245,6 @@ def test_a_short_chain_is_the_start_of_the_long_one() -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"tree_budget": 0}, "tree_budget cannot be 0"),
-        ({"tree_budget": 1025}, "tree_budget cannot be 1025"),
         ({"accept": "token"}, "'token' judges chains"),
         ({"accept": "block", "sampling": SamplingParams(1.0)}, "'block' judges chains"),
         ({"accept": "x"}, "'x'"),

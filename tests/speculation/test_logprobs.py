@@ -73,12 +73,6 @@ def test_none_unless_asked_for(pair: Pair) -> None:
     assert all(one.top == () for block in some for one in block.logprobs)
 
 
-@pytest.mark.parametrize("count", [-1, 21])
-def test_how_many_are_refused(pair: Pair, count: int) -> None:
-    with pytest.raises(UsageError, match="logprobs cannot be"):
-        api.generate(pair, PROMPT, logprobs=count)
-
-
 def test_biased_tokens_are_in_the_vocabulary(pair: Pair) -> None:
     bias = SamplingParams(logit_bias=((pair.target.vocab_size, 1.0),))
     with pytest.raises(UsageError, match="a token of logit_bias is outside"):

@@ -148,7 +148,6 @@ def test_tokens_that_end_an_answer(params: SamplingParams) -> None:
 @by_params
 def test_no_end(params: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
     target = target_for(params)
-    target = target_for(params)
     said = stock_answer(target, params, Rules())
     monkeypatch.setattr(target, "eos_ids", frozenset({said[6], said[8]}))
     assert len(check(target, params, Rules(), accepted=0)) <= 9

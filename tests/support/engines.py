@@ -1,10 +1,14 @@
 """Engines with tiny pairs, and requests that are answered alone and in batches."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
 import pytest
 import tiny
 
@@ -65,6 +69,17 @@ def alone(engine: Engine, request: Request, sequence: Sequence | None = None) ->
     return tiny.joined(list(tiny.rounds(engine, sequence)))
 
 
+def answer(engine: Engine, prompt: list[int], **options: Any) -> tuple[list[int], int]:
+    """A fresh sequence's answer, and how many of the prompt's tokens it did not read."""
+    sequence = Sequence(engine.target, *engine.drafters)
+    request = Request(tuple(prompt), **{"max_tokens": 9, **options})
+    cached = engine.begin(sequence, request, len(prompt) - 1).cached
+    said = tiny.joined(list(tiny.rounds(engine, sequence)))
+    if engine.prefix_cache.disk is not None:
+        engine.prefix_cache.disk.wait()
+    return said, cached
+
+
 def together(engine: Engine, requests: list[Request], dice: random.Random) -> list[list[int]]:
     """Answer requests in batches; sequences start at random rounds and sometimes skip one."""
     waiting, running = list(enumerate(requests)), {}
@@ -90,6 +105,22 @@ def check_plain(engine: Engine) -> None:
     plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
     wanted = [alone(engine, replace(request, **plain)) for request in requests]
     assert together(engine, requests, random.Random(0)) == wanted
+
+
+@contextmanager
+def recorded_drafts() -> Iterator[list[list[int]]]:
+    """The drafts of every verify, while the block runs."""
+    seen: list[list[int]] = []
+    rows = Sequence.rows
+
+    def recorded(self: Sequence, anchor: mx.array, drafts: mx.array, tree: Any = None) -> Any:
+        if drafts.size:
+            seen.append(np.array(drafts).tolist())
+        return rows(self, anchor, drafts, tree)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sequence, "rows", recorded)
+        yield seen
 
 
 def accept_one_too_many(patch: pytest.MonkeyPatch) -> None:

@@ -35,15 +35,23 @@ class RecordedState(states.ChatState):
         return "\n".join(self.lines)
 
 
+def start_dialogue(
+    backend: Any, settings: GenerationOptions, *, quiet: bool = True, autosaves: bool = True
+) -> Any:
+    """A conversation in this process, without the screen of a chat."""
+    return dialogue.Dialogue(
+        backend,
+        output.Output(quiet=quiet),
+        settings=settings,
+        display=dialogue.DisplaySettings(quiet=quiet),
+        autosaves=autosaves,
+    )
+
+
 def recorded_chat(cli_app: typer.Typer, pair: Pair) -> RecordedState:
     """A chat whose only option is the model A; it uses `pair`."""
-    talk = dialogue.Dialogue(
-        backends.LocalBackend(pair),
-        output.Output(quiet=True),
-        settings=GenerationOptions(mode="dflash"),
-        display=dialogue.DisplaySettings(),
-        autosaves=False,
-    )
+    begin = GenerationOptions(mode="dflash")
+    talk = start_dialogue(backends.LocalBackend(pair), begin, autosaves=False)
     command = typer.main.get_command(cli_app).commands["chat"]  # type: ignore[attr-defined]
     tables = presets.OptionTables(typer.Context(command))
     state = RecordedState(talk, talk.out, options.ModelOptions(model="A"), tables=tables)

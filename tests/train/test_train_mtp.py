@@ -253,22 +253,6 @@ def test_it_learns_from_the_final_norm(prompts, tmp_path, monkeypatch, fault):
     assert mx.allclose(kept, wanted, rtol=0.02, atol=0.02) is not fault
 
 
-def test_a_resumed_run_takes_the_same_steps(prompts, tmp_path):
-    """Guards --resume: the weights, the optimiser and the head's shape go on."""
-    options: Any = {"shape": SHAPE, "steps": 6, "save_every": 3}
-    whole, events = start(tiny.load_target(TARGET), prompts, tmp_path / "whole", **options)
-    assert whole.train()
-    cut, first = start(tiny.load_target(TARGET), prompts, tmp_path / "cut", **options)
-    assert not cut.train(lambda: cut.step == 3)
-    rest, second = start(
-        tiny.load_target(TARGET), prompts, tmp_path / "cut", resume=True, **options
-    )
-    assert rest.train()
-    together = losses(first)[:3] + losses(second)
-    for (_, wanted), (_, got) in zip(losses(events), together, strict=True):
-        assert got == pytest.approx(wanted, rel=1e-5)
-
-
 def test_warm_start_goes_on_from_a_head(prompts, tmp_path):
     """Guards --warm-start: its weights and its number of drafts; others are refused by name."""
     shape = DrafterShape("mtp", block_size=3, intermediate=32)

@@ -430,24 +430,6 @@ def test_warm_start_goes_on_from_a_drafter(target, prompts, tmp_path):
         start(other, prompts, tmp_path / "c", warm_start=tmp_path / "a")
 
 
-def test_runs_do_not_mix(target, prompts, tmp_path):
-    """Guards a finished run from being overwritten, and a resumed one from other settings."""
-    with pytest.raises(DFlashError, match="no run"):
-        start(target, prompts, tmp_path, resume=True)
-    run, _ = start(target, prompts, tmp_path)
-    run.train(lambda: True)
-    with pytest.raises(DFlashError, match="already holds"):
-        start(target, prompts, tmp_path)
-    others: list[dict[str, Any]] = [
-        {"rate": 1e-3},
-        {"steps": 13},
-        {"shape": DrafterShape(layers=2)},
-    ]
-    for changed in others:
-        with pytest.raises(DFlashError, match="started with other"):
-            start(target, prompts, tmp_path, resume=True, **changed)
-
-
 def test_no_room_for_an_answer(target, prompts, tmp_path):
     """Guards --max-length that no prompt fits into."""
     with pytest.raises(DFlashError, match="no prompt leaves room"):

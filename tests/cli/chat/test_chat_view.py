@@ -1,6 +1,5 @@
 """An answer streams to a terminal: everything once, nothing stray, whatever size the window has."""
 
-import io
 import re
 import sys
 import time
@@ -290,17 +289,6 @@ def test_ascii(terminal):
     assert lines[1:] == ["", " * é ?", "", "| q"]
 
 
-def test_no_color(terminal, monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    screen, raw = Screen(80, 24), []
-    screen.on_write = lambda text: raw.append(text) or text
-    play(chat_view.make_chat_view(terminal(screen)), blocks_of(DOCUMENT, 12, thinking="hm"))
-    codes = {
-        code for found in re.findall(r"\x1b\[([\d;]*)m", "".join(raw)) for code in found.split(";")
-    }
-    assert codes <= set("012349")
-
-
 def test_what_is_written_stays_modest(terminal, monkeypatch):
     """400 blocks at speed: few frames, and each answer's text about once."""
     monkeypatch.setattr(chat_view, "FRAME_INTERVAL", 0.1)
@@ -332,11 +320,3 @@ def test_plain_view_where_lines_cannot_move(terminal, monkeypatch, options, envi
     play(chat_view.make_chat_view(out), blocks_of("# *a*\n\n> b", 2, thinking="x"))
     assert screen.lines() == ["# *a*", "", "> b"]
     assert "\x1b" not in screen.text()
-
-
-def test_pipe_gets_the_bytes_of_the_answer(terminal, monkeypatch):
-    terminal(Screen(60, 24))
-    pipe = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", pipe)
-    play(chat_view.make_chat_view(output.Output()), blocks_of("# *é*\n", 2, thinking="x"))
-    assert pipe.buffer.getvalue() == "# *é*\n".encode()  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ import mlx.core as mx
 import pytest
 import tiny
 from mlx import nn
+from recorded_chat import start_dialogue
 from text import held_out
 
 import dflash_mlx
@@ -26,10 +27,8 @@ from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.pair import Pair
 
 backends = import_module("dflash_mlx.cli.backend.local")
-dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 messages = import_module("dflash_mlx.cli.chat.messages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-output = import_module("dflash_mlx.cli.terminal.output")
 
 SPARE = 32  # tokens of drafts beyond the last one that may be kept
 SHORT = 640  # tokens; a long context takes this CPU long to read, and leaves no turn out
@@ -74,14 +73,7 @@ def stranger() -> Iterator[Callable[..., Any]]:
 def start(pair: Pair, **changes: Any) -> Any:
     """A dialogue whose screen is a pipe."""
     settings = replace(GenerationOptions(max_tokens=48, mode="dflash"), **changes)
-    display = dialogue.DisplaySettings(quiet=True)
-    return dialogue.Dialogue(
-        backends.LocalBackend(pair),
-        output.Output(quiet=True),
-        settings=settings,
-        display=display,
-        autosaves=True,
-    )
+    return start_dialogue(backends.LocalBackend(pair), settings)
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -288,16 +280,6 @@ def test_a_chat_to_the_end_of_memory(
     assert rows["context"] == "400 of 4,096 (memory)"
 
 
-def test_an_answer_ends_at_the_end_of_the_context(
-    bundled: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One turn that fills the context ends with `length`; nothing crashes."""
-    monkeypatch.setattr(bundled.target, "context_length", 50)
-    said = start(bundled, max_tokens=None).ask("What is 12 plus 30?")
-    assert said.finish_reason == "length"
-    assert said.stats.prompt_tokens + said.stats.generated == 50
-
-
 def untrained_pair() -> Pair:
     """A pair whose drafter knows nothing."""
     target = tiny.make_target("qwen3", vocab_size=272)
@@ -360,12 +342,3 @@ def test_a_drafter_that_fits_is_not_blamed(
     prompts = ["What is 25 plus 17?", "Tell me about birds.", "xq zzv", "Why?", "1 2 3 4"]
     assert not any("almost no draft" in text for text in told_in(talk, prompts))
     assert record.passes == 0 if temperature > 1 else record.passes >= 12
-
-
-def test_draws_are_not_the_same_with_a_seed_changed(bundled: Pair) -> None:
-    """Sampling settings reach the engine."""
-    talk = start(bundled, sampling=SamplingParams(temperature=4.0, seed=3), max_tokens=40)
-    first = talk.ask("Tell me about birds.").tokens
-    assert talk.answer_again()[1].tokens == first
-    talk.settings = replace(talk.settings, sampling=SamplingParams(temperature=4.0, seed=4))
-    assert talk.answer_again()[1].tokens != first

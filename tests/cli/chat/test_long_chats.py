@@ -11,7 +11,7 @@ import openai_server
 import pytest
 import tiny
 from openai_server import Behaviour
-from recorded_chat import RecordedState
+from recorded_chat import RecordedState, start_dialogue
 
 from dflash_mlx.address import parse_address
 from dflash_mlx.errors import DFlashError, UsageError
@@ -22,10 +22,8 @@ from dflash_mlx.remote.session import connect
 local = import_module("dflash_mlx.cli.backend.local")
 remote = import_module("dflash_mlx.cli.backend.remote")
 compacts = import_module("dflash_mlx.cli.chat.compact")
-dialogues = import_module("dflash_mlx.cli.chat.dialogue")
 messages = import_module("dflash_mlx.cli.chat.messages")
 options = import_module("dflash_mlx.cli.options")
-output = import_module("dflash_mlx.cli.terminal.output")
 tool_box = import_module("dflash_mlx.cli.chat.tools")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 
@@ -41,13 +39,7 @@ def fake() -> Iterator[Behaviour]:
 
 def chat_with(backend: Any, **changes: Any) -> RecordedState:
     """A saved chat that nobody watches."""
-    talk = dialogues.Dialogue(
-        backend,
-        output.Output(quiet=True),
-        settings=replace(GenerationOptions(mode="dflash"), **changes),
-        display=dialogues.DisplaySettings(quiet=True),
-        autosaves=True,
-    )
+    talk = start_dialogue(backend, GenerationOptions(mode="dflash", **changes))
     return RecordedState(talk, talk.out, options.ModelOptions())
 
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 from openai_server import Behaviour, openai_server
+from recorded_chat import start_dialogue
 from scripted_server import HI, pair_saying
 
 from dflash_mlx.options import GenerationOptions, SamplingParams
 
 backends = import_module("dflash_mlx.cli.backend.local")
-dialogues = import_module("dflash_mlx.cli.chat.dialogue")
 loops = import_module("dflash_mlx.cli.chat.loops")
-output = import_module("dflash_mlx.cli.terminal.output")
 
 PART = [*range(100, 125)]  # 25 tokens
 LINE = "the cat sat down on the warm mat and "  # a token for each character
@@ -50,13 +49,7 @@ def test_lists_and_tables_are_none() -> None:
 
 def told_by(backend: Any, prompt: str, settings: GenerationOptions) -> list[str]:
     """The hints below an answer."""
-    talk = dialogues.Dialogue(
-        backend,
-        output.Output(),
-        settings=settings,
-        display=dialogues.DisplaySettings(),
-        autosaves=False,
-    )
+    talk = start_dialogue(backend, settings, quiet=False, autosaves=False)
     told: list[str] = []
     talk.out.note = lambda text, style="": told.append(text)
     talk.ask(prompt)

@@ -10,7 +10,7 @@ import openai_server
 import pytest
 import tiny
 from golden_pair import RAW, said
-from recorded_chat import RecordedState
+from recorded_chat import RecordedState, start_dialogue
 from screen import Screen, Wire
 from typer.testing import Result
 
@@ -20,10 +20,10 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 from dflash_mlx.types import Block
 
-answers, backends, chat_view, dialogues, options, output, pages, passes, render = (
+answers, backends, chat_view, options, output, pages, passes, render = (
     import_module(f"dflash_mlx.cli.{name}")
     for name in (
-        *("answer", "backend.local", "chat.view", "chat.dialogue", "options", "terminal.output"),
+        *("answer", "backend.local", "chat.view", "options", "terminal.output"),
         *("chat.pages", "passes", "terminal.render"),
     )
 )
@@ -213,13 +213,9 @@ def test_not_with_a_server(dflash: Callable[..., Result]) -> None:
 @pytest.fixture
 def state(golden: Pair) -> RecordedState:
     """A chat that nobody watches."""
-    talk = dialogues.Dialogue(
-        backends.LocalBackend(golden),
-        output.Output(),
-        settings=GenerationOptions(max_tokens=40, mode="dflash"),
-        display=dialogues.DisplaySettings(),
-        autosaves=False,
-    )
+    settings = GenerationOptions(max_tokens=40, mode="dflash")
+    backend = backends.LocalBackend(golden)
+    talk = start_dialogue(backend, settings, quiet=False, autosaves=False)
     return RecordedState(talk, talk.out, options.ModelOptions(model="x", draft="y"))
 
 

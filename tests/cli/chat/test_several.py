@@ -12,7 +12,7 @@ import openai_server
 import pytest
 import tiny
 from openai_server import Behaviour
-from recorded_chat import RecordedState
+from recorded_chat import RecordedState, start_dialogue
 from screen import Screen, Wire
 
 from dflash_mlx import api, batch
@@ -24,7 +24,6 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.remote.session import connect
 
 answers = import_module("dflash_mlx.cli.answer")
-dialogues = import_module("dflash_mlx.cli.chat.dialogue")
 local = import_module("dflash_mlx.cli.backend.local")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
@@ -52,13 +51,8 @@ class Asked(RecordedState):
 def chat_with(backend: Any, **changes: Any) -> Asked:
     """A saved chat that samples with a seed."""
     sampling = SamplingParams(temperature=1.0, seed=SEED)
-    talk = dialogues.Dialogue(
-        backend,
-        output.Output(quiet=True),
-        settings=GenerationOptions(sampling=sampling, mode="dflash", **changes),
-        display=dialogues.DisplaySettings(quiet=True),
-        autosaves=True,
-    )
+    settings = GenerationOptions(sampling=sampling, mode="dflash", **changes)
+    talk = start_dialogue(backend, settings)
     return Asked(talk, talk.out, options.ModelOptions())
 
 

@@ -247,12 +247,6 @@ def test_no_color_leaves_no_colour(monkeypatch):
     assert codes == {"0", "1", "2", "1;4"}
 
 
-def test_signs_without_utf8():
-    text = "- a\n\n> q\n\n---\n\n|a|\n|-|\n|1|"
-    lines = shown(text, ascii=True)
-    assert lines == [" * a", "", "| q", "", "-" * 40, "", "a", "-", "1"]
-
-
 def test_table_that_is_too_wide_becomes_records():
     text = "| Name | Description | Price |\n|---|---|--:|\n| Tea | A hot drink | 1.20 |\n| Gin |\n"
     assert shown(text, 60)[0].split() == ["Name", "Description", "Price"]

@@ -1,60 +1,11 @@
 """Moving lines: they leave nothing behind and take nothing along, whatever the window does."""
 
-import random
-import re
 from importlib import import_module
 
 import pytest
 from screen import Screen
 
 region = import_module("dflash_mlx.cli.terminal.live_region")
-
-SIZES = [(80, 24), (100, 40), (40, 12), (20, 5), (10, 2)]
-
-
-def play(screen, *, frames=60, resizes=(), seed=0):
-    """Print numbered lines above a region of changing height; the lines that should stand."""
-    rng = random.Random(seed)
-    moving = region.LiveRegion(screen.write, screen.size)
-    wanted = []
-    screen.write("before\n")
-    for frame in range(frames):
-        finished = [f"line {frame}.{n}" for n in range(rng.choice([0, 0, 1, 3]))]
-        live = [f"live {frame} {'x' * rng.randint(0, 120)}" for _ in range(rng.randint(1, 9))]
-        wanted += finished
-        moving.draw(finished, live)
-        if resizes and frame % 7 == 3:
-            screen.resize(*rng.choice(resizes))
-    moving.erase()
-    return ["before", *wanted]
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_every_line_stands_once_and_no_moving_line_stays(size):
-    screen = Screen(*size)
-    wanted = play(screen)
-    assert screen.lines() == wanted
-    assert screen.cursor[0] == 0
-    assert not screen.cursor_hidden
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_window_changes_size(seed):
-    """Narrower, wider, lower and higher: a line that was printed stays, no moving line does."""
-    screen = Screen(80, 24)
-    wanted = play(screen, frames=80, resizes=[(80, 24), (40, 12), (100, 40), (30, 16)], seed=seed)
-    assert screen.lines() == wanted
-
-
-@pytest.mark.parametrize("step", [-1, 1])
-def test_one_row_too_few_or_too_many_is_seen(step):
-    """The planted fault: the cursor comes back to the wrong row."""
-    screen = Screen(80, 24)
-    screen.on_write = lambda text: re.sub(
-        r"\x1b\[(\d+)A", lambda found: f"\x1b[{int(found[1]) + step}A", text
-    )
-    wanted = play(screen)
-    assert screen.lines() != wanted
 
 
 def test_region_in_the_upper_left_corner(monkeypatch):

@@ -261,10 +261,10 @@ def test_whenever_it_is_typed(chat: ChatTerminal) -> None:
 
 @pytest.mark.slow
 def test_lines_at_the_prompt(chat: ChatTerminal) -> None:
-    """Backslash-Enter, Shift-Enter where it is told, and a block in quotes."""
+    """Backslash-Enter, Shift-Enter where it is told, Alt-Enter, Ctrl-J, and a block in quotes."""
     chat.answers(says="Fine.\n")
-    chat.send("one\\\rtwo\x1b[13;2uthree\x1b[27;2;13~four")
-    chat.wait_until(lambda: chat.cursor_line() == "  four", "four lines")
+    chat.send("one\\\rtwo\x1b[13;2uthree\x1b[27;2;13~four\x1b\rfive\nsix")
+    chat.wait_until(lambda: chat.cursor_line() == "  six", "six lines")
     chat.send("\r")
     chat.wait_for(r"prompt \d+ new")
     chat.prompted()
@@ -273,7 +273,7 @@ def test_lines_at_the_prompt(chat: ChatTerminal) -> None:
     chat.send('"""\r')
     chat.wait_for(r"prompt \d+ new")
     chat.prompted()
-    assert prompts(chat) == ["one\ntwo\nthree\nfour", "a\n\nb"]
+    assert prompts(chat) == ["one\ntwo\nthree\nfour\nfive\nsix", "a\n\nb"]
 
 
 @pytest.mark.slow
