@@ -21,7 +21,6 @@ class Address:
 
 
 def is_address(name: str | None) -> bool:
-    """Whether a target is given as the address of a server."""
     return bool(name and re.match(r"https?://", name, re.IGNORECASE))
 
 

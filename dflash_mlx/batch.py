@@ -19,20 +19,9 @@ OnBlock = Callable[[int, Block], bool | None]
 ONE_PROMPT = "put it into a list, or call dflash_mlx.generate(pair, prompt)"
 
 
-def go_on(number: int, block: Block) -> None:
-    """Let every answer go on."""
-
-
-def nothing() -> None:
-    """Do nothing after a round."""
-
-
 @dataclass(eq=False, slots=True)
 class Running:
-    """An answer that is being generated. nbytes: memory for its caches.
-
-    stopped: whether it ends before its next block; who reads the blocks may set it.
-    """
+    """nbytes: for its caches. stopped: who reads the blocks may set it, to end the answer."""
 
     number: int
     reply: Reply
@@ -48,7 +37,7 @@ def generate_all(
     *,
     max_sequences: int,
     on_progress: Progress,
-    on_block: OnBlock,
+    on_block: OnBlock | None,
 ) -> list[Result]:
     """Answer the prompts with these options; arguments and errors as `Pair.generate`."""
     if not isinstance(max_sequences, int) or max_sequences < 1:
@@ -59,7 +48,7 @@ def generate_all(
     blocks = stream_all(pair, prompted, mode=options.mode, max_sequences=max_sequences)
     with closing(blocks):
         for answer, block in blocks:
-            answer.stopped = bool(on_block(answer.number, block))
+            answer.stopped = on_block is not None and bool(on_block(answer.number, block))
             if answer.stopped or block.finish_reason:
                 interrupted = not block.finish_reason
                 results[answer.number] = Result.of(
@@ -75,7 +64,7 @@ def stream_all(
     *,
     mode: Mode,
     max_sequences: int = MAX_SEQUENCES,
-    on_round: Callable[[], None] = nothing,
+    on_round: Callable[[], None] | None = None,
 ) -> Generator[tuple[Running, Block]]:
     """The blocks of all answers as they come, each with its answer.
 
@@ -108,7 +97,8 @@ def stream_all(
                         running.remove(answer)
                         continue
                 asked[answer.reply.ask()] = answer
-            on_round()
+            if on_round is not None:
+                on_round()
     finally:
         for answer in running:
             answer.reply.close()
@@ -155,6 +145,5 @@ def sequence_bytes(pair: LoadedPair, prompted: Prompted) -> int:
 
 
 def has_room(pair: LoadedPair, nbytes: int, running: Iterable[Running]) -> bool:
-    """Whether the memory holds the caches of another answer beside the running ones."""
     limit = pair.engine.memory_limit
     return limit is None or nbytes + sum(answer.nbytes for answer in running) <= limit

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def installed(name: str) -> "Distribution | None":
-    """A package of this environment; None if it is missing."""
     from importlib.metadata import PackageNotFoundError, distribution  # slow to import
 
     try:
@@ -31,10 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def install_command(package: str, *, again: bool = False) -> str:
-    """A shell command that installs `package` where this program runs, in backquotes.
-
-    `again`: also if it is installed already.
-    """
+    """A shell command, in backquotes. `again`: also if the package is installed already."""
     prefix = Path(sys.prefix)
     if (prefix / "pipx_metadata.json").exists():
         words = ["pipx", "inject", "dflash-chat", package]

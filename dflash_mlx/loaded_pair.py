@@ -97,10 +97,7 @@ class LoadedPair:
     def chat_tokens(
         self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS
     ) -> list[int]:
-        """The token ids of a chat and of the generation prompt after it.
-
-        Raises PromptTooLong as `check_length`.
-        """
+        """A chat and its generation prompt as ids. Raises PromptTooLong as `check_length`."""
         text = self.template.write(messages, options)
         self.check_length(text)
         return self.encode(text)

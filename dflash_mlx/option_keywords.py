@@ -77,7 +77,6 @@ def takes_options(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def suggest(name: str, known: list[str]) -> str:
-    """A hint at what to write instead of an unknown name."""
     sampling_name = {"temp": "temperature"}.get(name, name)
     if sampling_name in SAMPLING_NAMES:
         return f"give sampling=SamplingParams({sampling_name}=...)"

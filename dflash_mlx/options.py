@@ -72,7 +72,6 @@ class Option:
 
     @property
     def command_default(self) -> Any:
-        """The default of the commands."""
         return self.default if self.default_of_commands is None else self.default_of_commands
 
     @property
@@ -112,7 +111,6 @@ def format_limit(limit: float) -> str:
 
 
 def option(default: Any, help: str = "", **details: Any) -> Any:
-    """A dataclass field with its `Option`."""
     return field(default=default, metadata={"option": Option(help, **details)})
 
 

@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
 
-from .batch import MAX_SEQUENCES, OnBlock, generate_all, go_on
+from .batch import MAX_SEQUENCES, OnBlock, generate_all
 from .chat.reasoning_parser import eos_ids_of
 from .chat.template import load_tokenizer
 from .drafters.load import check_drafter, load_drafter
@@ -55,7 +55,7 @@ class Pair(LoadedPair):
         *,
         max_sequences: int = MAX_SEQUENCES,
         on_progress: Progress = silent,
-        on_block: OnBlock = go_on,
+        on_block: OnBlock | None = None,
         **keywords: Unpack[OptionKeywords],
     ) -> list[Result]:
         """Answer many prompts in shared passes; the results are in the order of the prompts.
@@ -185,10 +185,7 @@ def read_in_pieces(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoint | None:
-    """The drafter's checkpoint, downloaded if necessary; None for a drafter without one.
-
-    Raises DFlashError if a model's MTP head is wanted, and it has none.
-    """
+    """Downloads if necessary; None without one. Raises DFlashError for a missing MTP head."""
     if names.draft is None:
         return None
     checkpoint = resolve.open_checkpoint(names.draft, names.draft_label or "", on_download)

@@ -26,7 +26,6 @@ class Result:
 
     @classmethod
     def of(cls, blocks: Sequence[Block], stats: Stats, *, interrupted: bool = False) -> Self:
-        """The result of an answer's blocks."""
         reason = blocks[-1].finish_reason or "length"
         return cls(
             tokens=[token for block in blocks for token in block.tokens],

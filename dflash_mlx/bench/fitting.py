@@ -43,7 +43,6 @@ def known_drafters(pair: Pair) -> list[str]:
 
 
 def missing_drafters(pair: Pair) -> list[str]:
-    """The known drafters that are not downloaded."""
     return [repo for repo in known_drafters(pair) if cached_state(repo) != "yes"]
 
 

@@ -171,7 +171,6 @@ def tick_label_style(tasks: Sequence[tuple[str, str]], wide: bool) -> dict:
 def find_row(
     rows: Sequence[Row], task: tuple[str, str], mode: str, temperature: float
 ) -> Row | None:
-    """The row of one task, mode and temperature."""
     key = (*task, mode, temperature)
     return next((r for r in rows if (r.suite, r.task, r.mode, r.temperature) == key), None)
 
@@ -243,7 +242,6 @@ def cost_curve(figure: "Figure", rows: Sequence[Row], curve: Curve) -> None:
 
 
 def add_legend(figure: "Figure") -> None:
-    """Add one legend for all panels, above them."""
     handles = {}
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):

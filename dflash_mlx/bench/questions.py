@@ -34,13 +34,11 @@ class Question:
 
     @property
     def digest(self) -> str:
-        """A short hash of the turns."""
         text = json.dumps(self.turns, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def from_user(texts: list[str]) -> tuple[tuple[dict[str, Any], ...], ...]:
-    """One turn for each text of the user."""
     return tuple(({"role": "user", "content": text},) for text in texts)
 
 
@@ -199,7 +197,6 @@ def questions_of(name: str, limit: int = 0) -> list[Question]:
 
 
 def unexpected(name: str, suite: Suite) -> DFlashError:
-    """The error for a data set with other columns than expected."""
     return DFlashError(
         f"the data set '{suite.dataset}' of the suite '{name}' does not have the expected columns.",
         hint="give prompts of your own with --prompts FILE",

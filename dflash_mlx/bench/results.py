@@ -146,7 +146,6 @@ def fact_text(value: Any) -> str:
 
 
 def not_results(path: Path, number: int) -> DFlashError:
-    """The error for a file that is not a file of results."""
     return DFlashError(
         f"line {number} of '{path}' is not a benchmark result.", hint="give --out another file"
     )
@@ -172,7 +171,6 @@ class Difference:
     gap: float | None = None
 
     def data(self) -> dict[str, Any]:
-        """The difference as a JSON object."""
         return {**asdict(self.key), **{n: getattr(self, n) for n in self.__slots__ if n != "key"}}
 
 
@@ -187,10 +185,7 @@ def first_different_token(plain: Sequence[int], tokens: Sequence[int]) -> int | 
 def pairs_with_baseline(
     records: Iterable[Record], *, samples: bool = False
 ) -> list[tuple[Record, Record]]:
-    """Plain decoding and another mode for the same question and repeat, as pairs.
-
-    samples: whether to include temperatures above 0.
-    """
+    """Plain decoding and another mode for each question. samples: also above temperature 0."""
     by_key = {r.key: r for r in records if samples or r.key.temperature == 0}
     return [
         (plain, record)
@@ -215,7 +210,6 @@ def token_at(turn: Turn, index: int) -> int | None:
 
 
 def find_differences(records: Iterable[Record], *, samples: bool = False) -> list[Difference]:
-    """The differences of all answers that are not the same as in plain decoding."""
     pairs = pairs_with_baseline(records, samples=samples)
     return [difference for pair in pairs if (difference := difference_of(*pair)) is not None]
 
@@ -289,7 +283,7 @@ def facts_of(pair: Pair, schedule: Schedule) -> dict[str, Any]:
 def machine_facts() -> dict[str, Any]:
     """The processor, memory in bytes, system, and MLX's device and BLAS."""
     return {
-        "chip": chip(),
+        "chip": str(device_info().get("device_name", "")) or platform.machine(),
         "cores": os.cpu_count(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()}",
@@ -297,11 +291,6 @@ def machine_facts() -> dict[str, Any]:
         "blas": Path(use_openblas() or "as MLX is built").name,
         "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS"),
     }
-
-
-def chip() -> str:
-    """The processor's name in MLX, else the architecture."""
-    return str(device_info().get("device_name", "")) or platform.machine()
 
 
 def weights_dtype(model: nn.Module) -> str:
@@ -385,7 +374,6 @@ class Row:
     peak_bytes: int
 
     def data(self) -> dict[str, Any]:
-        """The row as a JSON object."""
         return asdict(self)
 
 
@@ -433,7 +421,6 @@ def rows_of(
 def row_of(
     records: Sequence[Record], by_key: dict[Key, Record], suite: str, task: str, samples: bool
 ) -> Row:
-    """The row of records with one mode and temperature."""
     turns = [turn for record in records for turn in record.turns]
     plain = {r.key: by_key.get(replace(r.key, mode=BASELINE)) for r in records}
     pairs = (
@@ -469,7 +456,6 @@ def row_of(
 
 
 def speedups(records: Sequence[Record], plain: dict[Key, Record | None]) -> list[float]:
-    """The speedup of each question over plain decoding, the median of repeats and turns."""
     ratios: dict[tuple[str, int], list[float]] = defaultdict(list)
     if records[0].key.mode == BASELINE:
         return []
@@ -512,7 +498,6 @@ def by_position(turns: Sequence[Turn], verifies: int) -> tuple[float, ...]:
 
 
 def merge_rounds(parts: Iterable[Rounds]) -> tuple[Rounds, ...]:
-    """The sum of the passes of many answers, by rows."""
     sums: dict[int, Rounds] = {}
     for part in parts:
         old = sums.get(part.rows, Rounds(part.rows, 0, 0, 0.0))

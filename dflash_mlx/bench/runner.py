@@ -143,7 +143,6 @@ def answer(
     watch: Watch,
     max_tokens: int,
 ) -> Turn:
-    """One answer with its counts and times."""
     began = time.perf_counter()
     before = began
     source = session.stream(
@@ -212,7 +211,6 @@ class Curve:
     draft: tuple[int, float] | None
 
     def data(self) -> dict[str, Any]:
-        """The curve as a JSON object."""
         return asdict(self)
 
 

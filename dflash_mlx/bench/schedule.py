@@ -33,7 +33,6 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """The name as it was given."""
         return self.mode if self.width is None else f"{self.mode}:{self.width}"
 
     def options(self, block_size: int | None) -> dict[str, Any]:
@@ -176,7 +175,6 @@ class Record:
     peak_bytes: int
 
     def data(self) -> dict[str, Any]:
-        """The record as a JSON object."""
         return {
             **asdict(self.key),
             "task": self.task,
@@ -341,7 +339,6 @@ class Source:
 
     @property
     def label(self) -> str:
-        """The name as it was given."""
         kind = self.kind if self.rows is None else f"{self.kind}-{self.rows}"
         return kind if self.name is None else f"{kind}:{self.name}"
 
@@ -352,12 +349,10 @@ class Source:
 
     @property
     def no_draft(self) -> bool:
-        """The argument `no_draft` for `with_drafter`."""
         return self.kind == NONE
 
     @property
     def is_all(self) -> bool:
-        """Whether it stands for every source that fits."""
         return self.kind == ALL
 
     def check(self, pair: Pair) -> None:

@@ -20,13 +20,9 @@ LONGEST_HEADER = 256  # characters; a longer header is text
 class ReasoningParser(Protocol):
     """Splits thinking from text; both methods return new (thinking, text)."""
 
-    def feed(self, token: int, text: str) -> tuple[str, str]:
-        """Add a token and its detokenized text."""
-        ...
+    def feed(self, token: int, text: str) -> tuple[str, str]: ...
 
-    def finish(self, text: str) -> tuple[str, str]:
-        """Add the last text, at the end of the answer."""
-        ...
+    def finish(self, text: str) -> tuple[str, str]: ...
 
 
 class TagReasoningParser:
@@ -238,7 +234,6 @@ def make_reasoning_parser(tokenizer: TokenizerWrapper, prompt: Sequence[int]) ->
 
 
 def eos_ids_of(tokenizer: TokenizerWrapper) -> frozenset[int]:
-    """The tokens that end an answer."""
     return frozenset(tokenizer.eos_token_ids) | end_of_turn_ids(tokenizer)
 
 
@@ -270,10 +265,7 @@ def partial_match(text: str, markers: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """New text of an answer.
-
-    thinking: comes before `text`. stop: the stop string that ends the answer.
-    """
+    """New text of an answer. thinking: comes before `text`. stop: the stop string that ended it."""
 
     text: str = ""
     thinking: str = ""
@@ -315,7 +307,6 @@ class IncrementalDetokenizer:
         return self._release(thinking, final=False)
 
     def finish(self) -> TextDelta:
-        """The remaining text at the end of the answer."""
         self._detokenizer.finalize()
         thinking, text = self._reasoning_parser.finish(self._detokenizer.last_segment)
         self._held += text

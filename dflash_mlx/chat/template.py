@@ -124,7 +124,6 @@ class Template:
 
     @cached_property
     def shows_tools(self) -> bool:
-        """Whether the template writes tools into the prompt."""
         return self._try({"tools": [SAMPLE_TOOL]}) not in (None, self._try({}))
 
     @cached_property
@@ -232,7 +231,6 @@ def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
 
 
 def untrusted_code(checkpoint: Checkpoint, code: list[str]) -> DFlashError:
-    """The error for a tokenizer whose remote code is not allowed to run."""
     return DFlashError(
         f"the tokenizer of '{checkpoint.path.name}' is Python code of its own ({', '.join(code)}).",
         hint="read that code, then let it run with --trust-remote-code "

@@ -54,7 +54,6 @@ class TaggedFormat:
     strips_whitespace: bool = True
 
     def strip(self, value: str) -> str:
-        """The text between the tags without the whitespace that is not part of the value."""
         if self.strips_whitespace:
             return value.strip()
         return value.removeprefix("\n").removesuffix("\n")
@@ -145,20 +144,14 @@ def json_end(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsReader:
-    """Reads one call's arguments as JSON. header: the text before them.
-
-    tools: as in `ToolParser`.
-    """
+    """Reads a call's arguments as JSON. header: the text before them. tools: as in `ToolParser`."""
 
     call_format: CallFormat
     header: re.Match[str]
     tools: Sequence[dict[str, Any]]
 
     def read(self, text: str) -> tuple[str, str | None]:
-        """The JSON, and the text after the arguments.
-
-        The beginning of the JSON and None if they have not ended.
-        """
+        """The JSON and the text after it; the JSON's beginning and None if it has not ended."""
         if self.call_format.tagged is not None:
             return self._read_tagged(self.call_format.tagged, text)
         end = json_end(text)
@@ -236,7 +229,6 @@ def begun_object(members: dict[str, str]) -> str:
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON on one line."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -272,10 +264,7 @@ LONGEST_PIECE = 3  # characters at the end of a cut answer that are text even if
 
 @dataclass(slots=True)
 class ToolParser:
-    """Splits one answer of a model that was offered `tools` (JSON schemas).
-
-    ends_in_call: whether the answer has ended inside of a call.
-    """
+    """Splits one answer. tools: JSON schemas. ends_in_call: whether it ended inside of a call."""
 
     call_format: CallFormat
     tools: Sequence[dict[str, Any]]
@@ -290,10 +279,7 @@ class ToolParser:
     def feed(
         self, text: str, *, final: bool = False, cut: bool = False, stop: str | None = None
     ) -> ParsedText:
-        """Add text of the answer; with `final` it has ended, and nothing is held back.
-
-        cut: whether its length or the stop string `stop` has ended it, not the model.
-        """
+        """Add text; `final` at the end. cut: its length or the stop string `stop` ended it."""
         self._text = ""
         self._calls = []
         self._held += text
@@ -440,10 +426,7 @@ def named_calls(messages: Messages, tokenizer: TokenizerWrapper) -> Messages:
 
 
 def numbered_calls(messages: Messages) -> Messages:
-    """The messages with functions.NAME:N as the ids of calls.
-
-    Kimi's template writes only the id of a call, not its name.
-    """
+    """Call ids as functions.NAME:N: Kimi's template writes only the id of a call, not its name."""
     new_ids: dict[str, str] = {}
     numbered: Messages = []
     number = 0

@@ -35,16 +35,13 @@ class ReasoningState(Protocol):
     @property
     def allowed(self) -> frozenset[int] | None:
         """The tokens allowed here; None for all but those that end an answer."""
-        ...
 
     @property
     def may_end(self) -> bool:
         """Whether the text may start here. A token allowed in both belongs to the text."""
-        ...
 
     def advance(self, token: int) -> "ReasoningState | None":
         """The state after an allowed token; None when the text starts."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +223,6 @@ class Constraint:
 
     @property
     def ended(self) -> bool:
-        """Whether the text is complete and nothing can follow."""
         return self._reasoning is None and self._matcher.is_stopped()
 
     def accept_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
@@ -367,7 +363,6 @@ class Constraint:
 
     @contextmanager
     def _rollback(self) -> Iterator[None]:
-        """Undo the tokens consumed inside."""
         reasoning = self._reasoning
         committed = len(self._consumed)
         try:

@@ -36,10 +36,7 @@ JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", l
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: a schema of one JSON `type`, and whether null is allowed too.
-
-    choices: the values of an enum; None without one.
-    """
+    """A schema of one JSON `type`. choices: the values of an enum; None without one."""
 
     type: str
     schema: dict[str, Any]
@@ -127,7 +124,6 @@ def resolve_reference(path: Any, root: dict[str, Any], label: str) -> Any:
 
 
 def object_properties(schema: dict[str, Any], label: str) -> tuple[dict[str, Any], list[str]]:
-    """An object's properties, and the names of those that are required."""
     unions = ("anyOf", "oneOf", "allOf", "$ref", "minProperties", "propertyNames")
     for keyword in (*UNSUPPORTED_KEYWORDS, *unions):
         if keyword in schema:
@@ -237,7 +233,6 @@ def lark_pattern(pattern: str) -> str:
 
 
 def escape_lark(text: str) -> str:
-    """A text inside a Lark regular expression."""
     return re.sub(r"([\\|\[\](){}.*+?^$/&~])", r"\\\1", text)
 
 
@@ -379,7 +374,6 @@ class GrammarWriter:
         return f"{self._rule(f'{body} {first}', terminal=True)} {rest}"
 
     def _json(self, schema: dict[str, Any]) -> str:
-        """The rule of a JSON value."""
         guide = schema.get("x-guidance") or {"whitespace_pattern": WHITESPACE}
         return self._rule(f"%json {json.dumps({**schema, 'x-guidance': guide})}")
 

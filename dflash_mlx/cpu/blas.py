@@ -26,7 +26,7 @@ def use_openblas() -> str | None:
     """
     if sys.platform != "linux" or os.environ.get("DFLASH_BLAS") == "off":
         return None
-    if too_late():
+    if "mlx.core" in sys.modules:
         log.warning(
             "MLX was imported before dflash_mlx, with slow matrix products: import it later"
         )
@@ -38,11 +38,6 @@ def use_openblas() -> str | None:
             continue
         return name
     return None
-
-
-def too_late() -> bool:
-    """Whether MLX is imported, and so is linked to its default BLAS."""
-    return "mlx.core" in sys.modules
 
 
 def candidates() -> list[str]:

@@ -222,10 +222,7 @@ class SharedRope(nn.Module):
     def __call__(
         self, x: mx.array, offset: int | mx.array = 0, depths: mx.array | None = None
     ) -> mx.array:
-        """Rotate x [..., L, d]. Row i has the position offset + i, or offset + depths[i].
-
-        `depths` is int [L].
-        """
+        """Rotate x [..., L, d]: row i is at offset + i, or at offset + depths[i] (int [L])."""
         if not self.shares(x, offset):
             assert depths is None
             return self._original(x, offset=offset)  # pyright: ignore[reportArgumentType]

@@ -25,7 +25,6 @@ class ChainSource(Protocol):
 
         Returns the drafts [γ, B], those of a position by `choose`, and their logits [γ, B, Vd].
         """
-        ...
 
     def ids(self, tokens: mx.array) -> mx.array:
         """The target's ids of tokens of the own vocabulary, any shape."""
@@ -57,7 +56,6 @@ class ChainDrafter(Drafter, ChainSource):
         return [self.block(chains, number) for number in range(len(caches))]
 
     def block(self, chains: "Chains", number: int) -> DraftBlock:
-        """The block of one of the sequences."""
         return ChainBlock(chains, number)
 
 

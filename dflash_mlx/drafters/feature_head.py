@@ -24,7 +24,6 @@ class Head(Protocol):
 
     def features(self, taps: mx.array) -> mx.array:
         """Taps [1, S, K * Ht] of the target -> features [1, S, H]."""
-        ...
 
     def __call__(
         self, tokens: mx.array, before: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
@@ -34,11 +33,9 @@ class Head(Protocol):
         The tokens of several sequences stand one after the other, `counts` of each; their rows are
         added to the caches. A hidden state takes the place of the feature of the same token.
         """
-        ...
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Hidden states [1, S, H] -> logits [S, Vd]."""
-        ...
 
 
 class FeatureDrafter(ChainDrafter):
@@ -144,7 +141,6 @@ class FeatureCache:
         return self.rows, self._features
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Commit the next S tokens, with their taps [1, S, K * Ht]."""
         assert taps.shape[1] == len(tokens)
         self._taps.append(taps)
         self._tokens += tokens
@@ -153,11 +149,9 @@ class FeatureCache:
 
     @property
     def waits(self) -> bool:
-        """Whether there are tokens without rows."""
         return bool(self._tokens)
 
     def commit_waiting(self) -> None:
-        """Compute the rows of all waiting tokens."""
         if self.waits:
             ((tokens, before),) = take_waiting([self])
             self.source.read([self], [tokens], [before])

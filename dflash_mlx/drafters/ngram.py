@@ -44,7 +44,6 @@ class SuffixAutomaton:
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Append tokens to the text."""
         for token in tokens:
             self._add(token)
 
@@ -60,10 +59,7 @@ class SuffixAutomaton:
             state = self._link[state]
 
     def continuation(self, count: int) -> list[int]:
-        """The `count` tokens after `match`; at the end of the text they repeat from there.
-
-        Empty if there is no match.
-        """
+        """`count` tokens after `match`, repeated at the end of the text; empty without a match."""
         if not self.matched:
             return []
         start = self.continues_at

@@ -21,9 +21,7 @@ class Rotary(Protocol):
     def rope_scaling(self) -> dict[str, Any] | None: ...
 
     @property
-    def max_position_embeddings(self) -> int:
-        """Positions that the model was made for."""
-        ...
+    def max_position_embeddings(self) -> int: ...
 
 
 def make_rope(config: Rotary, *, interleaved: bool = False) -> Any:

@@ -31,7 +31,6 @@ CHUNK = 2048  # tokens per pass
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
-    """Whether a checkpoint is a language model's."""
     return checkpoint.format == "language model"
 
 
@@ -124,10 +123,7 @@ class SmallModelDrafter(ChainDrafter):
         return drafts, mx.stack(rows)
 
     def read(self, caches: Sequence[TargetCache], tokens: Sequence[mx.array]) -> mx.array:
-        """Read tokens [S] of each sequence: logits [B, V] after its last one.
-
-        V is the size of the target's vocabulary.
-        """
+        """Read tokens [S] of each sequence: logits [B, V of the target] after its last one."""
         pairs = zip(caches, tokens, strict=True)
         rows = [SequenceRows(c, t.astype(mx.int32), tape=False, last=True) for c, t in pairs]
         logits = mx.concatenate([output.logits for output in self.reader.read(rows)])

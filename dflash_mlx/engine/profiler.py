@@ -124,10 +124,7 @@ def warm_up(run: Callable[[Job], float], job: Job) -> float:
 
 
 class Scratch:
-    """Two sequences of `depth` tokens, which draft blocks of `block_size` rows.
-
-    Without a drafter they cannot run "draft" jobs.
-    """
+    """Two sequences of `depth` tokens, which draft blocks of `block_size` rows if they can."""
 
     def __init__(self, target: Target, drafter: Drafter | None, depth: int, block_size: int):
         self._target = target
@@ -245,10 +242,7 @@ def measure(
     *,
     budget: tuple[float, int] = BUDGET,
 ) -> Latencies:
-    """Measure the latencies of a pair at a context of `depth` tokens, or fewer if memory is short.
-
-    `budget` as in `survey`.
-    """
+    """Measure at `depth` tokens, or fewer if memory is short. `budget` as in `survey`."""
     depth = depth_that_fits(target, drafter, depth, working_set() - mx.get_active_memory())
     scratch = Scratch(target, drafter, depth, block_size)
     latencies = survey(

@@ -47,7 +47,6 @@ class Request(GenerationOptions):
 
     @staticmethod
     def of(options: GenerationOptions, prompt: tuple[int, ...], **more: Any) -> "Request":
-        """A request with these options; `more` are the other fields."""
         values = {field.name: getattr(options, field.name) for field in fields(GenerationOptions)}
         return Request(prompt=prompt, **values, **more)
 

@@ -68,19 +68,16 @@ class ScheduledStep:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the target reads in this step."""
         return self.draft.drafted + 1 if self.chunk is None else len(self.chunk.tokens)
 
     @property
     def result(self) -> Block | DFlashError:
-        """The committed block, or the error that ends the answer."""
         result = self.block if self.error is None else self.error
         assert result is not None
         return result
 
     @property
     def policy_result(self) -> StepResult:
-        """The step's result, for the policy to learn from."""
         assert self.block is not None
         state = self.draft_state
         return StepResult(

@@ -241,14 +241,12 @@ class TokenBudget:
         self.tokens = 256  # the first rounds correct it
 
     def update(self, read: int, seconds: float) -> None:
-        """Learn from a round that read `read` prompt tokens in `seconds`."""
         if read:
             fits = int(read * STALL / seconds)
             self.tokens = min(MAX_TOKENS, max(MIN_TOKENS, (self.tokens + fits) // 2))
 
 
 def by_policy(steps: Iterable[ScheduledStep]) -> list[tuple[Policy, list[ScheduledStep]]]:
-    """The steps of each policy, which decides for all of them at once."""
     groups: dict[Policy, list[ScheduledStep]] = {}
     for step in steps:
         groups.setdefault(step.answer.policy, []).append(step)

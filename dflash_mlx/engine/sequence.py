@@ -125,7 +125,6 @@ class Sequence:
         return twin
 
     def _follow(self) -> None:
-        """Let the drafters' caches read this sequence's target cache."""
         for drafter, cache in zip(self.drafters, self.draft_caches, strict=True):
             drafter.follow(cache, self.target_cache)
 
@@ -144,7 +143,6 @@ class Sequence:
 
     @property
     def answer(self) -> AnswerState:
-        """The answer that the sequence is generating."""
         assert self.last_answer is not None
         return self.last_answer
 
@@ -254,7 +252,6 @@ class Sequence:
 
     @property
     def anchor(self) -> int:
-        """The newest token, which is not in the caches yet."""
         assert self.answer.anchor is not None
         return self.answer.anchor
 

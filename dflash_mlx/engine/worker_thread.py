@@ -45,25 +45,19 @@ class Stepper(Protocol):
 
     def step(self, sequences: "list[Sequence]") -> list[Block | DFlashError]:
         """Compute one round: the next block of each sequence, or its error."""
-        ...
 
     def work_between_answers(self) -> bool:
         """Do a step of work that can wait. Returns False if there is none, or not now."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionJob:
-    """A function to run in the thread."""
-
     function: Callable[[], Any]
     result: Future[Any] = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockJob:
-    """A sequence whose next block is wanted."""
-
     engine: Stepper
     sequence: "Sequence"
     result: Future[Block] = field(default_factory=Future)
@@ -170,7 +164,6 @@ class MLXThread:
         return job is not None
 
     def _run_function(self, job: FunctionJob) -> None:
-        """Run a function, unless it was cancelled."""
         with self._lock:
             if not job.result.set_running_or_notify_cancel():
                 return
@@ -249,7 +242,6 @@ class MLXThread:
 
 
 def settle(future: Future[Any], error: BaseException | None, result: Any = None) -> None:
-    """Set the result or the error of a future."""
     if error is None:
         future.set_result(result)
     else:

@@ -48,25 +48,19 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """The label, or the folder's name."""
         return self.label or self.path.name
 
     @cached_property
     def format(self) -> Format:
-        """The kind of model that the config describes."""
         return format_of(self.config)
 
     @cached_property
     def text_config(self) -> dict[str, Any]:
-        """The config with the entries of its language model at the top level."""
         return text_config(self.config)
 
     @cached_property
     def weight_files(self) -> list[Path]:
-        """The sorted safetensors files, all complete.
-
-        Raises DFlashError if there is none, or if one is damaged.
-        """
+        """The sorted safetensors files. Raises DFlashError for none and for a damaged one."""
         return list(self._headers)
 
     def check_weights(self) -> None:
@@ -152,10 +146,7 @@ def header(file: Path) -> dict[str, list[int]]:
 
 
 def tensor_headers(file: Path) -> dict[str, TensorHeader]:
-    """The headers of a safetensors file by tensor name.
-
-    Raises DFlashError if the file is shorter than its header says.
-    """
+    """Headers by tensor name. Raises DFlashError if the file is shorter than its header says."""
     damaged = DFlashError(f"'{file}' is damaged or incomplete.", hint="download it again")
     size = file.stat().st_size
     with file.open("rb") as stream:
@@ -180,7 +171,6 @@ def tensor_header(entry: dict[str, Any]) -> TensorHeader:
 
 
 def torch_file_error(model: str, file: str) -> DFlashError:
-    """The error for a model with weights in a file of torch.save."""
     return DFlashError(
         f"'{model}' has weights in a PyTorch file ('{file}'), which is not read.",
         hint="convert it to safetensors, or use another model",
@@ -196,10 +186,7 @@ def optional_json(path: Path) -> dict[str, Any]:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises DFlashError for other content, FileNotFoundError without the file.
-    """
+    """Read a JSON object. Raises DFlashError for other content, or FileNotFoundError."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

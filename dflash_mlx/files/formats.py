@@ -37,7 +37,6 @@ def format_of(config: dict[str, Any]) -> Format:
 
 
 def in_speculators(config: dict[str, Any]) -> bool:
-    """Whether a config.json is in the `speculators` format."""
     return config.get("speculators_model_type") is not None
 
 
@@ -64,12 +63,10 @@ def is_mtp(config: dict[str, Any]) -> bool:
 
 
 def is_gemma_assistant(config: dict[str, Any]) -> bool:
-    """Whether a config.json belongs to one of Google's assistants of Gemma 4."""
     return config.get("model_type") in ("gemma4_assistant", "gemma4_unified_assistant")
 
 
 def is_dflash2(config: dict[str, Any]) -> bool:
-    """Whether a drafter's config.json belongs to DFlash 2."""
     if config.get("speculators_model_type") == "dflash2":
         return True
     named = V2 in (config.get("architectures") or [])

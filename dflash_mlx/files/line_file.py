@@ -46,7 +46,6 @@ class LineFile:
         self.close()
 
     def cut(self) -> None:
-        """Remove the incomplete last line."""
         self._file.truncate(sum(len(line) + 1 for line in self.lines))
         self.rest = b""
 

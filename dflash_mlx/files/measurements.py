@@ -44,7 +44,6 @@ class MeasurementStore(Generic[T]):
 
     @property
     def path(self) -> Path:
-        """The path of the file, which may not exist."""
         return cache_file(self.name)
 
     def read(self) -> dict[str, T]:

@@ -36,12 +36,10 @@ def cache_folder() -> Path:
 
 
 def is_head_only(name: str) -> bool:
-    """Whether a name means the MTP head of a model, without the model."""
     return name.endswith(HEAD_ONLY)
 
 
 def repo_of(name: str) -> str:
-    """The repository of a model or of its head."""
     return name.removesuffix(HEAD_ONLY)
 
 
@@ -129,10 +127,7 @@ def missing_file(checkpoint: Checkpoint, *, head_only: bool = False) -> str:
 
 
 def shard_names(index: Path, *, head_only: bool = False) -> list[str]:
-    """The weight files of a safetensors index; empty if there is no index.
-
-    head_only: those with tensors of an MTP head.
-    """
+    """The weight files of an index, empty without one. head_only: those of an MTP head."""
     if not index.exists():
         return []
     files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
@@ -141,7 +136,6 @@ def shard_names(index: Path, *, head_only: bool = False) -> list[str]:
 
 
 def cached_state(repo: str) -> Literal["yes", "partly", "no"]:
-    """Whether the cache holds a model completely, in part, or not at all."""
     if cached_folder(repo) is not None:
         return "yes"
     return "partly" if cached_bytes(repo) else "no"
@@ -170,10 +164,7 @@ def cached_gguf() -> list[str]:
 
 
 def remove(repo: str) -> int:
-    """Delete a model from the cache. Returns the bytes freed.
-
-    Raises DFlashError if the model is not in the cache or cannot be deleted.
-    """
+    """Delete a model. Returns the bytes freed. Raises DFlashError if that is not possible."""
     folder = repo_folder(repo)
     size = cached_bytes(repo)
     if not folder.is_dir():

@@ -24,7 +24,6 @@ class Choice:
 
     @property
     def reason(self) -> str:
-        """Why it was chosen, in a few words."""
         return (
             f"best of {len(self.speedups)} compared here on {self.day}, "
             f"{self.speedup:.2f}× plain decoding"

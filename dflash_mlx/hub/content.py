@@ -47,10 +47,7 @@ def damaged_files(blobs: Mapping[str, Path], on_check: Progress = silent) -> lis
 
 
 def hash_of(path: Path, digits: int, on_read: Callable[[int], None] = lambda done: None) -> str:
-    """The hash of a file in hex: sha256 for 64 digits, else git's sha1 of a blob.
-
-    `on_read(done)` is called with the bytes that were read so far.
-    """
+    """In hex: sha256 for 64 digits, else git's sha1 of a blob. `on_read` gets the bytes read."""
     sha256 = digits == 64
     digest = hashlib.sha256() if sha256 else hashlib.sha1(b"blob %d\0" % path.stat().st_size)
     done = 0

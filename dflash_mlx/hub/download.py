@@ -234,7 +234,6 @@ class Transfer:
 
 
 def is_complete(path: Path, size: int) -> bool:
-    """Whether a file exists and has `size` bytes."""
     return path.exists() and path.stat().st_size == size
 
 
@@ -281,23 +280,16 @@ class Plan:
 
     @property
     def missing_bytes(self) -> int:
-        """The bytes that are not in the cache."""
         return sum(file.size - file.cached for file in self.files)
 
     @property
     def cached(self) -> bool:
-        """Whether all files are in the cache."""
         return self.missing_bytes == 0
 
     @property
     def damaged(self) -> tuple[File, ...]:
         """The files that `checked` found damaged."""
         return tuple(file for file in self.files if file.damaged)
-
-    @property
-    def needed_bytes(self) -> int:
-        """The disk space that the download takes, beside that of the damaged files."""
-        return self.missing_bytes - sum(file.size for file in self.damaged)
 
 
 def plan(repo: str) -> Plan:
@@ -436,8 +428,6 @@ def download_plan(plan: Plan, on_download: Progress | None, on_wait: Callable[[]
     from tqdm.auto import tqdm
 
     class Silent(tqdm):
-        """A progress bar without output."""
-
         def __init__(self, *args: Any, **options: Any):
             super().__init__(*args, **{**options, "disable": True})
 
@@ -469,7 +459,8 @@ def download_plan(plan: Plan, on_download: Progress | None, on_wait: Callable[[]
 
 def check_room(*plans: Plan) -> None:
     """Raise DFlashError if the disk has not enough free space for the missing files."""
-    needed = sum(plan.needed_bytes for plan in plans)
+    # Damaged files are deleted first.
+    needed = sum(plan.missing_bytes - sum(file.size for file in plan.damaged) for plan in plans)
     folder = cache_folder()
     while not folder.exists():
         folder = folder.parent

@@ -33,10 +33,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def to_dflash_error(error: Exception, repo: str) -> Exception:
-    """The DFlashError for an exception of a download of `repo`.
-
-    Returns an exception that is not known here as it is.
-    """
+    """The DFlashError for a failed download of `repo`; an unknown exception as it is."""
     names = class_names(error)
     code = http_status(error)
     if "LocalEntryNotFoundError" in names:  # it hides the cause
@@ -84,7 +81,6 @@ def to_dflash_error(error: Exception, repo: str) -> Exception:
 
 
 def offline_error(repo: str) -> DFlashError:
-    """The error of a download in offline mode."""
     state = cached_state(repo)
     if state == "yes":
         return DFlashError(
@@ -103,7 +99,6 @@ def offline_error(repo: str) -> DFlashError:
 
 
 def network_error(names: set[str], repo: str) -> DFlashError:
-    """The error of a connection that failed or was cut; `names` are the exception's classes."""
     if names & {"ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol"}:
         part = cached_state(repo) == "partly"
         have = "downloaded only in part" if part else "not on this machine"
@@ -118,7 +113,6 @@ def network_error(names: set[str], repo: str) -> DFlashError:
 
 
 def disk_error(error: OSError, repo: str) -> DFlashError:
-    """The error of a write to the cache that failed."""
     if error.errno in DISK_FULL:
         return DFlashError(
             f"the disk is full while '{repo}' is downloaded.",

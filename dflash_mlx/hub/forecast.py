@@ -20,7 +20,6 @@ EARLY = ("M1", "M2")  # generations that get the share `early` of their bandwidt
 
 @cache
 def sheet() -> dict[str, Any]:
-    """The tables of chips.toml."""
     return tomllib.loads(files("dflash_mlx.hub").joinpath("chips.toml").read_text(encoding="utf-8"))
 
 

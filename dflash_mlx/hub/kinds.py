@@ -56,7 +56,6 @@ def refused_kind(config: dict[str, Any]) -> str:
 
 
 def kind_error(drafter: str, kind: str) -> DFlashError:
-    """The error for a drafter of a kind that is not loaded."""
     return DFlashError(
         f"the drafter '{drafter}' is of the kind {kind}, which is not supported.",
         hint="`dflash models list --all` shows the drafters that run; or use --draft lookup",

@@ -62,7 +62,6 @@ def in_cache() -> Iterator[LocalModel]:
 
 
 def in_folders(folders: Sequence[Path]) -> Iterator[LocalModel]:
-    """The targets of LM Studio's folder and of `folders`."""
     for start in (*(Path(name).expanduser() for name in LM_STUDIO), *folders):
         for folder in model_folders(start):
             name = folder.relative_to(start).as_posix() if folder != start else start.name

@@ -67,7 +67,6 @@ class Entry:
 
     @property
     def download_bytes(self) -> int | None:
-        """Both repositories together."""
         if self.own_head:
             return self.target_bytes
         if self.target_bytes is None or self.draft_bytes is None:
@@ -81,10 +80,7 @@ class Entry:
 
     @property
     def memory_bytes(self) -> int | None:
-        """The memory of the pair in bytes with a context of 4,096 tokens.
-
-        The drafter has its default bits (`bits.chosen_bits`).
-        """
+        """The memory of the pair with its default bits and a context of 4,096 tokens."""
         if self.target_bytes is None or self.draft_bytes is None:
             return None
         bits = chosen_bits(None, target_quantised=self.quantised)

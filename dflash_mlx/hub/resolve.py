@@ -43,10 +43,7 @@ class Names:
 
 
 def bundled(part: str) -> Path:
-    """The folder of a bundled model; `part` is "target" or "draft".
-
-    Raises DFlashError if the installation lacks it.
-    """
+    """The folder of the bundled "target" or "draft". Raises DFlashError if it is not installed."""
     with as_file(files("dflash_mlx.bundled")) as folder:
         if not (folder / part).is_dir():
             raise DFlashError(
@@ -157,10 +154,7 @@ def head_of(target: str) -> str:
 def open_checkpoint(
     name: str | Path, label: str = "", on_download: Progress | None = None
 ) -> Checkpoint:
-    """The checkpoint of a model, downloaded as by `fetch`. label: its name in messages.
-
-    Raises DFlashError as `fetch`, and if the folder has no valid config.json.
-    """
+    """As `fetch`; label: its name in messages. Raises DFlashError, also for a wrong config.json."""
     folder = local_folder(name)
     if folder is None and (cached := cached_checkpoint(str(name))) is not None:
         return cached

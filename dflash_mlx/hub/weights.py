@@ -39,10 +39,7 @@ def targets_of(draft: str, config: dict[str, Any]) -> list[str]:
 
 
 def may_be_same(target: str, other: str) -> bool:
-    """Whether two names may mean the same weights.
-
-    Of targets in the registry the published ids tell. Of others only a date in the name does.
-    """
+    """By the published ids of targets in the registry; of others only a date in the name tells."""
     entries = find(target), find(other)
     if all(entries):
         return len({entry.published for entry in entries if entry}) == 1

@@ -85,13 +85,11 @@ class Kernels:
         return self.references or self.exact or self.enables(op)
 
     def launches(self, op: Op, *args: Any) -> bool:
-        """Whether `op` runs as a kernel with these arguments."""
         sizes = self.sizes.get(op.name)
         wins = sizes is None or op.size(*args) in sizes
         return self.enables(op) and wins and op.fits(*args)
 
     def __call__(self, op: Op, *args: Any) -> Any:
-        """Run `op` by its kernel, or by its reference."""
         if self.launches(op, *args):
             return self._launch(op, args)
         return op.reference(*args)
@@ -110,7 +108,6 @@ class Kernels:
 
     @property
     def stepwise(self) -> bool:
-        """Whether each kernel runs to its end at once."""
         return isinstance(self.launcher, StepwiseLauncher)
 
     def by_steps(self) -> "Kernels":
@@ -119,10 +116,7 @@ class Kernels:
         return replace(self, launcher=StepwiseLauncher(self.launcher))
 
     def without(self, names: Iterable[str] = (), reason: str = "") -> "Kernels":
-        """The same, not `stepwise`, and with the kernels of these operations disabled: they failed.
-
-        `reason` is why.
-        """
+        """The same, not `stepwise`, without the kernels of these operations, which failed."""
         direct = self.launcher
         if isinstance(direct, StepwiseLauncher):
             direct = direct.launcher
@@ -167,15 +161,11 @@ def on_cpu() -> bool:
 
 
 def by_metal() -> bool:
-    """Whether MLX computes on a GPU with Metal."""
     return not on_cpu() and mx.metal.is_available()
 
 
 def wanted() -> str:
-    """The value of DFLASH_KERNELS. Raises UsageError for an unknown value.
-
-    The default is "on" if MLX computes by Metal, else "stock".
-    """
+    """DFLASH_KERNELS; by default "on" with Metal, else "stock". Raises UsageError for others."""
     value = os.environ.get(VARIABLE) or ("on" if by_metal() else "stock")
     if value not in VALUES:
         raise UsageError(f"{VARIABLE} cannot be '{value}'.", hint=f"give {', '.join(VALUES)}")

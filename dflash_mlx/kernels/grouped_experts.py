@@ -41,7 +41,6 @@ class Experts:
 
     @cached_property
     def fit(self) -> bool:
-        """Whether the kernel supports them, see `fits`."""
         return all(part.values.ndim == 3 and part.known for part in self.parts)
 
     @cached_property
@@ -119,10 +118,7 @@ def shared_by_mlx(indices: mx.array, experts: Experts) -> bool:
 
 
 def size(x: mx.array, indices: mx.array, experts: Experts) -> tuple[int | str, ...]:
-    """What the speed depends on: the weights, a row's experts, and the bucket of the rows.
-
-    The bucket is 0 beyond all.
-    """
+    """The weights' form, a row's experts, and the bucket of the rows (0 is beyond all)."""
     taken = indices.shape[-1]
     bucket = next((most for most in BUCKETS if indices.size <= most * taken), 0)
     return *experts.form, x.shape[-1], taken, bucket

@@ -39,10 +39,7 @@ def limits(chip: Chip) -> tuple[int, int, int]:
 
 
 def matrix_rows(chip: Chip, outputs: int, inputs: int, *, quantised: bool = True) -> int:
-    """Rows from which on a matrix [outputs, inputs] is multiplied as a matrix.
-
-    Not `quantised`: weights of 16 bits.
-    """
+    """Rows from which on [outputs, inputs] is multiplied as a matrix; not `quantised`: 16 bits."""
     if not quantised:
         return GEMV_ROWS + 1 if chip.generation >= WIDE_GENERATION and inputs % 4 == 0 else 2
     small, medium, large = limits(chip)

@@ -87,7 +87,6 @@ class Weights:
 
     @cached_property
     def fit(self) -> bool:
-        """Whether the kernel supports them, see `fits`."""
         return self.values.ndim == 2 and self.known
 
     @cached_property

@@ -28,7 +28,6 @@ class Source:
 
     @property
     def body(self) -> str:
-        """The statements of the kernel."""
         return read_source(f"{self.name}.metal")
 
     @property
@@ -53,7 +52,6 @@ class Launcher(Protocol):
         init_value: float | None = None,
     ) -> list[mx.array]:
         """Run one kernel and return its outputs. `grid` counts threads, not threadgroups."""
-        ...
 
 
 class MetalLauncher:
@@ -114,10 +112,7 @@ class MetalLauncher:
 
 
 class StepwiseLauncher:
-    """Runs each kernel to its end at once, so that an error belongs to the kernel just launched.
-
-    It is slow: use it to find the kernel that made a round fail.
-    """
+    """Slow: runs each kernel to its end at once, so that an error belongs to the last one."""
 
     def __init__(self, launcher: Launcher):
         self.launcher = launcher
@@ -125,7 +120,6 @@ class StepwiseLauncher:
     def __call__(
         self, source: Source, inputs: Sequence[mx.array], **options: Any
     ) -> list[mx.array]:
-        """As `Launcher`."""
         outputs = self.launcher(source, inputs, **options)
         mx.eval(outputs)
         return outputs
@@ -157,5 +151,4 @@ def pad_small(array: mx.array) -> mx.array:
 
 
 def read_source(name: str) -> str:
-    """The text of a file in `metal_kernels`."""
     return (files("dflash_mlx.metal_kernels") / name).read_text(encoding="utf-8")

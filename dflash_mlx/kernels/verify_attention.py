@@ -78,9 +78,7 @@ class Rows:
         return cls(context, start, tuple(paths), *arrays)
 
     def splits(self, scores: "Scores", split: int, short: int) -> "Splits":
-        """How the rows' positions are divided, see `edges_between`; made once for all layers with
-        equal scores.
-        """
+        """See `edges_between`; made once for all layers with equal scores."""
         key = scores.scale, scores.cap, scores.window, split, short
         if key not in self._splits:
             self._splits[key] = Splits.of(self, scores, split, short)
@@ -346,10 +344,7 @@ def size(
 
 
 def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> bool:
-    """Whether the kernel supports the inputs.
-
-    At most 64 rows, D in `HEAD_DIMS`, keys and values of one shape and dtype.
-    """
+    """At most 64 rows, D in `HEAD_DIMS`, keys and values of one shape and dtype."""
     return (
         len(rows.paths) <= MAX_ATTENTION_ROWS
         and q.shape[-1] in HEAD_DIMS

@@ -102,7 +102,6 @@ class MaskedRows:
 
     @property
     def count(self) -> int:
-        """Number of rows."""
         return len(self._rows[0, 0].paths)
 
     def rows(self, cached: CachedRows) -> Rows:

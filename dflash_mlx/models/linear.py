@@ -219,7 +219,6 @@ class StandIn(nn.Module):
         self["plain"] = plain  # before any attribute: __getattr__ needs it
 
     def __getattr__(self, name: str) -> Any:
-        """Look up other attributes in the plain module."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -315,10 +314,7 @@ class Together:
         self._first = self._products.of(first_half, norm, *self._plains)
 
     def normed(self, x: mx.array) -> mx.array | None:
-        """x [..., K] -> the normed rows to call the layers with; also computes the products.
-
-        None if MLX should compute them.
-        """
+        """x [..., K] -> normed rows, and compute the products; None if MLX should do it."""
         outputs = None if self._first is None else self._first(x)
         if outputs is None:
             return None
@@ -369,10 +365,7 @@ def second_half(products: Sequence[Product], x: mx.array, mixed: mx.array) -> mx
 
 
 def install(model: nn.Module, kernels: Kernels) -> None:
-    """Put stand-ins where `kernels` need them, in this model instance only.
-
-    Replaces earlier ones, and removes those that are not needed any more.
-    """
+    """Put stand-ins into this model instance where `kernels` need them, replacing earlier ones."""
     products = Products(kernels)
     replace(model, lambda child: child["plain"] if isinstance(child, RowsBlock) else child)
     shared = together(model, products) if replaces_products(kernels) else {}
@@ -450,10 +443,7 @@ def replaces_products(kernels: Kernels) -> bool:
 
 
 def stand_in(module: nn.Module, products: Products, shared: Shared | None = None) -> nn.Module:
-    """A stand-in for a module, or the plain module itself.
-
-    `shared`: the linear layer's place, if it shares its rows with others.
-    """
+    """A stand-in for a module, or the module itself. `shared`: its place, if it shares its rows."""
     plain: Any = plain_of(module)
     kind = type(plain)
     kernels = products.kernels

@@ -48,15 +48,11 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """The sum, in bytes."""
         return self.weights + self.caches + self.draft
 
 
 def working_set() -> int:
-    """The bytes that models may use: Metal's recommended working set size.
-
-    75 % of physical memory where MLX has no Metal.
-    """
+    """Metal's recommended working set size; without Metal 75 % of physical memory."""
     limit = device_info().get("max_recommended_working_set_size")
     if limit:
         return int(limit)
@@ -64,7 +60,6 @@ def working_set() -> int:
 
 
 def physical_memory() -> int:
-    """The machine's memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -119,7 +114,6 @@ class WiredMemory:
             self._limit = limit
 
     def release(self) -> None:
-        """Wire nothing any more."""
         import mlx.core as mx
 
         if self._limit:
@@ -177,7 +171,6 @@ def estimate_memory(
 
 
 def weight_bytes(folder: Path, pattern: str) -> int:
-    """The bytes of a folder's files that match `pattern`."""
     return sum(file.stat().st_size for file in folder.glob(pattern))
 
 
@@ -275,10 +268,7 @@ def free_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
 
 
 def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
-    """The largest number of bytes of a conversation's cache snapshots.
-
-    A snapshot holds the states of recurrent layers and the windows of sliding layers.
-    """
+    """The most bytes of a conversation's cache snapshots: recurrent states and windows."""
     config = text_config(config)
     kinds = layer_types(config)
     window = config.get("sliding_window")
@@ -319,7 +309,6 @@ def kv_width(config: dict[str, Any], kind: str) -> int:
 
 
 def head_dim(config: dict[str, Any], kind: str) -> int:
-    """How many numbers a head of one layer of this type has."""
     dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if kind == "full_attention":  # Gemma 4: larger heads in full layers
         dim = config.get("global_head_dim") or dim
@@ -327,10 +316,7 @@ def head_dim(config: dict[str, Any], kind: str) -> int:
 
 
 def state_bytes(config: dict[str, Any], item_bytes: int) -> int:
-    """The bytes of a recurrent layer's cache: the inputs of its convolution, and a float32 state.
-
-    LFM2's short convolutions have no other state.
-    """
+    """A recurrent layer's convolution inputs and float32 state; LFM2's have only the inputs."""
     if size := config.get("conv_L_cache"):
         return (size - 1) * item_bytes * config["hidden_size"]
     values = config.get("linear_num_value_heads") or 0

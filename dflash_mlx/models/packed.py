@@ -48,10 +48,7 @@ class SequencePass:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The rows of one sequence in a packed pass: `count` from position `start` on.
-
-    Each row follows its parent in the `tree`, or without one the row before it.
-    """
+    """`count` rows from position `start` on; without a `tree` each follows the row before it."""
 
     start: int
     count: int
@@ -74,7 +71,6 @@ class PackedPass:
 
     @property
     def rows(self) -> int:
-        """R, the number of rows."""
         return self._ends[-1]
 
     def split(self, x: mx.array, axis: int) -> list[mx.array]:

@@ -8,10 +8,7 @@ from mlx_lm.models.switch_layers import SwitchLinear
 
 
 def float_type(layer: Any) -> mx.Dtype | None:
-    """The dtype of a linear layer's or embedding's weights; of its scales if it is quantised.
-
-    None if that is no float: such weights take rows of any dtype.
-    """
+    """Of a layer's weights or scales; None if that is no float: then rows have any dtype."""
     kind = getattr(layer, "scales", layer.weight).dtype
     return kind if mx.issubdtype(kind, mx.floating) else None
 

@@ -60,7 +60,6 @@ class Tap(nn.Module):
         return out
 
     def __getattr__(self, name: str) -> Any:
-        """Look up other attributes in the layer."""
         try:
             return super().__getattr__(name)
         except AttributeError:

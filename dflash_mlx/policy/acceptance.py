@@ -55,7 +55,6 @@ class Acceptance:
         self._by_confidence = Averages()
 
     def fork(self) -> "Acceptance":
-        """An independent copy."""
         return deepcopy(self)
 
     def survivals(self, confidence: Confidence | None, positions: int) -> list[float]:

@@ -89,7 +89,6 @@ class AdaptivePolicy:
     def choose_drafters(
         self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
     ) -> list[int | None]:
-        """The drafters with the most expected tokens per second."""
         count = len(sequences) + other_rows
         if count < self._sequences:  # drafts cost less in a smaller batch
             self._drafting.pause = 0
@@ -118,10 +117,7 @@ class AdaptivePolicy:
         return max(choices, key=lambda drafter: self._rate(choices[drafter]))
 
     def _rate(self, state: DraftState | None) -> float:
-        """Expected tokens per second of a round of one sequence, at its best draft length.
-
-        `state` is None for a decode step.
-        """
+        """Tokens per second of one sequence at its best draft length; None is a decode step."""
         if state is None:
             return 1 / self._pass(1)
         draft_seconds = 0.0 if state.free else self._latencies.draft

@@ -29,7 +29,6 @@ KEY_HINT = (
 
 
 def connection_fault(error: Exception, url: str) -> DFlashError:
-    """The error for a connection that failed or ended before the answer started."""
     import ssl
     from http.client import HTTPException, RemoteDisconnected
 
@@ -67,7 +66,6 @@ def connection_fault(error: Exception, url: str) -> DFlashError:
 
 
 def broken_off(url: str, why: str) -> ServerLost:
-    """The error for an answer that broke off."""
     return ServerLost(
         f"the answer of {url} broke off ({why}).", hint="the text so far is kept; ask again"
     )
@@ -267,10 +265,7 @@ class EventReader:
 
 
 def events(lines: Generator[str], url: str) -> Generator[dict[str, Any]]:
-    """The JSON objects of server-sent events, until [DONE] or the end.
-
-    Raises ServerLost for an event that is not a JSON object.
-    """
+    """The JSON objects until [DONE] or the end. Raises ServerLost for any other event."""
     data: list[str] = []
     for line in lines:
         if line:

@@ -63,7 +63,6 @@ def sampling_fields(params: SamplingParams, kind: str) -> dict[str, Any]:
 
 
 def rule_fields(options: GenerationOptions, kind: str) -> dict[str, Any]:
-    """The rules for the tokens of the answer as fields."""
     if options.stop_token_ids or options.allowed_token_ids:
         raise UsageError("stop_token_ids and allowed_token_ids may differ on the server.")
     rules = {name: getattr(options, name) for name in RULE_FIELDS if getattr(options, name)}
@@ -101,7 +100,6 @@ def format_fields(grammar: Grammar | None) -> dict[str, Any]:
 
 
 def no_field(option: str) -> UsageError:
-    """The error for an option that cannot be sent."""
     return UsageError(f"the API of {OTHER} has no field for {option}.", hint=f"leave {option} out")
 
 
@@ -142,7 +140,6 @@ class RemoteStats(Stats):
     reported: dict[str, Any] = field(default_factory=dict)
 
     def record_arrival(self) -> None:
-        """Measure the times when a part of the answer arrives."""
         now = time.perf_counter()
         if self._first is None:
             self._first = now
@@ -240,7 +237,6 @@ class RemoteServer:
         return False
 
     def not_here(self, feature: str) -> UsageError:
-        """The error for a feature that needs a local model."""
         return UsageError(
             f"{feature} needs a model on this machine, and a server answers here.",
             hint="begin a chat or an answer with --model ID, a Hub id or a folder",
@@ -464,7 +460,6 @@ def number_of(choice: dict[str, Any], count: int) -> int:
 
 
 def choices_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
-    """The choices of a chunk."""
     choices = chunk.get("choices")
     if not isinstance(choices, list):
         return []

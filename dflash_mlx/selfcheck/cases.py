@@ -42,12 +42,10 @@ TOLERANCE = {mx.float32: 2e-3, mx.float16: 4e-3, mx.bfloat16: 3e-2}
 
 
 def normal_array(seed: int, *shape: int, dtype: mx.Dtype = mx.float32) -> mx.array:
-    """Normal random numbers from a seed."""
     return mx.random.normal(shape, key=mx.random.key(seed)).astype(dtype)
 
 
 def dtype_of(name: str) -> mx.Dtype:
-    """The dtype with this name in `mlx.core`."""
     return getattr(mx, name)
 
 
@@ -197,7 +195,6 @@ def projected_rows(shapes: Shapes, places: list[list[int]], rows: int) -> Case:
 
 
 def input_cases(shapes: Shapes) -> list[Case]:
-    """Cases of one row, of a tree, and of the model's block, a chain."""
     assert shapes.delta is not None
     size = shapes.delta.window + 1
     chain = [[*range(row, row + size)] for row in range(max(shapes.rows, 8))]
@@ -209,12 +206,10 @@ def input_cases(shapes: Shapes) -> list[Case]:
 
 
 def tape_cases(shapes: Shapes) -> list[Case]:
-    """Cases of 1 and 3 rows, and of the model's block."""
     return [delta_rows(shapes, count, count) for count in (1, 3, shapes.rows)]
 
 
 def tree_cases(shapes: Shapes) -> list[Case]:
-    """Cases of a tree with several roots, and of a binary tree with the model's number of rows."""
     trees = (-1, *TREE[1:-1], -1, 0, 5), binary_tree(shapes.rows)
     return [(*delta_rows(shapes, len(parents), 7), parents) for parents in trees]
 
@@ -290,9 +285,7 @@ def product_cases(shapes: Shapes) -> list[Case]:
 
 
 def rows_for(weights: Weights, count: int, inputs: int, dtype: mx.Dtype) -> mx.array:
-    """Rows to multiply by some weights, in the dtype that a layer with hidden states of `dtype`
-    makes of them.
-    """
+    """Rows in the dtype that a layer with hidden states of `dtype` makes of them."""
     return normal_array(count, count, inputs, dtype=mx.result_type(weights.dtype or dtype, dtype))
 
 
@@ -351,7 +344,6 @@ def padded_of(kind: LinearShape, shapes: Shapes) -> list[Case]:
 
 
 def padded_cases(shapes: Shapes) -> list[Case]:
-    """The fewest and the most rows to pad, for every matrix."""
     kinds = dict.fromkeys((*shapes.linears, *(kind for kind, _ in matrices(shapes))))
     return [case for kind in kinds for case in padded_of(kind, shapes)]
 
@@ -378,8 +370,6 @@ def split_by_expert(weights: Weights, experts: int) -> Weights:
 
 
 def experts_of(kind: ExpertShape, dtype: mx.Dtype) -> Experts:
-    """Random experts."""
-
     def stacked(part: LinearShape) -> Weights:
         weights = weights_of(part, kind.experts * part.outputs, part.inputs, dtype)
         return split_by_expert(weights, kind.experts)

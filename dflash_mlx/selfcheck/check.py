@@ -106,10 +106,7 @@ class PairCheck:
 
 @dataclass(slots=True)
 class Keeper:
-    """Writes results to an entry of the file, until that fails, which the log says.
-
-    With `anew` the first one replaces the whole entry.
-    """
+    """Writes results to an entry until that fails (logged). With `anew` the first replaces it."""
 
     key: str
     anew: bool = False
@@ -211,10 +208,7 @@ def exactly(trial: Trial) -> Trial:
 def comparisons(
     launcher: Launcher, trial: Trial, cases: Sequence[Case], modes: Sequence[bool], passed: str
 ) -> Iterator[Step]:
-    """Steps that compare all cases in all modes, exact or not.
-
-    The result of the last one has the reason `passed` if it is right.
-    """
+    """Compare all cases in all modes, exact or not. `passed`: the reason after the last one."""
     for exact in modes:
         way = exactly(trial) if exact else trial
         for case in cases:
@@ -234,10 +228,7 @@ def compare_next(
 
 
 def compare(launcher: Launcher, trial: Trial, case: Case, *, bits: bool = False) -> KernelResult:
-    """Compare the outputs of a kernel with those of its reference, for one case.
-
-    With `bits` one row must also have the same bits as in a launch with that row alone.
-    """
+    """Compare one case. With `bits` one row must have the same bits as in a launch of its own."""
     try:
         got = outputs(trial.op.launch(launcher, *case))
         alone: list[mx.array] = []
@@ -292,7 +283,6 @@ def largest(x: mx.array) -> float:
 
 
 def describe_difference(error: float, want: mx.array) -> str:
-    """The reason to show for a wrong output."""
     if not mx.issubdtype(want.dtype, mx.floating):
         return "decides otherwise than its reference"
     if error == float("inf"):
@@ -301,7 +291,6 @@ def describe_difference(error: float, want: mx.array) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """The class and the first line of an exception."""
     return f"{type(error).__name__}: {first_line(error)}"
 
 
@@ -313,10 +302,7 @@ def timings(
     clock: Clock,
     kernels: Kernels,
 ) -> Iterator[Step]:
-    """Steps that time a kernel, at all sizes that are not `known` if it has several.
-
-    `kernels` are those in use so far.
-    """
+    """Time a kernel at all sizes that are not `known`. `kernels`: those in use so far."""
     if trial.sizes is None:
         yield partial(measure_times, launcher, trial, trial.fitting(shapes)[-1], clock)
         return
@@ -331,7 +317,6 @@ def timings(
 def measure_times(
     launcher: Launcher, trial: Trial, case: Case, clock: Clock, result: KernelResult
 ) -> KernelResult:
-    """The result with the time of the kernel at one case."""
     try:
         ours, ratio, _ = compare_times(launcher, trial, case, clock)
     except Exception as error:
@@ -347,7 +332,6 @@ def measure_size(
     kernels: Kernels,
     result: KernelResult,
 ) -> KernelResult:
-    """The result with the time of the kernel at one more size."""
     size, weight, case = sized
     try:
         timed = Timed(size, weight, *compare_times(launcher, trial, case, clock, kernels))
@@ -435,7 +419,6 @@ def check_exact(target: Target, name: str) -> None:
 
 
 def step(sequence: TokenSequence, *tokens: int) -> SequencePass:
-    """Read tokens in one pass, and commit them."""
     anchor, *others = tokens
     output = sequence.verify(anchor, mx.array(others, dtype=mx.int32))
     sequence.commit(tokens, output.taps, all_kept=True)
@@ -443,12 +426,10 @@ def step(sequence: TokenSequence, *tokens: int) -> SequencePass:
 
 
 def rows_of(output: SequencePass) -> list[mx.array]:
-    """Logits and taps of each row, joined."""
     return [mx.concatenate([*row]) for row in zip(output.logits, output.taps[0], strict=True)]
 
 
 def equal_bits(a: mx.array, b: mx.array) -> bool:
-    """Whether two arrays of floats have the same bits."""
     unsigned = {2: mx.uint16, 4: mx.uint32}[a.dtype.size]
     return a.dtype == b.dtype and bool(mx.array_equal(a.view(unsigned), b.view(unsigned)))
 

@@ -55,12 +55,10 @@ class KernelResult:
 
     @property
     def used(self) -> bool:
-        """Whether the model uses the operation."""
         return self.reason != UNUSED
 
 
 def unchecked(name: str) -> KernelResult:
-    """The result of an operation before its check."""
     return KernelResult(name, True, reason=UNCHECKED)
 
 
@@ -87,7 +85,6 @@ def machine_key() -> str:
 
 
 def result_key(shapes: Shapes) -> str:
-    """The key of an entry: this machine, and the shapes of a pair."""
     return f"{machine_key()}-{fingerprint([repr(shapes)])}"
 
 
@@ -123,10 +120,7 @@ STORE = MeasurementStore(
 
 
 def write_results(key: str, results: Iterable[KernelResult] = (), *, anew: bool = False) -> bool:
-    """Add results to an entry; with `anew` the entry's old results are dropped.
-
-    Returns False, with a warning in the log, if the file cannot be written.
-    """
+    """Add to an entry, or replace it (`anew`). Returns False, with a warning, if that fails."""
     known = {} if anew else STORE.read().get(key, {})
     return STORE.write(key, known | {result.name: result for result in results})
 

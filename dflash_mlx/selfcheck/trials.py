@@ -207,7 +207,6 @@ def with_mask(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores:
 def mlx_attention(
     q: mx.array, keys: mx.array, values: mx.array, seen: slice, mask: Any, scores: Scores
 ) -> mx.array:
-    """MLX's attention of some rows of a cache."""
     k, v = (part[None, :, seen] for part in (keys, values))
     return mx.fast.scaled_dot_product_attention(
         q[None], k, v, scale=scores.scale, mask=mask, sinks=scores.sinks
@@ -227,7 +226,6 @@ def float32_product(x: mx.array, weights: Weights) -> mx.array:
 
 
 def with_layer(x: mx.array, indices: mx.array, experts: Experts) -> Case:
-    """The arguments of `mlx_experts`."""
     activation: Any = experts.activation
     layer = SwitchGLU(1, 1, 1, activation)
     for name, part in zip(EXPERTS, experts.parts, strict=True):
@@ -257,35 +255,17 @@ FEW_ROWS = Op(
 )
 
 
-def last_row(x: mx.array, weights: Weights) -> Case:
-    """The arguments of a product of the last row only."""
-    return x[-1:], weights
-
-
-def last_choice(x: mx.array, indices: mx.array, experts: Experts) -> Case:
-    """The arguments of experts of the last row only."""
-    return x[-1:], indices[-1:], experts
-
-
 def first_rows(*args: Any) -> Case:
-    """The arguments of a recurrence, chain or tree, of the first row only."""
     rows = args[:5]
     rest = args[5:]
     return (*(part[:1] for part in rows), rest[0], *(parents[:1] for parents in rest[1:]))
 
 
-def first_projected(mixed: mx.array, a: mx.array, b: mx.array, *rest: Any) -> Case:
-    """The arguments of `gated_delta_inputs` for the first row only."""
-    return mixed[:1], a[:1], b[:1], *rest
-
-
 def first_query(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> Case:
-    """The arguments of attention of the first row only."""
     return q[:, :1], keys, values, Rows.of(rows.context, (-1,), rows.start), scores
 
 
 def has_delta(shapes: Shapes) -> bool:
-    """Whether a model has Gated DeltaNet layers."""
     return shapes.delta is not None
 
 
@@ -301,7 +281,7 @@ TRIALS = (
         mlx_product,
         lambda shapes: bool(shapes.linears),
         expected=float32_product,
-        alone=last_row,
+        alone=lambda x, weights: (x[-1:], weights),
         row=-1,
         sizes=product_sizes,
         recorded=True,
@@ -311,7 +291,7 @@ TRIALS = (
         expert_cases,
         mlx_experts,
         lambda shapes: bool(shapes.experts),
-        alone=last_choice,
+        alone=lambda x, indices, experts: (x[-1:], indices[-1:], experts),
         row=-1,
         sizes=expert_sizes,
         once=with_layer,
@@ -329,7 +309,13 @@ TRIALS = (
         untimed=attention_extremes,
         once=with_mask,
     ),
-    Trial(gated_delta_inputs.OP, input_cases, mlx_inputs, has_delta, alone=first_projected),
+    Trial(
+        gated_delta_inputs.OP,
+        input_cases,
+        mlx_inputs,
+        has_delta,
+        alone=lambda mixed, a, b, *rest: (mixed[:1], a[:1], b[:1], *rest),
+    ),
     Trial(TAPE, tape_cases, mlx_lm_chain, has_delta, alone=first_rows, before=gates),
     Trial(
         gated_delta_tree.OP,
@@ -359,5 +345,4 @@ TRIALS = (
 
 
 def outputs(result: Any) -> list[mx.array]:
-    """The outputs of an operation as a list of arrays."""
     return list(result) if isinstance(result, list | tuple) else [result]

@@ -22,10 +22,7 @@ NOT_SENT = 499  # the client disconnected before the response
 
 @dataclass(slots=True)
 class AccessRecord:
-    """A request for the access log. Status 503: also an answer that Ctrl-C cut.
-
-    problem: the error sent to the client.
-    """
+    """Status 503: also an answer that Ctrl-C cut. problem: the error sent to the client."""
 
     method: str
     path: str
@@ -79,19 +76,16 @@ class AccessLog:
     progress_seconds: float = 10.0
 
     def write_unknown(self, field: str, path: str) -> None:
-        """Write that requests have a field which no API knows."""
         note = f"requests to {path} have the field '{field}', which no API has: it is ignored"
         fields = {"path": path, "unknown_field": field}
         self.write(json_line(fields) if self.as_json else note)
 
     def write_model(self, name: str, event: str, seconds: float) -> None:
-        """Write that a model was loaded or unloaded, and how long that took."""
         line = f"{event} {name} in {seconds:.1f} s"
         fields = {"model": name, "event": event, "seconds": round(seconds, 3)}
         self.write(json_line(fields) if self.as_json else line)
 
     def write_progress(self, record: AccessRecord) -> None:
-        """Write how far a request's prompt is read, if it is being read."""
         reading = record.reading
         if reading is None:
             return
@@ -112,7 +106,6 @@ class AccessLog:
         self.write(json_line(fields) if self.as_json else line)
 
     def write_record(self, record: AccessRecord) -> None:
-        """Write the line of a request that has ended."""
         seconds = time.perf_counter() - record.began
         notes = [note for session in record.sessions for note in session.stats.notes]
         fields: dict[str, object] = {
@@ -164,7 +157,6 @@ class AccessLog:
 
 
 def json_line(fields: Mapping[str, object]) -> str:
-    """A line of the log as a JSON object, with the time."""
     return json.dumps({"time": round(time.time(), 3), **fields}, ensure_ascii=False)
 
 
@@ -189,10 +181,7 @@ def text_near(session: Session) -> str:
 
 
 class AccessMiddleware:
-    """The outermost layer: counts and logs each request after its response.
-
-    count: called with its path and status.
-    """
+    """The outermost layer. count: called with each request's path and status after its response."""
 
     def __init__(self, app: ASGIApp, log: AccessLog, count: Callable[[str, int], None]):
         self._app = app

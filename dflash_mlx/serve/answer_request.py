@@ -39,7 +39,6 @@ class AnswerRequest:
     load_seconds: float = 0.0
 
     def with_ignored(self, fields: tuple[str, ...]) -> "AnswerRequest":
-        """The same request with more fields that have no effect."""
         return replace(self, ignored=(*self.ignored, *fields))
 
 
@@ -116,10 +115,7 @@ Kind = Literal["thinking", "text", "call"]
 
 @dataclass(eq=False, slots=True)
 class OutputItem:
-    """The item `number` so far. `name` is the tool of a call, whose `text` is JSON.
-
-    cut: whether the length of the answer ended it.
-    """
+    """The item `number`. name: the tool of a call, `text` its JSON. cut: by the answer's length."""
 
     number: int
     kind: Kind
@@ -138,8 +134,6 @@ class ItemChange:
 
 
 class OutputItems:
-    """The output items of one answer."""
-
     def __init__(self) -> None:
         self.all: list[OutputItem] = []
         self._open: OutputItem | None = None
@@ -246,7 +240,6 @@ def timings(stats: Stats) -> dict[str, Any]:
 
 
 def prompt_progress(progress: Progress) -> dict[str, Any]:
-    """llama-server's field of the prefill's progress."""
     return {
         "total": progress.total,
         "cache": progress.cached,

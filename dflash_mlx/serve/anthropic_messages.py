@@ -139,7 +139,6 @@ def user_messages(blocks: list[Block], names: dict[str, str]) -> list[dict[str, 
 
 
 def joined(blocks: list[Block]) -> str:
-    """The text of several blocks."""
     return "\n".join(text_of(block, place) for place, block in blocks)
 
 
@@ -193,8 +192,6 @@ class MessagesTool(Fields):
 
 
 class ToolChoice(Fields):
-    """Which tools the answer may or must call."""
-
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -208,8 +205,6 @@ class Thinking(Fields):
 
 
 class OutputConfig(Fields):
-    """How hard to think, and the form of the answer."""
-
     effort: str | None = None
     format: dict[str, Any] | None = None
 
@@ -237,7 +232,6 @@ class MessagesBody(CountBody):
 
     @property
     def shows_thinking(self) -> bool:
-        """Whether the text of thinking is sent."""
         return self.thinking is None or self.thinking.display != "omitted"
 
 
@@ -252,7 +246,6 @@ def to_request(body: MessagesBody, pair: Pair, settings: Settings) -> AnswerRequ
 
 
 def to_count_request(body: CountBody, pair: Pair, settings: Settings) -> AnswerRequest:
-    """Raises Problem 400 as `to_request`."""
     return to_chat_request(prompt_values(body, pair), NAMES, pair, settings)
 
 
@@ -357,13 +350,10 @@ UNSIGNED = "unsigned"  # clients keep thinking only with a signature; it is not 
 
 
 def write_problem(problem: Problem) -> bytes:
-    """The end of a stream after an error."""
     return sse_event(problem.anthropic(), "error")
 
 
 class MessagesWriter:
-    """Writes the answer to one request, as one object or as a stream."""
-
     def __init__(self, body: MessagesBody, request: AnswerRequest, runner: Runner):
         self._body = body
         self._request = request
@@ -378,7 +368,6 @@ class MessagesWriter:
         self._ids: dict[int, str] = {}
 
     async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
-        """The answer as one object."""
         last = await self._items.add_all(self._runner.answer(self._request, choices))
         return {
             **self._head,
@@ -462,7 +451,6 @@ class MessagesWriter:
         return {"type": "tool_use", "id": call_id, "name": item.name, **input_of(item.text)}
 
     def _reason(self, last: Delta) -> dict[str, Any]:
-        """The fields for the end of the answer."""
         reason = REASONS[last.finish_reason or "stop"]
         if last.stop is not None and reason != "tool_use":
             reason = "stop_sequence"
@@ -474,7 +462,6 @@ class MessagesWriter:
         }
 
     def _extras(self, last: Delta) -> dict[str, Any]:
-        """Fields beyond Anthropic's API."""
         return {
             "timings": timings(last.stats),
             "dflash": self._runner.dflash_fields(self._request, [last]),

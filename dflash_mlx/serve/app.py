@@ -245,10 +245,7 @@ class Server:
     async def _read(
         self, request: Request, path: str, body_model: type[Any]
     ) -> tuple[Any, tuple[str, ...]]:
-        """The body of a request, checked, and its fields that have no effect.
-
-        Raises Problem 400 for a wrong body.
-        """
+        """The checked body, and its fields that have no effect. Raises Problem 400."""
         raw = await request.body()
 
         def read() -> tuple[Any, tuple[str, ...]]:
@@ -339,7 +336,6 @@ class Server:
         )
 
     async def _count_tokens(self, request: Request) -> Response:
-        """Anthropic's count of a prompt's tokens."""
         body, _ = await self._read(request, MESSAGES, anthropic_messages.CountBody)
         with ExitStack() as held:
             served = await self.models.acquire(body.model)

@@ -86,7 +86,6 @@ class Line:
         return line
 
     def refused(self, problem: Problem) -> dict[str, Any]:
-        """The line in place of an answer that cannot be given."""
         return {"id": self.id, "key": self.key, "error": problem.message}
 
 

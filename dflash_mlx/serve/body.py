@@ -63,19 +63,16 @@ API_RANGES = {
 
 
 def declared_range(option: Option) -> dict[str, Any]:
-    """The declared range of an option, as arguments of pydantic's `Field`."""
     limits = {"gt" if option.above else "ge": option.low, "le": option.high}
     return {name: limit for name, limit in limits.items() if not math.isinf(limit)}
 
 
 def answer_range(name: str) -> Any:
-    """The declared range of an option of an answer, to annotate a field of a body."""
     (option,) = (option for option in declared(GenerationOptions) if option.name == name)
     return Field(**declared_range(option))
 
 
 def sampling_field(option: Option) -> Any:
-    """The type and default of a declared option as a field of a body."""
     kind = Integer if option.type is int else Number
     limits = API_RANGES.get(option.name, declared_range(option))
     if limits:
@@ -90,10 +87,7 @@ RULES = ("min_tokens", "ignore_eos", "stop_token_ids", "allowed_token_ids", "bad
 
 
 class SamplingFields(create_model("SamplingFields", __base__=FormatFields, **SAMPLING)):
-    """The fields that choose tokens; the server's settings replace None.
-
-    repeat_penalty: llama-server's name of repetition_penalty.
-    """
+    """None is the server's setting. repeat_penalty: llama-server's name of repetition_penalty."""
 
     logit_bias: dict[str, Number] | None = None
     repeat_penalty: Annotated[Number, answer_range("repetition_penalty")] | None = None
@@ -104,10 +98,7 @@ class SamplingFields(create_model("SamplingFields", __base__=FormatFields, **SAM
     bad_words: list[str] | None = None
 
     def options(self, defaults: GenerationOptions) -> GenerationOptions:
-        """The server's options with the body's sampling.
-
-        Raises Problem 400 for values that the engine refuses.
-        """
+        """The server's options with the body's sampling. Raises Problem 400 as the engine."""
         values = {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
         if values.get("top_k") == -1:
             values["top_k"] = 0

@@ -17,8 +17,6 @@ ToolSchemas = list[dict[str, Any]]
 
 
 class Function(Fields):
-    """A function that the model may call."""
-
     name: Annotated[str, Field(pattern=r"^[\w.\-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -39,10 +37,7 @@ class Tool(Fields):
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The grammar of the answer, and the tools in its prompt.
-
-    parser_tools, single_call: as in `AnswerRequest`.
-    """
+    """grammar: of the answer. parser_tools, single_call: as in `AnswerRequest`."""
 
     grammar: Grammar | None
     tools: ToolSchemas
@@ -98,7 +93,6 @@ def tool_use(
 
 
 def function_name(choice: Any) -> str | None:
-    """The function that a tool_choice names, if it names one."""
     if not isinstance(choice, dict):
         return None
     function = choice.get("function")

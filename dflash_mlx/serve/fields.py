@@ -321,7 +321,6 @@ class FieldRegister:
             yield name, tuple(statuses), "; ".join(reasons)
 
     def table(self) -> str:
-        """The table of the guide, in Markdown."""
         lines = [f"| field | {' | '.join(self._bodies)} | why not |"]
         lines.append("|---" * (len(self._bodies) + 2) + "|")
         for name, statuses, why in self.rows():

@@ -24,7 +24,6 @@ class Guard:
         self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the headers, read the body within the limits, and pass the request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -118,7 +117,6 @@ def host_name(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -139,6 +137,5 @@ def has_json(path: str, headers: Headers) -> bool:
 
 
 def is_json(kind: str) -> bool:
-    """Whether a Content-Type means JSON."""
     name = kind.partition(";")[0].strip().lower()
     return name == "application/json" or name.endswith("+json")

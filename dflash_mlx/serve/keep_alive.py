@@ -8,10 +8,7 @@ PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 
 
 def parse_keep_alive(value: str | float) -> float:
-    """Seconds from a number of them or a text such as 10m or 1h30m; infinite if it is negative.
-
-    Raises ValueError for other texts.
-    """
+    """Seconds from a number or from 10m or 1h30m; infinite below 0. Raises ValueError."""
     text = str(value).strip().lower()
     negative = text.startswith("-")
     text = text.removeprefix("-")

@@ -43,11 +43,9 @@ class Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def make_room(self) -> None:
-        """Close this connection, and count it no more."""
         self.transport.close()
         self.connections.discard(self)
 

@@ -79,7 +79,6 @@ class Served:
 
     @property
     def can_go(self) -> bool:
-        """Whether it may be unloaded now."""
         return not self.users and not self.stays
 
 
@@ -276,7 +275,6 @@ class Models:
                 await self._unload(idle)
 
     async def _unload(self, served: Served) -> None:
-        """Free the memory of a model that nobody uses."""
         if served.unload is not None:
             served.unload.cancel()
         del self._loaded[served.name]
@@ -323,7 +321,6 @@ class Models:
                 await self._unload(served)
 
     async def _wait(self) -> None:
-        """Wait until an answer has ended."""
         self._released.clear()
         await self._released.wait()
 
@@ -335,12 +332,10 @@ def without_warning(task: asyncio.Task[None]) -> None:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence."""
     return ", ".join(f"'{name}'" for name in names)
 
 
 def weight_bytes(pair: Pair) -> int:
-    """The bytes of a pair's weights."""
     models = [pair.target.model, None if pair.drafter is None else pair.drafter.model]
     arrays = {
         id(array): array.nbytes

@@ -101,8 +101,6 @@ class OllamaBody(ModelOptions):
 
 
 class OllamaChatBody(OllamaBody):
-    """The body of /api/chat."""
-
     messages: list[Any] | None = None
     tools: list[Tool] | None = None
 
@@ -124,10 +122,7 @@ class GenerateBody(OllamaBody):
 
 
 def keep_alive_of(body: OllamaBody) -> float | None:
-    """Seconds that the model stays loaded after the answer; None leaves it to the server.
-
-    Raises ValueError for a time that cannot be read.
-    """
+    """Seconds loaded after the answer; None is the server's. Raises ValueError."""
     return None if body.keep_alive is None else parse_keep_alive(body.keep_alive)
 
 
@@ -262,7 +257,6 @@ def chat_messages(messages: list[Any]) -> list[Any]:
 
 
 def calls_with_ids(calls: Any, start: str) -> list[dict[str, Any]]:
-    """An assistant's calls, each with an id of its own."""
     listed = calls if isinstance(calls, list) else [calls] if calls else []
     return [
         {"id": f"{start}_{number}", **(call if isinstance(call, dict) else {})}
@@ -316,7 +310,6 @@ def head(model: str) -> dict[str, Any]:
 
 
 def chat_part(text: str, thinking: str = "", calls: Sequence[Any] = ()) -> dict[str, Any]:
-    """A part of an answer to /api/chat."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if thinking:
         message["thinking"] = thinking
@@ -326,7 +319,6 @@ def chat_part(text: str, thinking: str = "", calls: Sequence[Any] = ()) -> dict[
 
 
 def generate_part(text: str, thinking: str = "", calls: Sequence[Any] = ()) -> dict[str, Any]:
-    """A part of an answer to /api/generate, which has no calls."""
     return {"response": text, **({"thinking": thinking} if thinking else {})}
 
 
@@ -336,19 +328,16 @@ def chat_ping(model: str) -> bytes:
 
 
 def generate_ping(model: str) -> bytes:
-    """A line that adds nothing to an answer to /api/generate."""
     return json_line({**head(model), **generate_part(""), "done": False})
 
 
 def loaded_reply(body: OllamaBody, model: str, reason: str) -> dict[str, Any]:
-    """The answer to a body that only loads or unloads a model."""
     part = chat_part if isinstance(body, OllamaChatBody) else generate_part
     asked = body.model or tagged(model)
     return {**head(asked), **part(""), "done": True, "done_reason": reason}
 
 
 def write_problem(problem: Problem) -> bytes:
-    """The end of a stream after an error."""
     return json_line(problem.ollama())
 
 
@@ -377,8 +366,6 @@ class Calls:
 
 
 class OllamaWriter:
-    """Writes the answer to one request, as one object or as a stream of lines."""
-
     def __init__(self, body: OllamaChatBody | GenerateBody, request: AnswerRequest, runner: Runner):
         self._body = body
         self._request = request
@@ -388,7 +375,6 @@ class OllamaWriter:
         self._calls = Calls()
 
     async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
-        """The answer as one object."""
         whole = Completion()
         calls: list[dict[str, Any]] = []
         async with aclosing(self._runner.answer(self._request, choices)) as events:

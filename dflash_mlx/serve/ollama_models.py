@@ -171,7 +171,6 @@ class ModelLists:
         )
 
     async def version(self, request: Request) -> Response:
-        """The version of Ollama whose API this is, and the server's own."""
         return JSONResponse({"version": VERSION, "dflash": __version__})
 
     async def _listed(self, *, aliases: bool = False) -> list[Listed]:
@@ -240,7 +239,6 @@ def read_card(checkpoint: Checkpoint, pair: Pair | None = None) -> ModelCard:
 
 
 def headers_of(checkpoint: Checkpoint) -> dict[str, TensorHeader]:
-    """The headers of a model's weights; empty if they cannot be read."""
     try:
         return checkpoint.tensors
     except DFlashError:
@@ -260,7 +258,6 @@ def template_text(checkpoint: Checkpoint) -> str:
 
 
 def quantisation_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The entry of config.json about quantised weights; empty without one."""
     found = config.get("quantization")
     return found if isinstance(found, dict) else {}
 

@@ -52,8 +52,6 @@ class TemplateFields(Fields):
 
 
 class ChatBody(SamplingFields):
-    """The body of a request."""
-
     messages: list[Any]
     model: str | None = None
     max_tokens: Annotated[Integer, answer_range("max_tokens")] | None = None
@@ -135,7 +133,6 @@ def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, Effort | None]
 
 
 def write_problem(problem: Problem) -> bytes:
-    """The end of a stream after an error."""
     return sse_event(problem.openai()) + sse_event("[DONE]")
 
 
@@ -155,7 +152,6 @@ class ChatWriter:
         }
 
     async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
-        """The answer as one object."""
         completions = await self._runner.complete(self._request, choices)
         stats = [completion.stats for completion in completions]
         return {
@@ -189,7 +185,6 @@ class ChatWriter:
         }
 
     async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
-        """The answer as server-sent events."""
         for choice in choices:
             yield self._chunk(choice.index, {"role": "assistant", "content": ""})
         last: dict[int, Delta] = {}
@@ -292,7 +287,6 @@ def to_chat_request(
 
 
 def given(values: dict[str, Any]) -> dict[str, Any]:
-    """The values that are not missing."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -310,5 +304,4 @@ def own_names(names: dict[str, str]) -> Iterator[None]:
 
 
 def sampling_values(body: SamplingFields) -> dict[str, Any]:
-    """A body's values of the fields that all APIs share."""
     return {name: getattr(body, name) for name in SamplingFields.model_fields}

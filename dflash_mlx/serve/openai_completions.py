@@ -32,8 +32,6 @@ FINISH = {"stop": "stop", "length": "length"}
 
 
 class CompletionBody(SamplingFields):
-    """The body of a request."""
-
     prompt: str | list[Any]
     model: str | None = None
     max_tokens: Annotated[Integer, answer_range("max_tokens")] | None = None
@@ -82,8 +80,6 @@ def read_prompt(prompt: str | list[Any]) -> str | list[int]:
 
 
 class CompletionWriter:
-    """Writes the answers to one request, as one object or as a stream."""
-
     def __init__(self, body: CompletionBody, request: AnswerRequest, runner: Runner):
         self._body = body
         self._request = request
@@ -98,7 +94,6 @@ class CompletionWriter:
         }
 
     async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
-        """The answer as one object."""
         completions = await self._runner.complete(self._request, choices)
         stats = [completion.stats for completion in completions]
         return {
@@ -115,7 +110,6 @@ class CompletionWriter:
         }
 
     async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
-        """The answer as server-sent events."""
         last: dict[int, Delta] = {}
         lengths = [0] * len(choices)
         include_usage = (self._body.stream_options or StreamOptions()).include_usage

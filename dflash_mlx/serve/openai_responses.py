@@ -141,7 +141,6 @@ class ResponseObject:
         self._ids: dict[int, tuple[str, str]] = {}  # item id and call id, by item number
 
     def begun(self) -> dict[str, Any]:
-        """The response before its answer."""
         return self._object("in_progress")
 
     def ended(self, items: list[OutputItem], last: Delta) -> dict[str, Any]:
@@ -171,7 +170,6 @@ class ResponseObject:
         }
 
     def failed(self, items: list[OutputItem], problem: Problem) -> dict[str, Any]:
-        """The response after an error."""
         code = "server_error" if problem.status >= 500 else "invalid_prompt"
         output = [self.item(item, "incomplete") for item in items]
         error = {"error": {"code": code, "message": problem.message}}
@@ -197,19 +195,16 @@ class ResponseObject:
         return {**result, "type": "function_call", "arguments": value}
 
     def ids(self, item: OutputItem) -> tuple[str, str]:
-        """The id of an item, and the id of its call if it is one."""
         prefix = "ctc" if item.kind == "call" and self.tool(item).is_text else PREFIXES[item.kind]
         new = f"{prefix}_{uuid.uuid4().hex}", f"call_{uuid.uuid4().hex[:24]}"
         return self._ids.setdefault(item.number, new)
 
     def form(self, item: OutputItem) -> Form:
-        """The form of an item of text or thinking."""
         if item.kind == "text":
             return TEXT
         return SUMMARY if self._body.summarises else REASONING
 
     def part(self, item: OutputItem, text: str) -> dict[str, Any]:
-        """The one part of an item of text or thinking."""
         more = {"annotations": [], "logprobs": []} if item.kind == "text" else {}
         return {"type": self.form(item).part, "text": text, **more}
 
@@ -275,7 +270,6 @@ class ResponseObject:
 
 
 def status_of(item: OutputItem) -> str:
-    """The status of an item that has ended."""
     return "incomplete" if item.cut else "completed"
 
 
@@ -283,14 +277,11 @@ def status_of(item: OutputItem) -> str:
 
 
 def write_problem(problem: Problem) -> bytes:
-    """The end of a stream after an error."""
     error = {"code": problem.code or problem.kind, "message": problem.message}
     return sse_event({"type": "error", **error, "param": problem.param}, "error")
 
 
 class ResponsesWriter:
-    """Writes the answer to one request, as one object or as a stream."""
-
     def __init__(self, body: ResponsesBody, request: AnswerRequest, runner: Runner):
         self._request = request
         self._runner = runner
@@ -299,7 +290,6 @@ class ResponsesWriter:
         self._sent = 0
 
     async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
-        """The answer as one object."""
         last = await self._items.add_all(self._runner.answer(self._request, choices))
         return self._response.ended(self._items.all, last)
 
@@ -333,7 +323,6 @@ class ResponsesWriter:
         return sse_event(data, kind)
 
     def _change_events(self, change: ItemChange) -> Iterator[bytes]:
-        """The events of an item's change."""
         item = change.item
         index = {"output_index": item.number}
         item_id, _ = self._response.ids(item)
@@ -347,7 +336,6 @@ class ResponsesWriter:
             yield self._event("response.output_item.done", **index, item=closed)
 
     def _text(self, change: ItemChange, at: dict[str, Any]) -> Iterator[bytes]:
-        """The events of the part of an item of text or thinking."""
         item = change.item
         form = self._response.form(item)
         at = {**at, form.index: 0}

@@ -11,10 +11,7 @@ from .protocol import Problem
 
 
 def grammar_of(body: FormatFields, response_format: dict[str, Any] | None) -> Grammar | None:
-    """The grammar of a body; None for free text.
-
-    Raises Problem 400 for a form that is wrong or not supported, and for several forms.
-    """
+    """None for free text. Raises Problem 400 for a form that is wrong, and for several forms."""
     outputs = body.structured_outputs or StructuredOutputs()
     asked = {
         "response_format": read_response_format(response_format),

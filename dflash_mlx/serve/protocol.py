@@ -65,7 +65,6 @@ class Problem(Exception):
         return headers
 
     def openai(self) -> dict[str, object]:
-        """The error object of OpenAI's API."""
         return {
             "error": {
                 "message": self.message,
@@ -89,7 +88,6 @@ class Problem(Exception):
         return {"type": "error", "error": error}
 
     def ollama(self) -> dict[str, object]:
-        """The error object of Ollama's API."""
         return {"error": self.message}
 
 
@@ -192,7 +190,6 @@ OLLAMA = "/api/"
 
 
 def problem_body(problem: Problem, path: str) -> dict[str, Any]:
-    """The error object of the API at a path."""
     if path.startswith(ANTHROPIC):
         return problem.anthropic()
     return problem.ollama() if path.startswith(OLLAMA) else problem.openai()
@@ -214,7 +211,6 @@ class StopSignal:
         self._waiting: set[asyncio.Future[None]] = set()
 
     async def wait(self) -> None:
-        """Wait until the server stops."""
         waiting = asyncio.get_running_loop().create_future()
         self._waiting.add(waiting)
         try:
@@ -279,7 +275,6 @@ class EventStream(Response):
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send all events, until the source ends or the client disconnects."""
         sending = asyncio.ensure_future(self._send_all(send))
         disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
@@ -339,10 +334,7 @@ async def wait_for_disconnect(receive: Receive) -> None:
 async def unless_disconnected(
     receive: Receive, work: Coroutine[Any, Any, T], stopping: StopSignal
 ) -> T | None:
-    """The result of some work. If the client disconnects, cancel the work and return None.
-
-    Raises STOPPED if the server is stopped first.
-    """
+    """The result; None, with the work cancelled, if the client disconnects. Raises STOPPED."""
     working = asyncio.ensure_future(work)
     disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
     stop = asyncio.ensure_future(stopping.wait())

@@ -31,8 +31,6 @@ def chat_messages(
 
 
 class History:
-    """The messages of the input items so far."""
-
     def __init__(self, tools: ClientTools):
         self.messages: list[dict[str, Any]] = []
         self._tools = tools
@@ -103,7 +101,6 @@ class History:
 
 
 def reasoning_texts(parts: Any, place: str) -> list[str]:
-    """The texts in the content or the summary of a reasoning item."""
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise Problem(400, f"{place} must have lists of parts.", place)
     return [part["text"] for part in parts if isinstance(part.get("text"), str)]

@@ -39,7 +39,6 @@ class ClientTool:
 
     @property
     def function(self) -> dict[str, Any]:
-        """The tool in the form of chat templates."""
         description = self.fields.get("description") or ""
         parameters = self.fields.get("parameters")
         if self.is_text:

@@ -55,17 +55,14 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """Answers that are being generated."""
         return len(self._admitted)
 
     @property
     def waiting(self) -> int:
-        """Answers in the queue."""
         return len(self._queue)
 
     @property
     def reserved_bytes(self) -> int:
-        """Memory set aside for running answers."""
         return sum(ticket.nbytes for ticket in self._admitted)
 
     def enqueue(self, nbytes: int, count: int) -> list[Ticket]:
@@ -256,15 +253,11 @@ class Runner:
 
     @property
     def context(self) -> int:
-        """The most tokens of prompt and answer together."""
         context_length = self.pair.engine.context_length
         return min(context_length, self.settings.context or context_length)
 
     async def prepare(self, request: AnswerRequest) -> list[PreparedChoice]:
-        """Check a request and put its choices into the queue.
-
-        Raises Problem 400 for a request that cannot be answered, 429 if too many wait.
-        """
+        """Check a request, and queue its choices. Raises Problem 400, or 429 if too many wait."""
         if not 1 <= request.choices <= self.settings.limits.choices:
             raise Problem(
                 400,
@@ -340,10 +333,7 @@ class Runner:
     async def answer(
         self, request: AnswerRequest, choices: list[PreparedChoice]
     ) -> AsyncGenerator[Event]:
-        """The deltas of all choices as they come, and the progress of the first one's prefill.
-
-        Closing the generator cancels all choices.
-        """
+        """All choices' deltas, and the first one's prefill. Closing the generator cancels all."""
         queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue(maxsize=64)
         prompt_is_processed = asyncio.Event()
 
@@ -383,7 +373,6 @@ class Runner:
     async def complete(
         self, request: AnswerRequest, choices: list[PreparedChoice]
     ) -> list[Completion]:
-        """The complete answers of all choices."""
         completions = [Completion() for _ in choices]
         async with aclosing(self.answer(request, choices)) as events:
             async for event in events:

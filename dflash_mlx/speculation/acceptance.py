@@ -75,10 +75,7 @@ class Match:
         return block.greedy(self.kernels) if draw is None else block.sample(draw)
 
     def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
-        """The target's own choices [S] at penalised rows [S, V].
-
-        `places`: which token of the answer, from 0, each row chooses.
-        """
+        """Choices [S] at penalised rows [S, V]. `places`: the answer's token, from 0, of each."""
         if self.params.greedy:
             return mx.argmax(rows, axis=-1)
         if self.params.excludes_top:
@@ -199,11 +196,7 @@ def make_rule(
     kernels: Kernels | None = None,
     kept_ids: Sequence[int] = (),
 ) -> Match:
-    """The rule of this name; at temperature 0 always `Match`. kept_ids: as of `Match`.
-
-    Without `kernels`, MLX operations compute everything. Raises UsageError for an unknown
-    name.
-    """
+    """At temperature 0 always `Match`. kernels: None is MLX operations. Raises UsageError."""
     if name not in RULES:
         raise UsageError(
             f"there is no acceptance rule '{name}'.", hint=f"use one of {', '.join(RULES)}"

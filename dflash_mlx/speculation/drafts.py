@@ -55,7 +55,6 @@ class Draft:
         return Draft(mx.array(tree.tokens, dtype=mx.int32), tree=tree if tree.tokens else None)
 
     def first(self, count: int) -> "Draft":
-        """At most the first `count` drafts."""
         q = self.probabilities
         ids = self.candidates
         return Draft(
@@ -100,11 +99,9 @@ class TopTokens:
     totals: mx.array
 
     def begin(self) -> None:
-        """Begin to compute them; the host does not wait."""
         mx.async_eval(self.tokens, self.scores, self.totals)
 
     def to_host(self) -> Candidates:
-        """Wait for them."""
         return Candidates(np.array(self.tokens), np.array(self.scores), np.array(self.totals))
 
 
@@ -113,34 +110,27 @@ class PendingRankings(Protocol):
 
     def begin(self) -> None:
         """Begin to compute them; the host does not wait."""
-        ...
 
     def to_host(self) -> Rankings:
         """Wait for them."""
-        ...
 
 
 class DraftBlock(Protocol):
     """One drafted block. Its methods are lazy: MLX computes only the results that are used."""
 
-    def greedy(self, kernels: Kernels | None = None) -> Draft:
-        """The likeliest drafts."""
-        ...
+    def greedy(self, kernels: Kernels | None = None) -> Draft: ...
 
     def sample(self, draw: Draw) -> Draft:
         """The drafts of a draw, which `Drafter.draft` was told before."""
-        ...
 
     def confidence(self) -> Callable[[], np.ndarray]:
         """Begin to compute how likely each greedy draft is after those before it.
 
         The returned function waits for it and returns float32 [γ].
         """
-        ...
 
     def top_tokens(self, count: int) -> PendingRankings:
         """At least the `count` likeliest tokens of each position, or all candidates."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

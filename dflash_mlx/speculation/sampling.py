@@ -46,7 +46,6 @@ KEYS = 64  # made at once
 
 
 def new_seed() -> int:
-    """A random seed, for an answer without one."""
     return secrets.randbits(63)
 
 

@@ -29,12 +29,10 @@ class TokenRules:
     words: tuple[tuple[int, ...], ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether any rule can forbid a token."""
         return bool(self.allowed or self.banned or self.min_tokens or self.words)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest of `words`."""
         return max(map(len, self.words), default=0)
 
     def apply(self, rows: mx.array, answer: Sequence[int], position: int, draft: Draft) -> mx.array:
@@ -66,7 +64,6 @@ class TokenRules:
         return [tuple(tokens[:count]) for count in range(draft.drafted + 1)]
 
     def _banned(self, answer: Sequence[int], position: int, path: tuple[int, ...]) -> set[int]:
-        """The tokens that may not follow the answer and a path of drafts."""
         banned = set(self.banned)
         if position + len(path) < self.min_tokens:
             banned |= self.late

@@ -87,7 +87,6 @@ class Tree:
         return tuple(tokens)
 
     def path_to(self, row: int) -> tuple[int, ...]:
-        """The rows from the anchor to this one."""
         path = [row]
         while path[-1]:
             path.append(self.parents[path[-1] - 1])
@@ -104,11 +103,9 @@ class Rankings(Protocol):
     @property
     def positions(self) -> int:
         """γ, the number of positions."""
-        ...
 
     def after(self, position: int, case: int) -> Ranked:
         """The tokens of a position, given the case of the token before it."""
-        ...
 
 
 class Candidates:
@@ -165,7 +162,6 @@ def best_first(
     heap: list[Entry] = []
 
     def child(row: int, ranks: tuple[int, ...], case: int) -> Entry | None:
-        """The likeliest child of a row."""
         if len(ranks) == positions or (row and tokens[row - 1] in stops):
             return None
         ranked = candidates.after(len(ranks), case)

@@ -94,15 +94,11 @@ MAX_ROUNDS = 20  # steps with calls per prompt
 Steps = tuple[Step, ...]
 
 
-def ignore_steps(steps: Steps) -> None:
-    pass
-
-
 def run_rounds(
     answer: Callable[[Steps], Step],
     run: Callable[[Call], Call],
     max_rounds: int = MAX_ROUNDS,
-    keep: Callable[[Steps], None] = ignore_steps,
+    keep: Callable[[Steps], None] | None = None,
 ) -> Steps:
     """All steps until one has no calls, a call is interrupted, or after `max_rounds` with calls.
 
@@ -126,7 +122,8 @@ def run_rounds(
             if calls[index].state == "interrupted":
                 refusal = "not run: the user interrupted"
             steps[-1] = replace(step, calls=tuple(calls))
-            keep(tuple(steps))
+            if keep is not None:
+                keep(tuple(steps))
         steps[-1] = replace(step, calls=tuple(calls))
         if refusal or not calls:
             return tuple(steps)

@@ -80,7 +80,6 @@ class Tool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The tool in the format that chat templates read."""
         function = {
             "name": self.name,
             "description": self.description,

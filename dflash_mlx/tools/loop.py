@@ -29,7 +29,6 @@ class CallSplitter:
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The calls that are complete."""
         return tuple(self._calls)
 
     def split(self, block: Block) -> Block:
@@ -64,7 +63,6 @@ def run_call(tools: dict[str, Tool], call: Call) -> Call:
 
 
 def failed(call: Call, why: str) -> Call:
-    """The call with an error as its result."""
     text = why if "error" in why.lower() else f"error: {why}"
     return replace(call, result=text, state="failed")
 
@@ -85,14 +83,6 @@ class Answered:
     stats: tuple[Stats, ...]
 
 
-def allow_all(call: Call) -> bool:
-    return True
-
-
-def ignore_block(block: Block) -> None:
-    pass
-
-
 @takes_options
 def run(
     pair: Pair,
@@ -101,17 +91,17 @@ def run(
     options: GenerationOptions | None = None,
     *,
     max_rounds: int = MAX_ROUNDS,
-    allow: Callable[[Call], bool] = allow_all,
-    on_block: Callable[[Block], None] = ignore_block,
+    allow: Callable[[Call], bool] | None = None,
+    on_block: Callable[[Block], None] | None = None,
     on_call: Callable[[Call], None] | None = None,
     **keywords: Any,
 ) -> Answered:
     """Answer a prompt, running the tools that the model calls until it calls none.
 
     functions: Python functions, whose docstrings and annotations describe them to the model, or
-    tools, such as `Servers.tools`. allow: whether a call may run; the model is told if it may not
-    or if it fails. on_block: gets new text without the calls. on_call: gets each call with its
-    result. The options are a `GenerationOptions`, or its fields.
+    tools, such as `Servers.tools`. allow: whether a call may run (None: all); the model is told if
+    it may not or if it fails. on_block: gets new text without the calls. on_call: gets each call
+    with its result. The options are a `GenerationOptions`, or its fields.
 
     Raises UsageError for wrong arguments, and for a model that does not support tools.
     """
@@ -136,7 +126,8 @@ def run(
         blocks = []
         for block in session.stream(named_calls(messages, tokenizer), step_options):
             blocks.append(splitter.split(block))
-            on_block(blocks[-1])
+            if on_block is not None:
+                on_block(blocks[-1])
         stats.append(session.stats)
         text = "".join(block.text for block in blocks)
         thinking = "".join(block.thinking for block in blocks)
@@ -145,7 +136,7 @@ def run(
         return Step(text.strip("\n"), thinking.strip("\n"), calls, reason)
 
     def call_tool(call: Call) -> Call:
-        if allow(call):
+        if allow is None or allow(call):
             result = run_call(tools, call)
         else:
             result = replace(call, result="refused by the user", state="refused")

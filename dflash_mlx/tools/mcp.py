@@ -110,10 +110,7 @@ def read_server_file(path: str | Path) -> list[ServerConfig]:
 def read_servers(
     tables: Mapping[str, Any], place: str, *, foreign: bool = False
 ) -> list[ServerConfig]:
-    """The servers that are not disabled.
-
-    tables: by name. place: where they are, for errors. foreign: whether unknown keys are ignored.
-    """
+    """Without disabled ones. tables: by name. place: for errors. foreign: ignore unknown keys."""
     servers = [server_of(name, table, place, foreign=foreign) for name, table in tables.items()]
     return [server for server in servers if server is not None]
 

@@ -38,7 +38,6 @@ class RecordingSequence(TokenSequence):
         self._taps: list[mx.array] = []
 
     def append(self, tokens: tuple[int, ...], taps: mx.array) -> None:
-        """Count tokens that the target's cache holds, and keep their taps."""
         super().append(tokens, taps)
         if taps.shape[-1]:
             # A copy: a view would keep the rows of all other sequences in memory.
@@ -64,10 +63,7 @@ def complete(
     temperature: float,
     batch: int,
 ) -> Generator[Completion]:
-    """Yield the answers in the order of completion; `batch` sequences share each pass.
-
-    Raises DFlashError where the target's logits are not numbers.
-    """
+    """Yield in order of completion; `batch` sequences share a pass. Raises DFlashError for NaN."""
     engine = Engine(target, drafter)
     waiting = deque(requests)
     running: dict[RecordingSequence, tuple[AnswerRequest, list[int]]] = {}

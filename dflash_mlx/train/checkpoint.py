@@ -52,10 +52,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def load_state(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Load a checkpoint's weights and optimiser state, in place.
-
-    Raises DFlashError if they do not fit the model.
-    """
+    """Load weights and optimiser state, in place. Raises DFlashError if they do not fit."""
     try:
         arrays = mx.load(str(folder / "state.safetensors"))
         parts: dict[str, list[tuple[str, mx.array]]] = {"model": [], "optimizer": []}

@@ -46,10 +46,7 @@ def estimate_memory(
     answers: AnswerSettings,
     streams: int,
 ) -> MemoryEstimate:
-    """What a run needs.
-
-    taps: the number of target layers that the drafter reads. parameters: those that are trained.
-    """
+    """taps: the number of target layers that are read. parameters: those that are trained."""
     arrays: list[tuple[str, mx.array]] = tree_flatten(target.model.parameters())  # type: ignore
     weights = sum(array.nbytes for _, array in arrays)
     taps_width = taps * target.hidden_size

@@ -207,7 +207,6 @@ def head_config(target: Target, shape: DrafterShape) -> dict[str, Any]:
 
 
 def new_head(raw: dict[str, Any]) -> MTPHead:
-    """A head with random weights."""
     kind = LAYERS[TRAINED_MTP]
     return MTPHead(kind.arguments.from_dict(raw), kind.layer)
 

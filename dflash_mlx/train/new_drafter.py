@@ -111,10 +111,7 @@ def layer_ids(target_layers: int, taps: int | tuple[int, ...]) -> tuple[int, ...
 
 
 def draft_config(target: Target, shape: DrafterShape, mask_token_id: int) -> dict[str, Any]:
-    """The config of a drafter for a target, in Z Lab's layout.
-
-    Raises UsageError for a shape that is not possible.
-    """
+    """A config in Z Lab's layout. Raises UsageError for a shape that is not possible."""
     raw = text_entries(target)
     layers = shape.layers or min(5, max(1, target.layers // 4))
     sizes = layer_sizes(target, shape)
@@ -160,10 +157,7 @@ def text_entries(target: Target) -> dict[str, Any]:
 
 
 def layer_sizes(target: Target, shape: DrafterShape) -> dict[str, Any]:
-    """The entries of a config that make Qwen3 layers of this shape for a target.
-
-    Raises UsageError for a shape that is not possible.
-    """
+    """The config's entries of Qwen3 layers. Raises UsageError for a shape that is not possible."""
     raw = text_entries(target)
     heads = shape.heads or raw["num_attention_heads"]
     kv_heads = shape.kv_heads or min(heads, raw.get("num_key_value_heads") or heads)

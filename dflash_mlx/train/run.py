@@ -82,10 +82,6 @@ class TrainJob:
             )
 
     @property
-    def answers_file(self) -> Path:
-        return self.answers or self.out / "answers.jsonl"
-
-    @property
     def taps_folder(self) -> Path:
         return self.taps or self.out / "taps"
 
@@ -95,7 +91,6 @@ class TrainJob:
 
 
 def has_checkpoints(out: Path) -> bool:
-    """Whether the folder of a run has a checkpoint to resume from."""
     return bool(list_checkpoints(out / CHECKPOINTS))
 
 
@@ -158,10 +153,7 @@ class Run:
         answers: AnswerSettings,
         report: Callable[[Event], None],
     ):
-        """Prepare the run; makes the missing answers and taps.
-
-        Raises DFlashError for invalid input, or too little memory or disk space.
-        """
+        """Make missing answers and taps. Raises DFlashError for bad input or too little room."""
         self.job = job
         self.settings = settings
         self.report = report
@@ -274,6 +266,7 @@ class Run:
         store: TapStore,
     ) -> list[list[int]]:
         """The answers; taps that are read on the way are stored."""
+        path = self.job.answers or self.job.out / "answers.jsonl"
         limit = self.settings.max_length
         drafter = self._plan.answerer()
         target.tap(self._plan.taps)
@@ -284,7 +277,7 @@ class Run:
 
         try:
             return answer_all(
-                target, questions, settings, self.job.answers_file, self.report,
+                target, questions, settings, path, self.report,
                 drafter=drafter, keep=keep,
             )  # fmt: skip
         finally:
@@ -304,10 +297,7 @@ class Run:
         return {k: v for k, v in asdict(self.settings).items() if k not in MAY_CHANGE}
 
     def _check_settings(self, state: dict[str, Any]) -> None:
-        """Raise DFlashError if a setting differs from the run's first start; names both values.
-
-        Also if the run was begun by another version, which had other settings.
-        """
+        """Raise DFlashError, with both values, if a setting is not that of the first start."""
         before = state["settings"]
         settings = self._kept_settings()
         if before.keys() != settings.keys():

@@ -47,10 +47,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The blocks of a rectangle, and its n sequences: taps [S_i, K * Ht] of each, and tokens.
-
-    The taps are evaluated.
-    """
+    """The blocks of a rectangle: evaluated taps [S_i, K * Ht] and tokens of its n sequences."""
 
     rectangle: Rectangle
     taps: Sequence[mx.array]
@@ -159,7 +156,6 @@ def restored(model: nn.Module, parameters: Parameters) -> Iterator[None]:
 
 
 def flatten(context: list[KeysValues] | None) -> list[mx.array]:
-    """The keys and values of all layers, one after another."""
     return [array for both in context or [] for array in both]
 
 
@@ -181,7 +177,6 @@ class TrainOptimizer:
             self.optimizer = MultiOptimizer([muon, adamw], [is_matrix])
 
     def set_rate(self, rate: float) -> None:
-        """Set the learning rate of the next step, as for AdamW."""
         for optimizer, factor in self._factors:
             optimizer.learning_rate = rate * factor
 
@@ -194,7 +189,6 @@ class StreamedMuon(Muon):
         self._turns = cycle(streams.streams)
 
     def apply_single(self, gradient: mx.array, parameter: mx.array, state: Any) -> mx.array:
-        """Compute Muon's update on the next stream in turn."""
         with mx.stream(next(self._turns)):
             return super().apply_single(gradient, parameter, state)
 
@@ -216,8 +210,6 @@ class StepResult:
 
 
 class Trainer:
-    """A student, its optimiser and its training data."""
-
     def __init__(
         self,
         student: Student,

@@ -31,7 +31,6 @@ class Text:
     lengths: mx.array
 
     def rows(self, rows: mx.array) -> "Text":
-        """Some of the sequences."""
         return Text(self.taps[rows], self.tokens[rows], self.lengths[rows])
 
     def tokens_at(self, positions: mx.array) -> mx.array:
@@ -62,17 +61,14 @@ class Student(Protocol):
 
     def context(self, text: Text) -> list[KeysValues]:
         """The context of all positions that have taps."""
-        ...
 
     def losses(
         self, context: list[KeysValues], text: Text, anchors: mx.array
     ) -> tuple[mx.array, mx.array]:
         """Cross-entropies in nats, and 0/1 weights of valid positions: float32 [n, m, B - 1]."""
-        ...
 
     def drafts(self, context: list[KeysValues], text: Text, anchors: mx.array) -> mx.array:
         """The likeliest drafts [n, m, B - 1]; a draft after a wrong one may be any token."""
-        ...
 
 
 class Plan(Protocol):
@@ -88,17 +84,13 @@ class Plan(Protocol):
     @property
     def mask_token_id(self) -> int | None:
         """The token that stands for a draft, after `make`; None if the kind has none."""
-        ...
 
     def sizes(self) -> BlockSizes: ...
 
     def untrained(self) -> nn.Module:
         """A model with random weights, which are never computed; frozen parts are frozen."""
-        ...
 
-    def answerer(self) -> Drafter | None:
-        """The drafter that the target answers the prompts with."""
-        ...
+    def answerer(self) -> Drafter | None: ...
 
     def make(
         self,
@@ -112,4 +104,3 @@ class Plan(Protocol):
 
         whole: all sequences, of which some are trained on. begun: `raw` of a run that is resumed.
         """
-        ...

@@ -73,7 +73,6 @@ class TapStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write the taps that wait in memory as a shard."""
         if not self._waiting:
             return
         name = f"shard-{self._next:06d}.safetensors"
@@ -152,7 +151,6 @@ class Taps:
 
     @property
     def missing_bytes(self) -> int:
-        """The bytes of the taps that the store lacks."""
         width = self._target.tapped * self._target.hidden_size
         return 2 * width * self._tokens(self._missing())
 

@@ -98,7 +98,6 @@ def from_speculators(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def refused(message: str) -> DFlashError:
-    """The error for a config that is not a DFlash drafter's."""
     return DFlashError(message, hint="use a DFlash, DFlash 2 or DSpark drafter")
 
 

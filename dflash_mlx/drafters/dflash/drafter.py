@@ -102,10 +102,7 @@ class DFlashDrafter(Drafter):
         width: int,
         draws: Sequence[Draw | None] = (),
     ) -> list[DraftBlock]:
-        """One pass over [anchor, mask, ...] for each sequence (paper, section 3.2).
-
-        A block has width - 1 positions. Evaluates nothing.
-        """
+        """A lazy pass over [anchor, mask, ...] of each sequence, width - 1 drafts (paper, 3.2)."""
         hidden = self._hidden(caches, anchors, width)
         if self.config.dspark is not None:
             logits = self.own_logits(self._leave(hidden))
@@ -119,7 +116,6 @@ class DFlashDrafter(Drafter):
         return [select(*rows) for rows in zip(logits, hidden, anchors, strict=True)]
 
     def _logits(self, hidden: mx.array) -> mx.array:
-        """`head` of hidden states, in the dtype that the head computes in."""
         return self.head(self._leave(hidden))
 
     def _leave(self, hidden: mx.array) -> mx.array:

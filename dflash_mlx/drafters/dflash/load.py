@@ -32,12 +32,10 @@ QUANTISED_APART = 0.3  # the same of 4 bits and more; other matrices are 1.4 apa
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
-    """Whether a checkpoint is a drafter's of DFlash, DFlash 2 or DSpark."""
     return checkpoint.format in ("dflash", "dflash2", "dspark")
 
 
 def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
-    """Raise DFlashError if config or tensor shapes do not fit the target."""
     config = read_config(checkpoint)
     check_fit(config, checkpoint.name, target)
     check_tensors(checkpoint, config, target.text_config["hidden_size"])
@@ -51,7 +49,6 @@ def load(
     bits: int = 0,
     trust_remote_code: bool = False,
 ) -> DFlashDrafter:
-    """Load a checked drafter; see `DrafterKind.load`. The tokenizer is not needed."""
     config = read_config(checkpoint)
     tensors = read_safetensors(checkpoint)
     weights = {plain_name(name): value for name, value in tensors.items()}
@@ -125,10 +122,7 @@ def plain_name(name: str) -> str:
 
 
 def check_fit(draft: DraftConfig, name: str, target: Checkpoint) -> None:
-    """Raise DFlashError if the drafter `name` was made for another target.
-
-    It shares the target's embedding and head.
-    """
+    """Raise DFlashError unless the drafter `name` can share the target's embedding and head."""
     hint = "use the drafter that was trained for this target; `dflash models list` shows the pairs"
     config = target.text_config
     layers = config["num_hidden_layers"]

@@ -278,12 +278,10 @@ class GeluMLP(MLP):
     """GEGLU, with the approximation by tanh."""
 
     def __call__(self, x: mx.array) -> mx.array:
-        """[B, T, H] -> [B, T, H]."""
         return self.down_proj(nn.gelu_approx(self.gate_proj(x)) * self.up_proj(x))
 
 
 def make_mlp(config: DraftConfig) -> MLP:
-    """An untrained MLP with the config's activation."""
     kind = GeluMLP if config.hidden_act == GELU else MLP
     return kind(config.hidden_size, config.intermediate_size)
 
@@ -339,7 +337,6 @@ class Gemma4Attention(Attention):
             del self.v_proj
 
     def project(self, x: mx.array) -> KeysValues:
-        """As `Attention.project`."""
         keys = self.k_proj(x)
         values = self._heads(keys if self.shared_values else self.v_proj(x))
         return self._heads(keys, self.k_norm), mx.fast.rms_norm(values, None, self.eps)
@@ -363,7 +360,6 @@ class Gemma4Layer(nn.Module):
     def __call__(
         self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
     ) -> mx.array:
-        """[B, T, H] -> [B, T, H]."""
         mixed = self.self_attn(self.input_layernorm(x), context, offset, mask)
         x = x + self.post_attention_layernorm(mixed)
         mixed = self.mlp(self.pre_feedforward_layernorm(x))
@@ -443,7 +439,6 @@ class DraftModel(nn.Module):
 
 
 def make_layer(config: DraftConfig) -> DraftLayer | Gemma4Layer:
-    """An untrained layer of the config's kind."""
     if config.gemma4:
         return Gemma4Layer(config, config.gemma4)
     if config.dflash2:

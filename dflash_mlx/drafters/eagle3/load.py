@@ -40,13 +40,8 @@ def is_used(name: str) -> bool:
     return name not in UNUSED and not name.endswith("rotary_emb.inv_freq")
 
 
-def read_shapes(checkpoint: Checkpoint) -> dict[str, list[int]]:
-    """The shapes of the tensors that drafting reads. DFlashError for damaged or missing files."""
-    return used({name: tensor.shape for name, tensor in checkpoint.tensors.items()})
-
-
 def read_tensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
-    """The tensors that drafting reads. DFlashError as `read_shapes`."""
+    """The tensors that drafting reads. DFlashError for damaged or missing files."""
     return used(read_safetensors(checkpoint))
 
 
@@ -60,14 +55,12 @@ WRONG_PAIR = "use the head that was trained for this target"
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
-    """Whether a checkpoint is an EAGLE-3 head's."""
     return checkpoint.format == "eagle3"
 
 
 def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
-    """Raise DFlashError if config or tensor shapes do not fit the target."""
     config = parse(checkpoint.config)
-    shapes = read_shapes(checkpoint)
+    shapes = used({name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     check_fit(config, own_parts(shapes), checkpoint.name, target)
     check_tensors(checkpoint.path, config, shapes, target.text_config)
 
@@ -80,7 +73,6 @@ def load(
     bits: int = 0,
     trust_remote_code: bool = False,
 ) -> EagleDrafter:
-    """Load a checked head; see `DrafterKind.load`. The tokenizer is not needed."""
     config = parse(checkpoint.config)
     weights = read_tensors(checkpoint)
     taps = config.taps(target.layers)
@@ -100,10 +92,7 @@ def own_parts(names: Iterable[str]) -> frozenset[str]:
 
 
 def check_fit(config: EagleConfig, own: frozenset[str], name: str, target: Checkpoint) -> None:
-    """Raise DFlashError if the head `name` was made for another target.
-
-    Also if it lacks a part that it cannot share; `own` are the parts that it has.
-    """
+    """Raise DFlashError if the head `name` does not fit or lacks a part. own: those it has."""
     layers = target.text_config["num_hidden_layers"]
     width = target.text_config["hidden_size"]
     for what, wanted, has in (

@@ -121,8 +121,6 @@ class Layer(nn.Module):
 
 
 class EagleModel(nn.Module):
-    """All parameters of a head."""
-
     def __init__(
         self, config: EagleConfig, taps: int, target_hidden_size: int, own: frozenset[str] = OWN
     ):
@@ -157,7 +155,6 @@ class EagleModel(nn.Module):
         return self.fc(taps)
 
     def ids(self, tokens: mx.array) -> mx.array:
-        """The target's ids of tokens of the head's vocabulary, any shape."""
         d2t = self.get("d2t")
         return tokens if d2t is None else tokens + d2t[tokens]
 
@@ -201,7 +198,6 @@ class BoundHead:
         return cast(rows, float_type(self.model.fc))
 
     def features(self, taps: mx.array) -> mx.array:
-        """Taps [1, S, K * Ht] of the target -> features [1, S, H]."""
         return self.model.features(self.enter(taps))
 
     def __call__(
@@ -226,7 +222,6 @@ class BoundHead:
         return self.enter(self._embed(ids) if own is None else own(ids))[None]
 
     def logits(self, hidden: mx.array) -> mx.array:
-        """Hidden states [1, S, H] of `level` -> logits [S, Vd]."""
         if not self.config.norm_output:
             hidden = self.model.norm(hidden)
         own = self.model.get("lm_head")

@@ -37,7 +37,6 @@ class AssistantCache:
         return [] if self.hidden is None else [self.hidden]
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Commit the next S tokens, with their taps [1, S, Ht]."""
         self.offset += taps.shape[1]
         self.hidden = mx.contiguous(taps[:, -1:])  # without keeping the other rows
 

@@ -20,12 +20,10 @@ HEAD = "lm_head.weight"  # some files have a copy of the embedding
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
-    """Whether a checkpoint holds an assistant of Gemma 4."""
     return checkpoint.format == "gemma4_assistant"
 
 
 def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
-    """Raise DFlashError if the assistant's files or sizes do not fit the target."""
     config = parse(checkpoint)
     theirs = target.text_config
     if theirs["model_type"] not in FAMILIES:
@@ -75,7 +73,6 @@ def load(
     bits: int = 0,
     trust_remote_code: bool = False,
 ) -> AssistantDrafter:
-    """Load a checked assistant; see `DrafterKind.load`. The tokenizer is not needed."""
     if target.kv_bits:
         raise DFlashError(
             "a Gemma assistant reads the target's keys and values: not with a quantised KV cache.",

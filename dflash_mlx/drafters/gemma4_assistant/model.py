@@ -56,8 +56,6 @@ class MaskedEmbedding(nn.Module):
 
 
 class Assistant(nn.Module):
-    """All parameters of an assistant."""
-
     def __init__(self, config: AssistantConfig):
         super().__init__()
         self.config = config

@@ -29,10 +29,6 @@ class Agreement:
         self.agreed = 0
         self._pending: list[mx.array] = []  # one bool for each position
 
-    @property
-    def wants_more(self) -> bool:
-        return self.compared < ENOUGH
-
     def add(self, logits: mx.array, following: list[int]) -> None:
         """Compare logits [S, V] with the S tokens that follow; the host does not wait."""
         agree = mx.argmax(logits, axis=-1) == mx.array(following)
@@ -53,10 +49,7 @@ class Agreement:
 
 
 class MTPCache(FeatureCache):
-    """One sequence's rows, and the target's hidden states.
-
-    is_text: whether the tokens are a text's, and not made up.
-    """
+    """is_text: whether the tokens are a text's, and not made up."""
 
     is_text = True
 
@@ -101,7 +94,7 @@ class MTPDrafter(FeatureDrafter):
         before: Sequence[mx.array],
     ) -> mx.array:
         """While the head is still compared with texts, each sequence is read on its own."""
-        if not self.agreement.wants_more:
+        if self.agreement.compared >= ENOUGH:
             return super().read(caches, tokens, before)
         parts = zip(caches, tokens, before, strict=True)
         return mx.concatenate([self._read_and_compare(*part) for part in parts], axis=1)

@@ -59,7 +59,6 @@ def load(
     bits: int = 0,
     trust_remote_code: bool = False,
 ) -> MTPDrafter:
-    """Load a checked head; see `DrafterKind.load`. The tokenizer is not needed."""
     tensors = read_head(checkpoint)
     model = head_for(checkpoint, target.config, tensors)
     load_weights(model, with_whole_norms(tensors), bits)
@@ -74,7 +73,6 @@ def own_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def block_size_of(config: dict[str, Any]) -> int:
-    """Rows of a block, by a head's config."""
     return own_config(config).get("block_size", BLOCK)
 
 

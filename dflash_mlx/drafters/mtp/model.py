@@ -92,8 +92,6 @@ def arguments_of(config: dict[str, Any], tensors: Tensors) -> Any:
 
 
 class MTPHead(nn.Module):
-    """All parameters of a head."""
-
     def __init__(self, arguments: Any, layer: Callable[[Any, int], nn.Module]):
         """`layer(arguments, 0)` makes its decoder layer."""
         super().__init__()
@@ -128,10 +126,7 @@ def mask_of(count: int, cache: KVCache) -> mx.array:
 
 
 def make_head(config: dict[str, Any], tensors: Tensors) -> MTPHead:
-    """An untrained head for these tensors, quantised as they are; evaluates nothing.
-
-    Arguments, and KeyError, as of `arguments_of`.
-    """
+    """An untrained head, quantised as the tensors are; evaluates nothing. See `arguments_of`."""
     arguments = arguments_of(config, tensors)
     model = MTPHead(arguments, LAYERS[config["model_type"]].layer)
 

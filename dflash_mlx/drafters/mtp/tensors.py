@@ -94,10 +94,7 @@ def require_head(checkpoint: Checkpoint) -> dict[str, tuple[Path, str]]:
 
 
 def read_head(checkpoint: Checkpoint) -> Tensors:
-    """The head's tensors as they are stored, by our names; evaluates nothing.
-
-    Experts are stacked to [E, ...]. Raises DFlashError as `require_head`.
-    """
+    """By our names, experts stacked to [E, ...]; lazy. Raises DFlashError as `require_head`."""
     files: dict[Path, Any] = {}
     tensors: Tensors = {}
     for plain, (file, name) in require_head(checkpoint).items():
@@ -136,13 +133,9 @@ def stack_experts(tensors: Tensors) -> Tensors:
     return stacked
 
 
-def is_norm(name: str, value: mx.array) -> bool:
-    return "norm" in name and value.ndim == 1
-
-
 def with_whole_norms(tensors: Tensors) -> Tensors:
     """Tensors with norm weights that are factors; 1 is added if they are stored as differences."""
-    norms = {name: value for name, value in tensors.items() if is_norm(name, value)}
+    norms = {name: x for name, x in tensors.items() if "norm" in name and x.ndim == 1}
     if not stores_differences(norms.values()):
         return tensors
     return {**tensors, **{name: value + 1 for name, value in norms.items()}}

@@ -82,10 +82,7 @@ def parse_arrays(data: bytes) -> tuple[dict[str, str], dict[str, mx.array]]:
 
 
 def read_header(path: Path) -> tuple[dict[str, str], np.ndarray]:
-    """Notes and tokens of a file, without its other arrays; its checksum is not checked.
-
-    Raises Damaged if it is no such file, OSError if it cannot be read.
-    """
+    """Notes and tokens; the checksum is not checked. Raises Damaged, OSError if unreadable."""
     with path.open("rb") as stream:
         arrays, notes = load_arrays(stream)
         if "tokens" not in arrays:
@@ -131,7 +128,6 @@ class Record:
 
     @property
     def notes(self) -> dict[str, str]:
-        """The metadata of the file."""
         return {
             "format": FORMAT,
             "kind": self.kind,
@@ -212,10 +208,7 @@ class PairFolder:
         self._changed = 0
 
     def make(self, labels: Labels) -> None:
-        """Make the folder, and remove unfinished files of killed processes.
-
-        Raises DFlashError if the folder cannot be used.
-        """
+        """Make the folder; remove unfinished files of killed processes. Raises DFlashError."""
         make_private(self.path.parent)
         make_private(self.path)
         replace_json(self.path / LABELS, {"target": labels.target, "draft": labels.draft})
@@ -230,10 +223,7 @@ class PairFolder:
         return Labels(str(labels["target"]), labels["draft"])
 
     def new_records(self) -> Iterator[Record | Path]:
-        """The records written since the last call, also by other processes.
-
-        A damaged record is given as the path of its file.
-        """
+        """Records written since the last call, by any process; of damaged ones the path."""
         with suppress(FileNotFoundError):
             changed = self.path.stat().st_mtime_ns
             if changed == self._changed:
@@ -266,8 +256,6 @@ class PairFolder:
 
 @dataclass(frozen=True, slots=True)
 class CacheFile:
-    """A file of any pair, with the time of its last use."""
-
     path: Path
     nbytes: int
     used_ns: int
@@ -295,7 +283,6 @@ def evict_files(root: Path, limit: int) -> None:
 
 
 def is_alive(process: str) -> bool:
-    """Whether a process with this id runs."""
     try:
         os.kill(int(process), 0)
     except (ValueError, ProcessLookupError):
@@ -334,10 +321,7 @@ class DiskCache:
         return records
 
     def read(self, record: Record) -> bytes | None:
-        """The content of a file; None if it is gone, or was damaged and is removed now.
-
-        May run in any thread: MLX is not used.
-        """
+        """The content; None if the file is gone or damaged. For any thread: it uses no MLX."""
         try:
             return read_bytes(self.folder.path / record.file_name)
         except FileNotFoundError:
@@ -347,7 +331,6 @@ class DiskCache:
             return None
 
     def drop(self, record: Record) -> None:
-        """Remove a damaged record, with a warning."""
         self._drop(self.folder.path / record.file_name)
 
     def _drop(self, file: Path) -> None:
@@ -394,7 +377,6 @@ class DiskCache:
         self._submit(lambda: self.folder.touch(names))
 
     def wait(self) -> None:
-        """Return when everything is written."""
         with self._changed:
             self._changed.wait_for(lambda: self._thread is None)
 

@@ -33,11 +33,6 @@ def rows_arrays(node: Node) -> dict[str, mx.array]:
     }
 
 
-def states_arrays(snapshot: Snapshot) -> dict[str, mx.array]:
-    """The arrays of a snapshot's file."""
-    return {"tokens": mx.array(NO_TOKENS), **named_arrays(snapshot.parts, "states")}
-
-
 def rows_of(record: Record, arrays: Mapping[str, mx.array]) -> tuple[Layers, Layers | None]:
     """The rows of the target and of the drafter, which may keep none.
 
@@ -120,7 +115,6 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
         return self.tree.nbytes
 
     def extend(self, sequence: Sequence, prompt: Many[int], *, drafting: bool) -> Reuse:
@@ -329,7 +323,8 @@ class PrefixCache:
                 node.saved_draft = node.draft is not None
             for length, states in node.states.items():
                 if states.snapshot is not None and not states.saved:
-                    arrays = states_arrays(states.snapshot)
+                    parts = named_arrays(states.snapshot.parts, "states")
+                    arrays = {"tokens": mx.array(NO_TOKENS), **parts}
                     record = node.states_record(length)
                     states.saved = self.disk.save(record, arrays, max_pending_bytes=room)
 

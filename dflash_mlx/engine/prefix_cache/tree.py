@@ -74,14 +74,12 @@ class Node:
         return self.start, int(self.tokens[0])
 
     def record(self) -> Record:
-        """The record of its file."""
         assert self.parent is not None
         return Record(
             self.name, "rows", self.parent.name, self.start, self.tokens, self.drafted, self.size
         )
 
     def states_record(self, length: int) -> Record:
-        """The record of the states after `length` tokens."""
         name = record_name(self.name, length, NO_TOKENS)
         return Record(name, "states", self.name, length, NO_TOKENS, drafted=False)
 
@@ -130,7 +128,6 @@ def count_common(a: np.ndarray, b: np.ndarray) -> int:
 
 
 def count_bytes(arrays: Any) -> int:
-    """Bytes of all arrays in nested tuples and lists."""
     leaves = [leaf for _, leaf in tree_flatten(arrays)]
     return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, mx.array))
 
@@ -153,7 +150,6 @@ class RadixTree:
         return path
 
     def add(self, parent: Node, start: int, tokens: np.ndarray) -> Node:
-        """Add a node without rows."""
         node = Node(start, tokens, parent, record_name(parent.name, start, tokens))
         self._put(node)
         return node

@@ -105,7 +105,6 @@ class RecurrentCache(ArraysCache):
         self._tape = None
 
     def remember(self, tape: Tape | Window | Writes) -> None:
-        """Keep the tape of the current pass."""
         self._tape = tape
 
     def make_mask(self, N: int, **options: Any) -> None:
@@ -117,7 +116,6 @@ class RecurrentCache(ArraysCache):
         self.offset += N
 
     def can_rewind(self, length: int) -> bool:
-        """Whether the state after `length` tokens can be restored."""
         if length in (0, self._start, self.offset):
             return length <= self.offset
         return self._tape is not None and self._start < length <= self.offset
@@ -163,7 +161,6 @@ class RecurrentCache(ArraysCache):
         return mx.take(window, mx.arange(window.shape[1]), axis=1), *states
 
     def load(self, state: Sequence[mx.array | None], length: int) -> None:
-        """Set the state to the one after `length` tokens."""
         self.cache = list(state)
         self.offset = length
         self.begin()
@@ -201,7 +198,6 @@ class RecurrentAdapter:
     def keep_path(
         self, caches: Sequence[RecurrentCache], rows: tuple[int, ...], count: int
     ) -> None:
-        """Keep the path in all layers, in those with a log of writes by `replay`."""
         tapes = [cache.writes() for cache in caches]
         states = iter(replay([tape for tape in tapes if tape], rows))
         for cache, tape in zip(caches, tapes, strict=True):
@@ -222,5 +218,4 @@ class RecurrentAdapter:
         cache.tree = tree
 
     def end_tree(self, cache: RecurrentCache) -> None:
-        """Let rows follow each other again."""
         cache.tree = None

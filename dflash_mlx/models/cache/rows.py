@@ -27,7 +27,6 @@ class RowsAdapter:
         return True
 
     def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
-        """Move the path's rows together, and cut behind them."""
         for cache in caches:
             self._keep_rows(cache, rows, count)
 
@@ -53,11 +52,9 @@ class RowsAdapter:
         return ()
 
     def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
-        """Go back to `length` tokens."""
         cache.trim(cache.offset - length)
 
     def fill(self, cache: Any, depth: int) -> None:
-        """`depth` rows of zeros."""
         cache.keys, cache.values = zero_rows(cache, depth)
         cache.offset = depth
 
@@ -66,7 +63,6 @@ class RowsAdapter:
         cache.make_mask = tree_mask(tree, lambda window: (cache.offset, window))
 
     def end_tree(self, cache: Any) -> None:
-        """Restore the class's `make_mask`."""
         vars(cache).pop("make_mask", None)
 
 
@@ -115,7 +111,6 @@ def append_rows(cache: Any, parts: Sequence[Rows]) -> None:
 
 
 def first(count: int) -> Callable[[mx.array], mx.array]:
-    """A function that takes the first `count` rows of an array."""
     return lambda part: part[..., :count, :]
 
 
@@ -125,7 +120,6 @@ def arrays_of(cache: Any) -> Rows:
 
 
 def count_rows(rows: Rows) -> int:
-    """The number of tokens in some rows."""
     arrays: Any = tree_flatten(rows)
     return arrays[0][1].shape[-2]
 
@@ -157,46 +151,35 @@ class Adapter(Protocol):
     @property
     def goes_anywhere(self) -> bool:
         """Whether a cache can rewind to any token; otherwise it needs snapshots."""
-        ...
 
     def can_rewind(self, cache: Any, length: int) -> bool:
         """Whether a cache can rewind to `length` tokens, at most its offset, without a snapshot."""
-        ...
 
     def rewind(self, caches: Sequence[Any], length: int) -> None:
         """Rewind the caches of one sequence's layers, where `can_rewind` is true for all."""
-        ...
 
     def can_keep_path(self, cache: Any) -> bool:
         """Whether a cache can keep only some of the newest rows."""
-        ...
 
     def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
         """Of the newest `count` rows, a tree, keep `rows`: a path from the anchor's row 0."""
-        ...
 
     def save(self, cache: Any) -> tuple[mx.array, ...]:
         """Copies of the arrays that a non-empty cache needs to continue from here."""
-        ...
 
     def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
         """Restore a cache to the arrays that `save` returned after `length` tokens."""
-        ...
 
     def fill(self, cache: Any, depth: int) -> None:
         """Make a cache that has read something look as if it had read `depth` tokens, for timing.
 
         Its rows are zeros. It cannot rewind to before them.
         """
-        ...
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
         """Prepare for a pass over a tree: every row sees its own path."""
-        ...
 
-    def end_tree(self, cache: Any) -> None:
-        """Return to passes over successive tokens."""
-        ...
+    def end_tree(self, cache: Any) -> None: ...
 
 
 # `ChunkedKVCache`
@@ -216,19 +199,16 @@ class ChunkedAdapter(RowsAdapter):
         return cache.offset - count - cache.start_position
 
     def save(self, cache: Any) -> tuple[mx.array, ...]:
-        """All its rows."""
         keys, values = cache.keys_and_values()
         rows = mx.arange(keys.shape[2])
         return mx.take(keys, rows, axis=2), mx.take(values, rows, axis=2)
 
     def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
-        """Restore these rows, the newest of the first `length` tokens."""
         cache.keys, cache.values = part
         cache.offset = length
         cache.start_position = length - part[0].shape[2]
 
     def fill(self, cache: Any, depth: int) -> None:
-        """At most `chunk_size` rows of zeros."""
         self.load(cache, zero_rows(cache, min(depth, cache.chunk_size)), depth)
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:

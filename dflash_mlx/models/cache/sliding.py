@@ -80,7 +80,6 @@ class SlidingAdapter:
         return cache._idx - (cache.offset - length) >= min(length, cache.max_size - 1)
 
     def rewind(self, caches: Sequence[SlidingCache], length: int) -> None:
-        """Drop the newest rows; later ones overwrite them."""
         for cache in caches:
             cut(cache, cache.offset - length)
 
@@ -88,7 +87,6 @@ class SlidingAdapter:
         return True
 
     def keep_path(self, caches: Sequence[SlidingCache], rows: tuple[int, ...], count: int) -> None:
-        """Move the path's rows together, and cut behind them."""
         for cache in caches:
             first = cache._idx - count
             if rows != tuple(range(len(rows))):
@@ -113,7 +111,6 @@ class SlidingAdapter:
         cache._idx = part[0].shape[2]
 
     def fill(self, cache: SlidingCache, depth: int) -> None:
-        """A window of zeros."""
         keys, values = zero_rows(cache, min(depth, cache.max_size - 1))
         self.load(cache, (keys, values), depth)
 
@@ -126,7 +123,6 @@ class SlidingAdapter:
         cache.make_mask = tree_mask(tree, held)
 
     def end_tree(self, cache: Any) -> None:
-        """Restore the class's `make_mask`."""
         vars(cache).pop("make_mask", None)
 
 

@@ -64,10 +64,7 @@ def adapter_of(cache: Any) -> Adapter:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The states, after `length` tokens, of the caches that cannot rewind to any token.
-
-    `parts` has one entry for each such cache.
-    """
+    """parts: after `length` tokens, the states of each cache that cannot rewind to any token."""
 
     length: int
     parts: tuple[tuple[mx.array, ...], ...]
@@ -157,10 +154,7 @@ class TargetCache:
             cache.taping = on
 
     def snapshot(self) -> None:
-        """Take a snapshot after the tokens read so far; drop the oldest ones over the limits.
-
-        Does nothing if every layer can rewind to any token.
-        """
+        """Snapshot now unless all layers rewind to any token; drop the oldest over the limits."""
         assert self._tree_read is None
         length = self.offset
         if not length or not self._stateful or any(s.length == length for s in self._snapshots):
@@ -180,7 +174,6 @@ class TargetCache:
 
     @property
     def snapshots_held(self) -> dict[int, Snapshot]:
-        """The snapshots by their number of tokens."""
         return {snapshot.length: snapshot for snapshot in self._snapshots}
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
@@ -188,10 +181,7 @@ class TargetCache:
         return tuple(copy_rows(cache, start, end) for cache in self._rows)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], snapshot: Snapshot | None) -> None:
-        """Append rows from `copy_rows`, as if their tokens had been read.
-
-        `snapshot` is the one after the last of them; needed if `needs_snapshots`.
-        """
+        """Append rows of `copy_rows`. snapshot: the one after them, if `needs_snapshots`."""
         for cache, *rows in zip(self._rows, *parts, strict=True):
             append_rows(cache, rows)
         if snapshot is not None:
@@ -201,10 +191,7 @@ class TargetCache:
 
     @contextmanager
     def reading(self, tree: Tree) -> Iterator[TreePass]:
-        """Let the pass in this context read a tree: every row sees its own path.
-
-        Afterwards, call `keep_path` or rewind to before the pass.
-        """
+        """Every row sees its own path. Afterwards keep a path, or rewind to before the pass."""
         assert self._tree_read is None
         self.tree = TreePass(tree)
         self._tree_read = self.offset, tree
@@ -218,10 +205,7 @@ class TargetCache:
                 adapter.end_tree(cache)
 
     def keep_path(self, rows: tuple[int, ...]) -> None:
-        """Keep one path of the tree that was just read, from the anchor's row 0 on.
-
-        Raises RewindError, with nothing changed, if that is not possible.
-        """
+        """Keep the path, from row 0 (the anchor) on. Raises RewindError, with nothing changed."""
         start, tree = self._tree_read or (self.offset, None)
         if not (
             tree
@@ -237,7 +221,6 @@ class TargetCache:
         self._tree_read = None
 
     def can_rewind(self, length: int) -> bool:
-        """Whether `rewind(length)` would succeed."""
         if self._tree_read and length > self._tree_read[0]:
             return False
         return 0 <= length <= self.offset and (
@@ -251,10 +234,7 @@ class TargetCache:
         return max((s.length for s in self._snapshots if s.length <= length), default=0)
 
     def rewind(self, length: int) -> None:
-        """Keep the first `length` tokens.
-
-        Raises RewindError, with nothing changed, if that is not possible.
-        """
+        """Keep the first `length` tokens, or raise RewindError with nothing changed."""
         if not self.can_rewind(length):
             raise RewindError(
                 f"the cache of {self.offset} tokens cannot go back to {length}.",

@@ -70,7 +70,6 @@ class TreePass:
         return list(mx.split(x[self.by_level], ends[1:-1]))
 
     def join(self, parts: Sequence[mx.array]) -> mx.array:
-        """Undo `split`."""
         return mx.concatenate(list(parts))[self.by_row]
 
     def windows(self, size: int) -> mx.array:
