@@ -1,7 +1,6 @@
 """Ollama's API by Ollama's own client."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +11,7 @@ import tiny
 from scripted_server import HI, TOLD, pair_saying
 from serving import Served, fail_to_answer, plant, serving
 from shelf import Shelf, make
-from tool_talk import calls, says, talking_pair
+from tool_talk import says, talking_pair
 
 from dflash_mlx import api
 from dflash_mlx.options import SamplingParams
@@ -48,7 +47,6 @@ def lines_of(served: Served, path: str, **body: Any) -> list[dict[str, Any]]:
 
 
 def error(reply: httpx.Response) -> str:
-    """The text of an error."""
     assert reply.status_code >= 400
     assert list(reply.json()) == ["error"]
     return reply.json()["error"]
@@ -243,14 +241,6 @@ def test_a_tool_is_called_and_its_result_read() -> None:
             assert seen[2]["name"] == "weather"
 
 
-def test_a_call_that_is_cut_is_told() -> None:
-    pair = talking_pair(lambda messages: calls("weather", '{"city": "Brno"}'))
-    with serving(pair) as served:
-        told = chat(served, tools=TOLD, options={"num_predict": 42}).json()
-        assert "tool_calls" not in told["message"]
-        assert told["dflash"]["incomplete"] == "the answer ended inside the call of weather"
-
-
 def test_results_find_their_calls() -> None:
     """By id, else by the tool's name, else in their order."""
 
@@ -374,21 +364,6 @@ def test_other_endpoints(served: Served) -> None:
 
 
 # Streams and their errors
-
-
-@pytest.fixture
-def slow(pair: Pair) -> Iterator[Served]:
-    """A server that fills a stream that waits."""
-    with serving(pair, keepalive=0.005) as running:
-        yield running
-
-
-def test_a_stream_that_waits_has_lines_that_add_nothing(slow: Served) -> None:
-    """Every line is JSON: clients of Ollama know no comments."""
-    lines = lines_of(slow, "/api/chat", messages=ASKED, options={"num_predict": LIMIT})
-    empty = [line for line in lines[:-1] if not line["message"]["content"]]
-    assert empty
-    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
 
 
 def test_an_error_in_a_stream_is_a_line(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,6 @@ def test_the_guard_is_that_of_the_api(served: Served) -> None:
 
 
 def stream(served: Served, **fields: Any) -> list[dict[str, Any]]:
-    """The chunks of an answer."""
     headers = {"Authorization": "Bearer geheim"}
     found = httpx.post(served.url + CHAT, json={**BODY, **fields}, headers=headers, timeout=60)
     lines = [line for line in found.text.splitlines() if line.startswith("data: {")]
