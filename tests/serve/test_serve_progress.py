@@ -18,7 +18,6 @@ from dflash_mlx.engine.stats import Stats
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.access_log import AccessLog, AccessRecord
-from dflash_mlx.serve.protocol import Settings
 
 CHUNK = 16  # tokens of a prompt per pass
 LONG = " ".join(f"{number} plus 7" for number in range(20))
@@ -155,9 +154,3 @@ def test_a_log_of_text_has_a_sentence() -> None:
     session.stats.generated = 1
     log.write_progress(record)
     assert len(lines) == 1  # the answer has begun
-
-
-def test_ten_seconds_are_the_longest_silence() -> None:
-    """Proxies and clients give up on streams that are silent for longer."""
-    assert Settings(("m",)).keepalive <= 10
-    assert AccessLog().progress_seconds <= 10
