@@ -119,7 +119,6 @@ def test_generate_and_its_chat_go_on(served: Served, run: Run, tmp_path: Path) -
 
 
 def test_no_mlx_is_loaded(fake: Behaviour, tmp_path: Path) -> None:
-    """Starting is quick."""
     program = (
         "import sys; from importlib import import_module; app = import_module('dflash_mlx.cli.app')"
         f"\ntry: app.app(['generate', '-m', '{fake.url}', 'hi'])\nexcept SystemExit: pass"
@@ -283,7 +282,6 @@ def test_a_call_is_waited_for(fake: Behaviour) -> None:
 
 
 def piece(index: int | None, call_id: str | None, name: str | None, arguments: Any = "") -> Any:
-    """One call of a delta."""
     place = {} if index is None else {"index": index}
     return {**place, "id": call_id, "function": {"name": name, "arguments": arguments}}
 
@@ -356,18 +354,6 @@ def test_the_oldest_turns_are_left_out(
     for word in "hi", "ho":
         talk.ask(word)
     assert (talk.chat.left_out, len(fake.bodies[-1]["messages"])) == (0, 3)
-
-
-def test_tokens_are_estimated(fake: Behaviour) -> None:
-    """The server's count of a prompt, a share of it, and a token for four characters more."""
-    model = dialogue_with(fake).backend
-    asked = GenerationOptions()
-    said = [{"role": "user", "content": "x" * 367}]  # 400 characters with JSON's marks
-    assert model.estimate_tokens(said, asked) == 100
-    list(model.session.stream(said))
-    assert model.estimate_tokens(said, asked) == 21
-    assert model.estimate_tokens([{"role": "user", "content": "x" * 767}], asked) == 121
-    assert model.estimate_tokens([{"role": "user", "content": "x" * 167}], asked) == 10
 
 
 def test_which_model(fake: Behaviour, run: Run) -> None:
