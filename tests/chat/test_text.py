@@ -5,36 +5,22 @@ import random
 import pytest
 import tiny
 from mlx_lm.tokenizer_utils import TokenizerWrapper
+from thinking_cases import pieces_of
 
-from dflash_mlx.chat.reasoning_parser import IncrementalDetokenizer, partial_match
+from dflash_mlx.chat.reasoning_parser import IncrementalDetokenizer
 
 
 def read(
     tokenizer: TokenizerWrapper, text: str, sizes: list[int], stops: tuple[str, ...] = (), prompt=""
 ) -> tuple[str, str, bool, list[str]]:
     """Read a text in pieces: answer, thinking, whether a stop string ended it, and the pieces."""
-    detokenizer = IncrementalDetokenizer(
-        tokenizer, tokenizer.encode(prompt) if prompt else [], stops
-    )
-    tokens = tokenizer.encode(text, add_special_tokens=False)
-    pieces = []
-    first = 0
-    while first < len(tokens):
-        size = sizes[len(pieces) % len(sizes)]
-        pieces.append(detokenizer.add_tokens(tokens[first : first + size]))
-        first += size
-        if pieces[-1].stop:
-            break
-    else:
-        pieces.append(detokenizer.finish())
+    before = tokenizer.encode(prompt) if prompt else []
+    detokenizer = IncrementalDetokenizer(tokenizer, before, stops)
+    pieces = pieces_of(detokenizer, tokenizer.encode(text, add_special_tokens=False), sizes)
     answer = "".join(piece.text for piece in pieces)
     thinking = "".join(piece.thinking for piece in pieces)
-    return (
-        answer,
-        thinking,
-        bool(pieces[-1].stop),
-        [piece.text + piece.thinking for piece in pieces],
-    )
+    shown = [piece.text + piece.thinking for piece in pieces]
+    return answer, thinking, bool(pieces[-1].stop), shown
 
 
 @pytest.mark.parametrize(
@@ -93,19 +79,3 @@ def test_incomplete_character_at_the_end() -> None:
     tokens = tokenizer.encode("a字")[:3]
     assert detokenizer.add_tokens(tokens).text == "a"
     assert detokenizer.finish().text == "\ufffd"
-
-
-@pytest.mark.parametrize(
-    ("text", "markers", "size"),
-    [
-        ("abc", (), 0),
-        ("abc", ("cde",), 1),
-        ("abcd", ("cde",), 2),
-        ("abcde", ("cde",), 0),
-        ("aaa", ("aab", "aaaab"), 3),
-        ("", ("a",), 0),
-    ],
-)
-def test_partial_match(text: str, markers: tuple[str, ...], size: int) -> None:
-    """The longest end that could be a marker's beginning, and never a whole marker."""
-    assert partial_match(text, markers) == size

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import templates
 import tiny
-from thinking_cases import CASES, HARMONY
+from thinking_cases import CASES, HARMONY, pieces_of
 
 from dflash_mlx.chat.reasoning_parser import LONGEST_HEADER, IncrementalDetokenizer, end_of_turn_ids
 
@@ -24,13 +24,7 @@ def read_with(
     detokenizer: IncrementalDetokenizer, answer: Sequence[int], sizes: Sequence[int]
 ) -> tuple[str, str]:
     """As `read`, with this detokenizer."""
-    pieces, first, number = [], 0, 0
-    while first < len(answer) and not (pieces and pieces[-1].stop):
-        size = sizes[number % len(sizes)]
-        pieces.append(detokenizer.add_tokens(answer[first : first + size]))
-        first, number = first + size, number + 1
-    if not pieces[-1].stop:
-        pieces.append(detokenizer.finish())
+    pieces = pieces_of(detokenizer, answer, sizes)
     assert not any("\ufffd" in piece.text + piece.thinking for piece in pieces)
     return "".join(p.text for p in pieces), "".join(p.thinking for p in pieces)
 

@@ -136,12 +136,6 @@ def test_every_stop_token_ends_an_answer(folder: Path) -> None:
         assert result.finish_reason == "stop"
 
 
-def test_the_golden_files() -> None:
-    """Those of the references name 98 everywhere."""
-    for case in tiny.CASES:
-        assert eos_token_ids_of(Checkpoint.read(tiny.GOLDEN / case / "target")) == [98]
-
-
 @pytest.fixture
 def own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The target with a tokenizer of two Python files; what transformers copies goes with it."""
@@ -202,7 +196,6 @@ def test_code_in_the_hubs_cache(own: Path) -> None:
 
 
 def test_a_package_that_the_code_needs(own: Path) -> None:
-    """The one that is missing is named."""
     path = own / "tokenization_words.py"
     write(path, "import no_such_package_at_all\n" + path.read_text("utf-8"))
     with pytest.raises(DFlashError, match="no_such_package_at_all") as caught:

@@ -13,7 +13,7 @@ from hub_server import environment as hub_environment
 from terminal import Terminal, environment
 
 from dflash_mlx.hub.cache import cached_state
-from dflash_mlx.hub.registry import find, suggested_pairs
+from dflash_mlx.hub.registry import suggested_pairs
 
 first_model = import_module("dflash_mlx.cli.first_model")
 options = import_module("dflash_mlx.cli.options")
@@ -67,7 +67,6 @@ def test_the_rows_fit_the_terminal(columns: int, limit: int) -> None:
 
 
 def test_an_unknown_chip_has_no_forecast() -> None:
-    """Nothing is said of speeds."""
     assert "tok/s" not in " ".join(first_model.offer_lines(PAIRS, "Apple M9", 80))
 
 
@@ -196,11 +195,3 @@ def settings(hub: Any, cache: Path) -> dict[str, str]:
     found = hub_environment(hub.endpoint, cache)
     path = os.pathsep.join((str(PROGRAM.parent), str(PROGRAM.parents[2])))
     return {name: found[name] for name in names} | {"PYTHONPATH": path}
-
-
-def test_the_pair_is_one_of_the_registry() -> None:
-    """The fake Hub has the pair that key 1 means."""
-    entry = find(first_start.TARGET)
-    assert entry
-    assert entry.draft == first_start.DRAFT
-    assert PAIRS[0].target == first_start.TARGET

@@ -44,7 +44,6 @@ class Mac:
 
 @pytest.fixture
 def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
-    """A Mac."""
     return Mac(monkeypatch)
 
 

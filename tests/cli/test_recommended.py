@@ -49,7 +49,6 @@ def test_what_a_file_recommends(tmp_path: Path, raw: Any, found: dict[str, float
 
 @pytest.mark.parametrize("raw", ["[]", "{", '{"temperature": "hot"}', '{"top_p": 2}'])
 def test_a_damaged_file(tmp_path: Path, raw: str) -> None:
-    """It is named."""
     (tmp_path / "generation_config.json").write_text(raw)
     with pytest.raises(DFlashError, match=r"generation_config\.json"):
         recommended_sampling(Checkpoint(tmp_path, {}))

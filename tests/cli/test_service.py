@@ -265,7 +265,6 @@ def test_linux_has_a_unit_in_the_guide(
 
 
 def unit() -> str:
-    """The unit of the guide."""
     (found,) = re.findall(r"```ini\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     return found
 

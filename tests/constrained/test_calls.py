@@ -246,18 +246,6 @@ def test_forced_calls_are_those_of_plain_decoding() -> None:
         assert (text.strip(), name in ("note", "now")) == ("", True)
 
 
-def test_one_call_at_most() -> None:
-    """The grammar ends behind the first call, or lets a second one follow."""
-    tokenizer = tokenizer_of("json_tools")
-    compiler = Compiler(tokenizer, len(tokenizer), frozenset({256}))
-    for single_call in (True, False):
-        forced = forced_calls(tokenizer, [WEATHER, NOW], single_call=single_call)
-        matcher = compiler.compile(forced.grammar).deep_copy()
-        ids = tokenizer.encode(CALLS["json_tools"], add_special_tokens=False)
-        first = ids.index(tokenizer.convert_tokens_to_ids("</tool_call>")) + 1
-        assert matcher.try_consume_tokens(ids) == (first if single_call else len(ids))
-
-
 @pytest.mark.parametrize(
     ("family", "one", "named"),
     [

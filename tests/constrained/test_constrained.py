@@ -50,7 +50,6 @@ TEXT = (100, 101)  # a generation prompt whose thinking is closed
 
 @cache
 def target_of(family: str) -> Target:
-    """One target a family."""
     return tiny.make_target(family)
 
 
@@ -74,7 +73,6 @@ def drafter_of(number: int, target: Target, wanted: list[int]) -> DFlashDrafter:
 def answer(
     target: Target, drafter: DFlashDrafter, grammar: Grammar, params: SamplingParams, **options: Any
 ) -> list[Block]:
-    """One answer's blocks."""
     options = {"generation_prompt": TEXT, "max_tokens": LENGTH, "stops": target.eos_ids, **options}
     sequence = TokenSequence(target, drafter)
     return list(tiny.start(sequence, PROMPT, params, grammar=grammar, **options))

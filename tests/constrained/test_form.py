@@ -6,10 +6,9 @@ from typing import Any
 
 import openai_server
 import pytest
-from scripted_server import HI, pair_saying
 from typer.testing import CliRunner, Result
 
-from dflash_mlx import Grammar, api
+from dflash_mlx import Grammar
 from dflash_mlx.constrained.grammar import is_complete, schema_fault
 
 PERSON: dict[str, Any] = {
@@ -91,18 +90,3 @@ def test_usual_indentation(indent: str) -> None:
         value = [value]
     grammar = Grammar.of_schema({"type": "array"})
     assert is_complete(grammar, json.dumps(value, indent=indent))
-
-
-def test_a_target_that_only_wants_blanks() -> None:
-    """40 blanks were possible at each place, and a target at a loss takes them all."""
-    pair = pair_saying("\n\n" + " " * 90, HI, strict=False)
-    schema = {
-        "type": "object",
-        "properties": {"a": {"type": "boolean"}},
-        "required": ["a"],
-        "additionalProperties": False,
-    }
-    text = api.generate(pair, HI, schema=schema, max_tokens=90).text
-    assert json.loads(text)
-    assert "\n" + " " * 16 + '"a"' in text
-    assert " " * 17 not in text

@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from threading import Thread
 from typing import Any, cast
 
 import engines
@@ -49,7 +48,6 @@ TEXT = (100, 101)  # a generation prompt of the golden tokenizer whose thinking 
 
 
 def ids_of(text: str) -> list[int]:
-    """Tokens of a text."""
     return tiny.tokenizer().encode(text, add_special_tokens=False)
 
 
@@ -457,24 +455,6 @@ def test_kinds() -> None:
     for kind, text in (("ebnf", "a"), ("json_object", "a"), ("regex", "")):
         with pytest.raises(UsageError):
             Grammar(kind, text)  # type: ignore[arg-type]
-
-
-def test_the_vocabulary_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where many threads compile at once."""
-    from llguidance import hf
-
-    honest, calls = hf.from_tokenizer, []
-    monkeypatch.setattr(hf, "from_tokenizer", lambda *a, **k: calls.append(1) or honest(*a, **k))
-    target = tiny.make_target("qwen3")
-    grammars = compiler.Compiler(tiny.tokenizer(), target.vocab_size, target.eos_ids)
-    threads = [
-        Thread(target=grammars.compile, args=(Grammar("regex", f"{n % 3}"),)) for n in range(12)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,6 @@ class Noted:
 
 
 def stand_in_of(layer: nn.Module, kernels: Kernels) -> Any:
-    """That of one layer."""
     return stand_in(layer, Products(kernels))
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from dflash_mlx.kernels import small_m_qmm, verify_accept, verify_attention
+from dflash_mlx.kernels import verify_accept, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.kernels.source import RECORDED, MetalLauncher, Source, recorded
+from dflash_mlx.kernels.source import RECORDED, MetalLauncher, Source
 from dflash_mlx.selfcheck.shapes import GENERIC
 from dflash_mlx.selfcheck.trials import TRIALS, Trial
 
@@ -19,7 +19,6 @@ ROWS, LAYERS = 5, 3
 
 @pytest.fixture
 def host_time(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The example as a module."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples" / "measure"))
     return import_module("host_time")
 
@@ -165,26 +164,8 @@ def test_the_generated_text_of_a_kernel(verbose: bool, capfd: pytest.CaptureFixt
     assert ("[[kernel]] void custom_kernel_dflash_verify" in capfd.readouterr().out) == verbose
 
 
-def test_other_launchers_run_as_always() -> None:
-    """An emulator computes at once, which a compiled function could not."""
-    calls: list[Any] = []
-
-    def launcher(*args: Any, **_: Any) -> list[mx.array]:
-        calls.append(args)
-        return [mx.zeros((2, 3))]
-
-    def run(by: Any, x: mx.array) -> mx.array:
-        return by(small_m_qmm, x)[0]
-
-    function: Any = recorded(launcher, run)  # type: ignore[arg-type]
-    for _ in range(2):
-        assert function(mx.ones((2, 4))).shape == (2, 3)
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize("rows", [1, 4])
 def test_the_example_measures(rows: int, host_time: Any) -> None:
-    """Its command's parts."""
     stock, target = (host_time.narrow_target(1) for _ in range(2))
     target.kernels = Kernels(MetalLauncher())
     assert host_time.milliseconds(stock, target, rows) > 0

@@ -15,6 +15,7 @@ import lossless
 import mlx.core as mx
 import pytest
 import tiny
+from lossless import LENGTH, LONG, SHORT, stock
 from mlx_lm.models.cache import QuantizedKVCache
 
 from dflash_mlx.errors import DFlashError
@@ -29,8 +30,6 @@ from dflash_mlx.models.cache.tree_pass import TreePass
 from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.tree import Tree
 
-SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)
-LENGTH = 16
 LATENT = ("deepseek_v3", "glm_moe_dsa", "kimi_k25")
 RECURRENT = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 
@@ -60,13 +59,6 @@ class Noted(Kernels):
 def target_of(family: str) -> Target:
     """One target a family, which nobody else uses."""
     return tiny.make_target(family)
-
-
-@cache
-def stock(family: str, prompt: tuple[int, ...]) -> list[int]:
-    """mlx-lm's answer."""
-    target_of(family).kernels = Kernels()
-    return tiny.plain(target_of(family), list(prompt), LENGTH)
 
 
 def drafter_of(kind: str, family: str, prompt: list[int]) -> Any:

@@ -88,7 +88,6 @@ def test_padding_of_16_bits() -> None:
 @pytest.mark.parametrize("name", ["g15s", "g15d", "g16g", "g17g", "g17s"])
 @pytest.mark.parametrize("mode", ["affine", "mxfp4", ""])
 def test_padded_rows_are_read_less_often(name: str, mode: str) -> None:
-    """On every chip, and by every number of rows that is padded."""
     for size in SIZES:
         if found := padding(chip(name), size, size, mode):
             once = reads(chip(name), found.width, size, size, mode)

@@ -120,7 +120,6 @@ def test_generate_and_its_chat_go_on(served: Served, run: Run, tmp_path: Path) -
 
 
 def test_no_mlx_is_loaded(fake: Behaviour, tmp_path: Path) -> None:
-    """Starting is quick."""
     program = (
         "import sys; from importlib import import_module; app = import_module('dflash_mlx.cli.app')"
         f"\ntry: app.app(['generate', '-m', '{fake.url}', 'hi'])\nexcept SystemExit: pass"
@@ -278,7 +277,6 @@ def test_a_call_is_waited_for(fake: Behaviour) -> None:
 
 
 def piece(index: int | None, call_id: str | None, name: str | None, arguments: Any = "") -> Any:
-    """One call of a delta."""
     place = {} if index is None else {"index": index}
     return {**place, "id": call_id, "function": {"name": name, "arguments": arguments}}
 

@@ -96,7 +96,6 @@ def checked(mac: Mac, shapes: Shapes = SHAPES, trials: tuple[Trial, ...] = ()) -
 
 
 def kept() -> results.KernelResult:
-    """What the last check wrote."""
     return STORE.read()[list(STORE.read())[-1]]["padded_rows"]
 
 

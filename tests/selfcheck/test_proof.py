@@ -62,11 +62,9 @@ class Device:
     ran: list[str] = field(default_factory=list)
 
     def clock(self) -> float:
-        """Seconds."""
         return self.now
 
     def run(self, name: str, x: mx.array) -> Any:
-        """Launch one."""
         self.ran.append(name)
         self.now += self.cost.get(name, 0.5)
         return self.kernels.get(name, lambda x: 2 * x)(x)

@@ -12,7 +12,6 @@ from dflash_mlx.pair import Pair, load
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    """The bundled pair."""
     return load()
 
 

@@ -1,6 +1,7 @@
-"""What holds for Anthropic's messages and OpenAI's responses alike, by their own clients."""
+"""What holds for Anthropic's messages, OpenAI's responses and Ollama's API alike."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -9,7 +10,7 @@ from typing import Any
 import messages_api
 import pytest
 import responses_api
-from scripted_server import HI, bundled, listening, pair_saying, server_of
+from scripted_server import HI, URL, bundled, listening, pair_saying, server_of, transport
 from serving import plant
 
 from dflash_mlx import api
@@ -72,16 +73,41 @@ def from_responses(server: Server, sampling: SamplingParams, *, streamed: bool) 
     )
 
 
+def from_ollama(server: Server, sampling: SamplingParams, *, streamed: bool) -> Answer:
+    """The answer to QUESTION of Ollama's API, in whose stream each line is JSON."""
+    options = {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
+    body = {
+        "messages": [{"role": "user", "content": QUESTION}],
+        "options": {**options, "num_predict": LIMIT},
+        "stream": streamed,
+    }
+
+    async def read() -> str:
+        async with transport(server) as client:
+            return (await client.post(f"{URL}/api/chat", json=body)).text
+
+    lines = [json.loads(line) for line in asyncio.run(read()).splitlines()]
+    return Answer(
+        texts=["".join(line["message"]["content"] for line in lines)],
+        tokens=lines[-1]["eval_count"],
+        prompt_tokens=lines[-1]["prompt_eval_count"],
+        finish_reason=lines[-1]["done_reason"],
+    )
+
+
 Ask = Callable[..., Answer]
 every_api = pytest.mark.parametrize(
-    "ask", [from_messages, from_responses], ids=["messages", "responses"]
+    "ask", [from_messages, from_responses, from_ollama], ids=["messages", "responses", "ollama"]
 )
 both = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 
 
 def check_bundled(ask: Ask, streamed: bool) -> None:
-    """Answers of the bundled pair are those of `generate`, greedily and with a seed."""
-    server = server_of(bundled())
+    """Answers of the bundled pair are those of `generate`, greedily and with a seed.
+
+    Comments and pings stand between the events, which clients must leave out.
+    """
+    server = server_of(bundled(), keepalive=1e-6)
     for sampling in (SamplingParams(), SEEDED):
         answer = ask(server, sampling, streamed=streamed)
         result = api.generate(bundled(), QUESTION, sampling=sampling, max_tokens=LIMIT)

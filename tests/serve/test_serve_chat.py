@@ -68,13 +68,6 @@ def test_streams_add_up(client: openai.OpenAI, pair: Pair) -> None:
     assert {c.id for c in chunks} == {chunks[0].id}
 
 
-def test_usage_only_where_it_was_asked_for(client: openai.OpenAI) -> None:
-    chunks = list(
-        client.chat.completions.create(model="m", messages=[USER], max_tokens=9, stream=True)
-    )
-    assert all(chunk.usage is None for chunk in chunks)
-
-
 def test_choices_follow_one_another_in_seeds(client: openai.OpenAI, pair: Pair) -> None:
     found = ask(client, n=3, seed=7, temperature=1.3, max_tokens=30)
     for number, choice in enumerate(found.choices):

@@ -13,7 +13,6 @@ CHAT: Any = {"messages": [USER], "max_tokens": 9}
 
 
 def events(served: Served, path: str, **body: Any) -> list[dict[str, Any]]:
-    """A stream's events."""
     answer = httpx2.post(f"{served.url}{path}", json={**body, "stream": True})
     assert answer.status_code == 200
     lines = [line for line in answer.text.splitlines() if line.startswith("data: {")]
@@ -32,6 +31,7 @@ def test_only_usage_stands_without_a_choice(served: Served, path: str, body: Any
     chunks = events(served, path, **body)
     assert all(chunk["choices"] for chunk in chunks)
     assert [n for n, chunk in enumerate(chunks) if "timings" in chunk] == [len(chunks) - 1]
+    assert not any(chunk.get("usage") for chunk in chunks)
     assert chunks[-1]["dflash"]["mode"] == "dflash"
     chunks = events(served, path, **body, stream_options={"include_usage": True})
     assert [n for n, chunk in enumerate(chunks) if not chunk["choices"]] == [len(chunks) - 1]

@@ -17,7 +17,6 @@ from serving import Served
 
 from dflash_mlx.serve.anthropic_messages import MessagesBody
 from dflash_mlx.serve.app import FIELDS
-from dflash_mlx.serve.body import Fields
 from dflash_mlx.serve.fields import (
     CHAT,
     COMPLETIONS,
@@ -206,19 +205,6 @@ def test_too_many_fields_without_an_effect() -> None:
     body = ChatBody.model_validate({**LEAST[CHAT], **{f"x{n}": 1 for n in range(300)}})
     with pytest.raises(Problem, match="more than 200 fields"):
         FIELDS.check(CHAT, body)
-
-
-def test_a_field_that_another_api_declares() -> None:
-    """An API that supports a field needs no entry, though the others ignore or reject it."""
-
-    class OwnBody(Fields):
-        keep_alive: str | None = None
-        think: bool | None = None
-
-    register = FieldRegister({CHAT: ChatBody, "/api/own": OwnBody})
-    rows = {name: statuses for name, statuses, _ in register.rows()}
-    assert rows["keep_alive"] == ("ignored", "supported")
-    assert rows["think"] == ("rejected", "supported")
 
 
 @dataclass

@@ -37,7 +37,6 @@ def server_saying(said: str, tokenizer: Any = None) -> Server:
 
 
 def chat(server: Server, *, streamed: bool = False, **asked: Any) -> Any:
-    """A choice of the chat API."""
     body: Any = {"model": "tiny", "messages": HI, "tools": TOLD, **asked}
 
     async def read() -> Any:
@@ -126,7 +125,6 @@ def test_any_tool(api: Any) -> None:
 
 
 def test_a_form_of_the_answer_beside_tools() -> None:
-    """The answer has the form, or is calls."""
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     form = {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
     told = server_saying('<think>hm</think>{"ok": true}')
@@ -189,32 +187,6 @@ def test_families_that_cannot_be_forced_are_named() -> None:
         messages_calls(server, "add", streamed=False, one=False)
     with pytest.raises(openai.BadRequestError, match=r"response_format beside tools.*muse_spark"):
         chat(server, response_format={"type": "json_object"})
-
-
-def test_results_that_are_errors() -> None:
-    """The model is told that a tool failed, and of results in parts; its thinking goes back."""
-    said = [
-        *HI,
-        {"role": "assistant", "content": [
-            {"type": "thinking", "thinking": "so", "signature": "x"},
-            {"type": "tool_use", "id": "t1", "name": "mul", "input": {"a": 5}},
-        ]},
-        {"role": "user", "content": [
-            {"type": "tool_result", "tool_use_id": "t1", "is_error": True,
-             "content": [{"type": "text", "text": "no such"}, {"type": "text", "text": "number"}]},
-        ]},
-    ]  # fmt: skip
-    function = {"name": "mul", "arguments": {"a": 5}}
-    told = [
-        *HI,
-        {"role": "assistant", "content": "", "reasoning_content": "so", "thinking": "so",
-         "tool_calls": [{"type": "function", "id": "t1", "function": function}]},
-        {"role": "tool", "tool_call_id": "t1", "name": "mul", "content": "error: no such\nnumber"},
-    ]  # fmt: skip
-    pair = pair_saying("sorry", told)
-    found = messages_api.ask(server_of(pair), messages=said)
-    assert found.content[0].text == "sorry"
-    assert found.usage.input_tokens == len(pair.chat_tokens(told))
 
 
 def test_calls_have_the_names_that_kimi_knows() -> None:

@@ -67,6 +67,14 @@ def test_pieces_change_nothing(parse: object, call: str, arguments: str) -> None
         ),
         (f"\n{call}C", [made, ("text", "", "C")]),
         ("only < text", [("text", "", "only < text")]),
+        (
+            f"a<b {call} c </tool <tool_call>x</tool_call> d <tool_",
+            [
+                ("text", "", "a<b "),
+                made,
+                ("text", "", " c </tool <tool_call>x</tool_call> d <tool_"),
+            ],
+        ),
         (" \n", [("text", "", " \n")]),
     ):
         for _ in range(150):

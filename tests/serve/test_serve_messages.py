@@ -47,12 +47,16 @@ def test_one_call_at_most(asked: Callable[..., Any]) -> None:
 def test_events_are_as_published() -> None:
     """Names, order and fields of a stream's events, and what stands beside them."""
     said = f"<think>hm</think>Look.{CALL}"
-    server = server_of(pair_saying(said, HI, tools=TOLD), keepalive=1e-6)
+    pair = pair_saying(said, HI, tools=TOLD)
+    pair.engine.prefill_step_size = 64
+    server = server_of(pair, keepalive=1e-6)
     body = {"model": "tiny", "max_tokens": 200, "messages": HI, "stream": True, "tools": [TOOL]}
     found = asyncio.run(events_of(server, PATH, {**body, "return_progress": True}))
     assert all(name == data["type"] for name, data in found)
     pings = [data for name, data in found if name == "ping"]
     assert {"type": "ping"} in pings
+    read = [data["prompt_progress"]["processed"] for data in pings if "prompt_progress" in data]
+    assert read[:-1] == list(range(0, read[-1], 64))
     events = [data for name, data in found if name != "ping"]
     kinds = [data["type"].removeprefix("content_") for data in events]
     assert [kind for n, kind in enumerate(kinds) if kinds[n - 1] != kind] == [
@@ -88,18 +92,6 @@ def test_events_are_as_published() -> None:
     assert ending["timings"]["draft_n_accepted"] > 0
 
 
-def test_progress_of_a_prompt() -> None:
-    """Who asks for it sees how far the prompt is read, in pings, which clients leave out."""
-    asked: Any = [{"role": "user", "content": "Write a story about a lighthouse."}]
-    pair = pair_saying("yes", asked)
-    pair.engine.prefill_step_size = 16
-    body = {"model": "tiny", "max_tokens": 9, "stream": True, "return_progress": True}
-    found = asyncio.run(events_of(server_of(pair), PATH, {**body, "messages": asked}))
-    told = [data["prompt_progress"] for name, data in found if name == "ping"]
-    total = told[0]["total"]
-    assert [one["processed"] for one in told] == [*range(0, total, 16), total]
-
-
 @both
 def test_a_turn_with_results_goes_back(asked: Callable[..., Any]) -> None:
     """Blocks of all kinds reach the chat template; the drafter knows no other prompt."""
@@ -123,7 +115,8 @@ def test_a_turn_with_results_goes_back(asked: Callable[..., Any]) -> None:
                 {
                     "type": "tool_result",
                     "tool_use_id": "c2",
-                    "content": [{"type": "text", "text": "2"}],
+                    "is_error": True,
+                    "content": [{"type": "text", "text": "no"}, {"type": "text", "text": "such"}],
                     "cache_control": {"type": "ephemeral"},
                 },
                 {"type": "text", "text": "and"},
@@ -142,7 +135,7 @@ def test_a_turn_with_results_goes_back(asked: Callable[..., Any]) -> None:
             "tool_calls": [call, call],
         },
         {"role": "tool", "name": "add", "content": "1"},
-        {"role": "tool", "name": "add", "content": "2"},
+        {"role": "tool", "name": "add", "content": "error: no\nsuch"},
         {"role": "user", "content": "and\nnow?"},
     ]
     server = server_of(pair_saying("3", told, tools=TOLD, think=False))
@@ -215,7 +208,6 @@ def test_thinking_can_be_switched_and_left_out(asked: Callable[..., Any]) -> Non
 
 
 def test_count_tokens() -> None:
-    """The count is that of the tokens that an answer reads."""
     told = [{"role": "system", "content": "be short"}, *HI]
     server = server_of(pair_saying("yes", told, tools=TOLD))
     parts: Any = {"model": "tiny", "messages": HI, "system": "be short", "tools": [TOOL]}

@@ -31,7 +31,6 @@ PROMPT = "one two three"
 
 
 def ask(served: Served, model: str | None = None, **body: Any) -> httpx.Response:
-    """A completion."""
     named = {} if model is None else {"model": model}
     url = f"{served.url}/v1/completions"
     return httpx.post(url, json={"prompt": PROMPT, **named, **body}, timeout=60)
@@ -42,7 +41,6 @@ def text(reply: httpx.Response) -> str:
 
 
 def states(served: Served) -> dict[str, str]:
-    """The state of each model."""
     data = httpx.get(f"{served.url}/v1/models").json()["data"]
     return {model["id"]: model["state"] for model in data}
 

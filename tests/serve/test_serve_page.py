@@ -1,7 +1,6 @@
 """The chat page's files, without a browser, and the passes that a stream tells it about."""
 
 import json
-import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,16 +35,6 @@ def test_every_file_is_served_and_packed() -> None:
     globs = setuptools["package-data"]["dflash_mlx.serve"]
     packed = {path for glob in globs for path in FOLDER.parent.glob(glob)}
     assert set(FOLDER.iterdir()) <= packed
-
-
-def test_it_is_small() -> None:
-    """The guide names the size."""
-    size = sum(path.stat().st_size for path in FOLDER.iterdir())
-    assert size < 64_000
-    guide = (ROOT / "examples/guide/serve.md").read_text("utf-8")
-    told = re.search(rf"{len(TYPES)} files, (\d+) kB", guide)
-    assert told is not None
-    assert abs(size - 1000 * int(told[1])) < 2000
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -92,7 +81,6 @@ def test_the_guard_is_that_of_the_api(served: Served) -> None:
 
 
 def stream(served: Served, **fields: Any) -> list[dict[str, Any]]:
-    """The chunks of an answer."""
     headers = {"Authorization": "Bearer geheim"}
     found = httpx.post(served.url + CHAT, json={**BODY, **fields}, headers=headers, timeout=60)
     lines = [line for line in found.text.splitlines() if line.startswith("data: {")]

@@ -37,7 +37,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def keyed(pair: Pair) -> Iterator[Served]:
-    """A server with a key."""
     with serving(pair, api_key=KEY, hosts=guard.LOCAL_HOSTS) as running:
         yield running
 
@@ -75,7 +74,6 @@ def script(monkeypatch: pytest.MonkeyPatch, *pieces: tuple[str, str]) -> None:
 
 
 def ask(tab: Tab, text: str) -> None:
-    """Type a prompt and send it."""
     tab.click("#prompt")
     while tab.js("document.activeElement.id") != "prompt":  # it moved while the page filled
         tab.click("#prompt")

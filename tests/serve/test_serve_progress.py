@@ -7,11 +7,8 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import anthropic
 import httpx
 import messages_api
-import ollama
-import openai
 import pytest
 import responses_api
 from scripted_server import CALL, HI, TOLD, pair_saying
@@ -21,7 +18,6 @@ from dflash_mlx.engine.stats import Stats
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.access_log import AccessLog, AccessRecord
-from dflash_mlx.serve.protocol import Settings
 
 CHUNK = 16  # tokens of a prompt per pass
 LONG = " ".join(f"{number} plus 7" for number in range(20))
@@ -57,7 +53,6 @@ def slow(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
 
 def stream(served: Served, path: str) -> str:
-    """The whole text of a stream."""
     reply = httpx.post(served.url + path, json={**BODIES[path], "stream": True}, timeout=60)
     assert reply.status_code == 200, reply.text
     return reply.text
@@ -131,47 +126,6 @@ def test_lines_of_ollama_stay_json(slow: Served, path: str) -> None:
     assert "".join(texts)
 
 
-def test_pings_of_messages_have_their_form(slow: Served) -> None:
-    frames = [frame for frame in stream(slow, "/v1/messages").split("\n\n") if "ping" in frame]
-    assert len(frames) > 3
-    for frame in frames:
-        comment, name, data = frame.splitlines()
-        assert comment.startswith(": ")
-        assert (name, data) == ("event: ping", 'data: {"type": "ping"}')
-
-
-def test_openais_client_reads_on(slow: Served) -> None:
-    client = openai.OpenAI(base_url=f"{slow.url}/v1", api_key="none", max_retries=0)
-    asked: Any = {"model": "m", "messages": ASKED, "max_tokens": LIMIT}
-    chunks = client.chat.completions.create(**asked, stream=True)
-    pieces = [chunk.choices[0].delta.content or "" for chunk in chunks]
-    whole = client.chat.completions.create(**asked)
-    assert "".join(pieces) == whole.choices[0].message.content
-    with client.responses.stream(model="m", input=LONG, max_output_tokens=LIMIT) as response:
-        kinds = [event.type for event in response]
-    assert kinds[:2] == ["response.created", "response.in_progress"]
-    assert kinds[-1] in ("response.completed", "response.incomplete")
-
-
-def test_anthropics_client_reads_on(slow: Served) -> None:
-    client = anthropic.Anthropic(api_key="none", base_url=slow.url, max_retries=0)
-    asked: Any = {"model": "m", "messages": ASKED, "max_tokens": LIMIT}
-    with client.messages.stream(**asked) as events:
-        streamed = events.get_final_message()
-    whole = client.messages.create(**asked)
-    assert [getattr(block, "text", "") for block in streamed.content] == [
-        getattr(block, "text", "") for block in whole.content
-    ]
-    assert streamed.content
-
-
-def test_ollamas_client_reads_on(slow: Served) -> None:
-    client = ollama.Client(slow.url)
-    asked: Any = {"model": "m", "messages": ASKED, "options": {"num_predict": LIMIT}}
-    parts = [part.message.content or "" for part in client.chat(**asked, stream=True)]
-    assert "".join(parts) == client.chat(**asked).message.content
-
-
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/api/chat"])
 def test_the_log_says_how_far_a_prompt_is_read(slow: Served, path: str) -> None:
     """Also of an answer that is sent as a whole; its own line comes last."""
@@ -200,9 +154,3 @@ def test_a_log_of_text_has_a_sentence() -> None:
     session.stats.generated = 1
     log.write_progress(record)
     assert len(lines) == 1  # the answer has begun
-
-
-def test_ten_seconds_are_the_longest_silence() -> None:
-    """Proxies and clients give up on streams that are silent for longer."""
-    assert Settings(("m",)).keepalive <= 10
-    assert AccessLog().progress_seconds <= 10

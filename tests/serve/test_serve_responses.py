@@ -54,15 +54,6 @@ def test_reasoning_text_and_calls(asked: Callable[..., Any]) -> None:
     Response.model_validate(found.to_dict())
 
 
-@both
-def test_one_call_at_most(asked: Callable[..., Any]) -> None:
-    """The first call ends the answer of a client that takes no second one."""
-    server = server_of(pair_saying(f"{CALL}{CALL}, and", HI, tools=TOLD))
-    found = asked(server, tools=[TOOL], parallel_tool_calls=False)
-    assert [(item.type, item.status) for item in found.output] == [("function_call", "completed")]
-    assert found.parallel_tool_calls is False
-
-
 def test_a_summary_is_all_of_the_thinking() -> None:
     """Clients that ask for a summary show nothing else; nothing is left out of it."""
     pair = pair_saying("<think>hm</think>yes", HI)

@@ -87,7 +87,6 @@ class Browser:
         return json.loads(message)
 
     def close(self) -> None:
-        """End the browser."""
         self.call("Browser.close")
         self._process.wait(20)
         os.close(self._write)
@@ -146,19 +145,16 @@ class Tab:
         return [event["request"]["url"] for event in self.events("Network.requestWillBeSent")]
 
     def resize(self, width: int, height: int) -> None:
-        """Set the size of the window."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 500,
         )  # fmt: skip
 
     def open(self, url: str) -> None:
-        """Go to an address."""
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'")
 
     def reload(self) -> None:
-        """Load the page again."""
         self.js("window.isOld = true")
         self.call("Page.reload")
         self.wait("!window.isOld && document.readyState === 'complete'")
@@ -183,7 +179,6 @@ class Tab:
         raise AssertionError(f"never true: {expression}")
 
     def text(self, selector: str) -> str:
-        """The visible text of an element."""
         return self.js(f"document.querySelector({json.dumps(selector)}).innerText")
 
     def click(self, selector: str) -> None:

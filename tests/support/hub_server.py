@@ -64,7 +64,6 @@ class Hub:
         return hashlib.sha1(b"".join(parts)).hexdigest()
 
     def size(self, repo):
-        """The size of all files in bytes."""
         return sum(len(data) for data in self.repos[repo].values())
 
     def starts(self, name):
@@ -168,7 +167,6 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def say(self, what):
-        """Send an object as JSON."""
         body = json.dumps(what).encode()
         self.head(200, {"Content-Type": "application/json", "Content-Length": str(len(body))})
         self.wfile.write(body)

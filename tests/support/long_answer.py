@@ -116,7 +116,6 @@ def blocks_of(text, size, *, thinking=""):
 
 
 def faults(screen):
-    """The faults on the screen and in its scrollback."""
     text = screen.text() if isinstance(screen, Screen) else screen
     text = re.sub(r"\s+", " ", text)
     counts = {heading: text.count(heading) for heading in HEADINGS}

@@ -94,14 +94,12 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        """Send the list of models."""
         data = [{"id": name, "owned_by": self.how.kind} for name in self.how.models]
         if self.how.kind == "vllm":
             data = [{**one, "max_model_len": 4096} for one in data]
         self.answer(json.dumps({"object": "list", "data": data}))
 
     def do_POST(self) -> None:
-        """Answer a chat completion."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.how.bodies.append(body)
         if self.path != "/v1/chat/completions":

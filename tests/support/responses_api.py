@@ -54,7 +54,6 @@ def bare(item: Any) -> tuple[str, ...]:
 
 
 def text_of(item: Any) -> str:
-    """The text of an output item."""
     if item.type == "function_call":
         return item.arguments
     if item.type == "custom_tool_call":

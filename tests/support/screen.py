@@ -81,7 +81,6 @@ class Screen:
 
     @property
     def cursor(self) -> tuple[int, int]:
-        """Column and row of the cursor, from 0."""
         return self._screen.cursor.x, self._screen.cursor.y
 
     @property

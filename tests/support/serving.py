@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import pytest
@@ -16,11 +16,11 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.access_log import AccessLog
-from dflash_mlx.serve.answer_request import OutputItems
+from dflash_mlx.serve.answer_request import Delta
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.listening import Connection, listen
 from dflash_mlx.serve.protocol import Settings
-from dflash_mlx.serve.runner import Runner
+from dflash_mlx.serve.runner import Deltas, Runner
 
 
 @dataclass
@@ -104,8 +104,13 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
             Runner, "_choice", lambda *given: choice(given[0], given[1], 1, given[3])
         )
     else:
-        write = OutputItems._write
-        monkeypatch.setattr(OutputItems, "_write", lambda self, text: write(self, text[:-1]))
+        of = Deltas.of
+
+        def shorter(self: Deltas, block: Any) -> Delta:
+            delta = of(self, block)
+            return replace(delta, text=delta.text[:-1])
+
+        monkeypatch.setattr(Deltas, "of", shorter)
 
 
 def fail_to_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

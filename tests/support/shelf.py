@@ -17,7 +17,6 @@ DEFAULTS = GenerationOptions(mode="auto", max_tokens=12)
 
 
 def make(number: int) -> Pair:
-    """A pair of its own words."""
     target = tiny.make_target("qwen3", seed=number)
     return tiny.make_pair(target, tiny.random_drafter(target))
 

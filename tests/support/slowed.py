@@ -49,12 +49,10 @@ class Scripted(IncrementalDetokenizer):
         return TextDelta(part, stop="" if self._parts else "the end")
 
     def finish(self) -> TextDelta:
-        """The rest of the text."""
         return TextDelta("".join(self._parts))
 
 
 def slow_record(self: Stats, block: Any) -> None:
-    """Record a block, then sleep."""
     record(self, block)
     time.sleep(wanted.get("sleep", 0))
 

@@ -98,5 +98,4 @@ def tokenizer_of(family: str) -> TokenizerWrapper:
 
 
 def template_of(family: str) -> Template:
-    """A family's template."""
     return Template(tokenizer_of(family), family)

@@ -80,7 +80,6 @@ class Terminal:
         self._write(text.encode())
 
     def interrupt(self) -> None:
-        """Press Ctrl-C."""
         self.send("\x03")
 
     def paste(self, text: str) -> None:
@@ -94,7 +93,6 @@ class Terminal:
         self._set_size(columns, rows)
 
     def hang_up(self) -> None:
-        """Close the window."""
         self._open = False
         os.close(self._slave)
         os.close(self.master)
@@ -160,12 +158,10 @@ class Terminal:
         self.wait_until(lambda: self.cursor_line() == line, f"prompted with {typed!r}")
 
     def cursor_line(self) -> str:
-        """The text of the cursor's line."""
         screen = self.screen._screen
         return screen.display[screen.cursor.y].rstrip()
 
     def screen_text(self) -> str:
-        """The text of the screen and of its history."""
         return self.screen.text()
 
     # The program ----------------------------------------------------------------------------------

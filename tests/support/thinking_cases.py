@@ -1,5 +1,9 @@
 """Answers with thinking of every family as tokens, and the text and thinking to expect."""
 
+from collections.abc import Sequence
+
+from dflash_mlx.chat.reasoning_parser import IncrementalDetokenizer, TextDelta
+
 THOUGHT = "<|channel|>analysis<|message|>hm <|end|><|start|>assistant"
 HARMONY = THOUGHT + "<|channel|>final<|message|>"
 CALL = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}'
@@ -75,3 +79,18 @@ CASES = [
         "hm",
     ),
 ]
+
+
+def pieces_of(
+    detokenizer: IncrementalDetokenizer, tokens: Sequence[int], sizes: Sequence[int]
+) -> list[TextDelta]:
+    """The pieces of an answer in blocks of these sizes, in turn; a stop string ends it."""
+    pieces: list[TextDelta] = []
+    first = 0
+    while first < len(tokens):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(detokenizer.add_tokens(tokens[first : first + size]))
+        first += size
+        if pieces[-1].stop:
+            return pieces
+    return [*pieces, detokenizer.finish()]

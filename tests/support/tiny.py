@@ -561,7 +561,6 @@ def chosen(rule: Match, logits: mx.array, history: list[int], place: int = 0) ->
 
 
 def golden_pair(case: str) -> Pair:
-    """Load a golden case."""
     from dflash_mlx.pair import load
 
     return load(GOLDEN / case / "target", GOLDEN / case / "draft", cache_ram=0)

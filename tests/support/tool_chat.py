@@ -72,7 +72,6 @@ class ToolChat:
 
     @property
     def prompts(self) -> list[Any]:
-        """The messages and the tokens of each prompt."""
         return self.pair.target.prompts
 
 

@@ -13,7 +13,6 @@ from dflash_mlx.pair import Pair
 
 
 def calls(name: str, arguments: str = "{}") -> str:
-    """The text of a tool call."""
     return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
 
 

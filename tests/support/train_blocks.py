@@ -11,7 +11,6 @@ from dflash_mlx.train.step import Blocks
 
 
 def blocks_of(anchors: np.ndarray, taps: mx.array, tokens: mx.array) -> Blocks:
-    """The blocks of these sequences."""
     parts = list(taps)
     mx.eval(parts)
     rows = tuple(range(len(anchors)))

@@ -50,7 +50,6 @@ def losses(events):
 
 
 def weights(folder: Path) -> dict[str, mx.array]:
-    """A drafter folder's tensors."""
     return mx.load(str(folder / "model.safetensors"))  # type: ignore[return-value]
 
 

@@ -161,7 +161,6 @@ def test_what_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """The server on a port."""
     program = [sys.executable, str(SERVER), "--http"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -253,7 +252,6 @@ def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_wrong_server(tmp_path: Path, table: Any, what: str) -> None:
-    """The file and the server are named."""
     path = tmp_path / "servers.json"
     path.write_text(json.dumps({"context_servers": {"one": table}}))
     with pytest.raises(DFlashError) as found:
