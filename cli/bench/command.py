@@ -266,7 +266,7 @@ def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> Opti
     if own.forecast is not None:
         raise UsageError(
             "`dflash bench` makes no forecasts.",
-            hint="in the clone: .venv/bin/python examples/measure/forecast.py CHIP",
+            hint="in the clone: .venv/bin/python examples/measure/ledger forecast CHIP",
         )
     variants = {"tree_budget": f"ddtree:{values['tree_budget']}", "mode": values["mode"]}
     for name in REFUSED:
