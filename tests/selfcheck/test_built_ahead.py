@@ -11,8 +11,9 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from ledger.passes import TracedPair, sample_tree
+from ledger.passes import TracedPair
 from ledger.published import PAIRS, Published
+from sample_trees import sample_tree
 
 import dflash_mlx
 from dflash_mlx import pair as pairs

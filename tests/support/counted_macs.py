@@ -4,7 +4,7 @@ What mode auto knows of a depth is what a survey measures at the depth that its 
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,8 +12,8 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from ledger.costs import Costs
-from ledger.recorded import MEMORY, Recorded
+from ledger.published import published
+from ledger.recorded import MEMORY, Costs, Recorded
 from macs import MacProcess, PairOnMac
 from simulated import Drafter, fixed_rates, play
 
@@ -22,9 +22,9 @@ from dflash_mlx.engine.latency_table import depth_for
 from dflash_mlx.engine.profiler import depth_that_fits
 from dflash_mlx.policy.adaptive import AdaptivePolicy
 
-# Drafts as they are kept in chats, in what was published, and in code or sums: about 2, 4.3 and 7
-# tokens a round of 16 rows. Passages differ, and the drafter knows about how sure it may be.
-LOW, MIDDLE, HIGH = Drafter(-0.32), Drafter(1.22), Drafter(2.21)
+# Drafts as they are kept in chats, in what was published, and in code or sums: by the tokens of a
+# round of 16 rows. Passages differ, and the drafter knows about how sure it may be.
+DRAFTERS = {"2": Drafter(-0.32), "4.3": Drafter(1.22), "7": Drafter(2.21)}
 PROCESSES = 4  # answers are short, and which drafts are kept is luck
 ANSWERS = 5  # of a process
 HITCH = 0.02  # seconds to build a kernel
@@ -74,26 +74,22 @@ def costs_at(recorded: Recorded, depth: int) -> Costs:
     def between(less: float, more: float) -> float:
         return less + share * (more - less)
 
-    one, two = known[low], known[high]
-    return Costs(
-        depth,
-        tuple(map(between, one.verify, two.verify)),
-        between(one.host, two.host),
-        between(one.draft, two.draft),
-        between(one.draft_host, two.draft_host),
-    )
+    (_, few, *one), (_, many, *two) = astuple(known[low]), astuple(known[high])
+    return Costs(depth, tuple(map(between, few, many)), *map(between, one, two))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Answers of mode auto: the rows it commits most tokens with, and its rate over plain
-    decoding's and over that of the fixed width that is best in the long run, `best`.
+    decoding's and over that of the fixed width that is best in the long run.
     """
 
     rows: int
-    best: int
     over_plain: float
     over_best: float
+
+    def __str__(self) -> str:
+        return f"{self.rows}: {self.over_plain:.2f}×, {self.over_best:.2f} of the best width"
 
 
 @cache
@@ -104,9 +100,7 @@ def best_width(mac: PairOnMac, drafter: Drafter) -> int:
     return min(each[0], key=lambda rows: sum(1 / rates[rows] for rates in each))
 
 
-def outcome(
-    mac: PairOnMac, surveyed: PairOnMac, drafter: Drafter, processes: int = PROCESSES
-) -> Outcome:
+def outcome(mac: PairOnMac, surveyed: PairOnMac, drafter: Drafter) -> Outcome:
     """Answers on a Mac, whose survey was of `surveyed`, in several processes.
 
     The first answer of each process is left out, and so are kernels that are built: every way of
@@ -116,7 +110,7 @@ def outcome(
     latencies = MacProcess(surveyed, HITCH).survey()
     tokens, seconds, fixed = 0, 0.0, list[float]()
     plans = Counter[int]()
-    for first in range(0, 50 * processes, 50):
+    for first in range(0, 50 * PROCESSES, 50):
         process = MacProcess(mac, HITCH)
         policy = AdaptivePolicy(latencies, mac.block_size)
         play(policy, process, [drafter], seed=first)
@@ -129,31 +123,25 @@ def outcome(
                 plans[plan.rows] += count
         seconds -= process.building - built
     rate = tokens / seconds
-    rows = plans.most_common(1)[0][0]
-    return Outcome(rows, best, rate * true.plain, rate * float(np.mean(fixed)))
+    return Outcome(plans.most_common(1)[0][0], rate * true.plain, rate * float(np.mean(fixed)))
 
 
-def auto_at(
-    recorded: Recorded, depth: int, drafter: Drafter, processes: int = PROCESSES
-) -> Outcome:
+def auto_at(recorded: Recorded, depth: int, drafter: Drafter) -> Outcome:
     """Mode auto after `depth` tokens."""
     surveyed = counted_mac(recorded, surveyed_depth(recorded, depth))
-    return outcome(counted_mac(recorded, depth), surveyed, drafter, processes)
+    return outcome(counted_mac(recorded, depth), surveyed, drafter)
 
 
 def surveyed_depth(recorded: Recorded, depth: int) -> int:
     """The depth at which a survey for `depth` tokens is done: less if memory is short."""
-    pair: Any = recorded.published
+    pair = published(recorded.pair, recorded.bits)
 
     def embed(ids: mx.array) -> mx.array:
         return ids.astype(mx.bfloat16)
 
     drafter = parse(dict(pair.drafter))
+    row = 2 * drafter.num_layers * drafter.num_kv_heads * drafter.head_dim
     target: Any = SimpleNamespace(embed=embed, config=dict(pair.target), kv_bits=None)
-    model: Any = SimpleNamespace(
-        row_bytes=lambda item: (
-            2 * drafter.num_layers * drafter.num_kv_heads * drafter.head_dim * item
-        )
-    )
+    model: Any = SimpleNamespace(row_bytes=lambda item: row * item)
     free = MEMORY[recorded.chip] - recorded.weights
     return depth_that_fits(target, model, depth_for(depth), int(free))

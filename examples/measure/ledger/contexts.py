@@ -17,20 +17,21 @@ ROOM = 64  # free rows after the context
 ROWS, SLIDING, STATE, WINDOW = "rows", "sliding", "state", "window"
 
 
-def held(caches: Sequence[Any], depth: int) -> list[mx.array]:
-    """The arrays of each cache after `depth` tokens, as lazy zeros.
+def held(caches: Sequence[Any], depth: int) -> list[tuple[str, mx.array]]:
+    """The arrays of each cache after `depth` tokens, as lazy zeros with their labels.
 
     The caches must have read something, because shapes and dtypes are taken from them.
     """
-    found: list[mx.array] = []
+    found: list[tuple[str, mx.array]] = []
     for cache in caches:
         recurrent = isinstance(cache, ArraysCache)
         parts: list[Any] = cache.cache if recurrent else [cache.keys, cache.values]
-        for part in parts:
+        kinds = [SLIDING if isinstance(cache, RotatingKVCache) else ROWS] * 2
+        for label, part in zip([WINDOW, STATE] if recurrent else kinds, parts, strict=False):
             shape = part.shape
             if not recurrent:
                 shape = (*shape[:2], rows_of(cache, depth), shape[3])
-            found.append(mx.zeros(shape, part.dtype))
+            found.append((label, mx.zeros(shape, part.dtype)))
     return found
 
 
@@ -65,16 +66,6 @@ def after(caches: Sequence[Any], rows: bool) -> list[mx.array]:
             found += cache.cache[1:]
         elif rows:
             found += [cache.keys, cache.values]
-    return found
-
-
-def labels_of(caches: Sequence[Any]) -> list[str]:
-    found: list[str] = []
-    for cache in caches:
-        if isinstance(cache, ArraysCache):
-            found += [WINDOW, STATE][: len(cache.cache)]
-        else:
-            found += [SLIDING if isinstance(cache, RotatingKVCache) else ROWS] * 2
     return found
 
 

@@ -7,6 +7,7 @@ steps.
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import product
 
 import mlx.core as mx
 from mlx import nn
@@ -41,58 +42,50 @@ def has_attention(shapes: Sequence[tuple[int, ...]]) -> bool:
 
 def attention() -> Iterator[Pattern]:
     """`mx.fast.scaled_dot_product_attention` with each kind of mask, with and without sinks."""
-    q, k, v = small(1, 4, 3, 32), small(1, 2, 8, 32), small(1, 2, 8, 32)
+    fed = [small(1, 4, 3, 32), small(1, 2, 8, 32), small(1, 2, 8, 32)]
     mask, sinks = small(3, 8, dtype=mx.bool_), small(4)
-    run = mx.fast.scaled_dot_product_attention
-    fits = has_attention
-    for name in (None, "causal"):
+    for kind, sunk in product((None, "causal", "array"), (False, True)):
 
-        def plain(q: mx.array, k: mx.array, v: mx.array, mask: str | None = name) -> list[mx.array]:
-            return [run(q, k, v, scale=0.5, mask=mask)]
-
-        def sunk(
-            q: mx.array, k: mx.array, v: mx.array, s: mx.array, mask: str | None = name
+        def run(
+            q: mx.array, k: mx.array, v: mx.array, *more: mx.array, kind: str | None = kind
         ) -> list[mx.array]:
-            return [run(q, k, v, scale=0.5, mask=mask, sinks=s)]
+            given = iter(more)
+            rule = next(given) if kind == "array" else kind
+            return [
+                mx.fast.scaled_dot_product_attention(
+                    q, k, v, scale=0.5, mask=rule, sinks=next(given, None)
+                )
+            ]
 
-        yield Pattern.of(ATTENTION, plain, q, k, v, fits=fits)
-        yield Pattern.of(ATTENTION, sunk, q, k, v, sinks, fits=fits)
-
-    def masked(q: mx.array, k: mx.array, v: mx.array, m: mx.array) -> list[mx.array]:
-        return [run(q, k, v, scale=0.5, mask=m)]
-
-    def masked_sunk(
-        q: mx.array, k: mx.array, v: mx.array, m: mx.array, s: mx.array
-    ) -> list[mx.array]:
-        return [run(q, k, v, scale=0.5, mask=m, sinks=s)]
-
-    yield Pattern.of(ATTENTION, masked, q, k, v, mask, fits=fits)
-    yield Pattern.of(ATTENTION, masked_sunk, q, k, v, mask, sinks, fits=fits)
+        arrays = [*fed, *[mask][: kind == "array"], *[sinks][:sunk]]
+        yield Pattern.of(ATTENTION, run, *arrays, fits=has_attention)
 
 
 def ropes() -> Iterator[Pattern]:
     """`mx.fast.rope` of all or some elements, by base or frequencies, at one or several offsets."""
-    x, at = small(3, 4, 2, 64), small(3, dtype=mx.int32)
-    frequencies = {dims: small(dims // 2, dtype=mx.float32) for dims in (32, 64)}
-    for dims, rates in frequencies.items():
-        name = "RoPE" if dims == x.shape[-1] else "PartialRoPE"
+    x, offsets = small(3, 4, 2, 64), small(3, dtype=mx.int32)
+    for dims, by_rates, several in product((32, 64), (False, True), (False, True)):
 
-        def by_base(x: mx.array, at: int | mx.array = 5, dims: int = dims) -> list[mx.array]:
-            return [mx.fast.rope(x, dims, traditional=False, base=1e4, scale=1.0, offset=at)]
-
-        def by_rates(
-            x: mx.array, rates: mx.array, at: int | mx.array = 5, dims: int = dims
+        def run(
+            x: mx.array, *more: mx.array, dims: int = dims, by_rates: bool = by_rates
         ) -> list[mx.array]:
+            given = iter(more)
+            rates = next(given) if by_rates else None
             return [
                 mx.fast.rope(
-                    x, dims, traditional=False, base=None, scale=1.0, offset=at, freqs=rates
+                    x,
+                    dims,
+                    traditional=False,
+                    base=None if by_rates else 1e4,
+                    scale=1.0,
+                    offset=next(given, 5),
+                    freqs=rates,
                 )
             ]
 
-        yield Pattern.of(name, by_base, x)
-        yield Pattern.of(name, by_base, x, at)
-        yield Pattern.of(name, by_rates, x, rates)
-        yield Pattern.of(name, by_rates, x, rates, at)
+        rates = small(dims // 2, dtype=mx.float32)
+        name = "RoPE" if dims == x.shape[-1] else "PartialRoPE"
+        yield Pattern.of(name, run, x, *[rates][:by_rates], *[offsets][:several])
 
 
 def norms() -> Iterator[Pattern]:

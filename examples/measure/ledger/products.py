@@ -4,87 +4,120 @@ By quantized.cpp and matmul.cpp of its Metal backend, and the macOS wheel where 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil, prod
 
-from count.chips import Chip
-
-from dflash_mlx import device
+from dflash_mlx.device import Chip
 from dflash_mlx.kernels import row_limits
 from dflash_mlx.kernels.row_limits import MATRIX_TILE, TILE, WIDE_GENERATION
 
+from .chips import MATRIX, VECTOR, Work
 from .trace import Array, Operation
 
+NAMES = ("QuantizedMatmul", "Matmul", "AddMM")
 GROUPS = 512  # threadgroups that a product in parts aims at
 MOST_PARTS = 32  # of a product with weights of 16 bits
 ACCUMULATOR = 4  # bytes of an element of a part
+NAX_GENERATION = 17  # M5: the first one with matrix units
 
 
-def rows_of(op: Operation, arrays: Mapping[str, Array]) -> int:
-    """The number of rows that each matrix of a product multiplies."""
-    shape, matrix = (arrays[name].shape for name in op.inputs[:2])
-    return shape[-2] if prod(matrix[:-2]) > 1 else prod(shape[:-1])
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Rows times a matrix: `quantised` or `linear` weights, else one matrix of a batch.
 
+    `groups`: of the inner side that share a scale. `matrix`: bytes of the weights. `row`: bytes of
+    a row of inputs and one of outputs.
+    """
 
-def reads(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> int:
-    """How often a product reads its matrix: few rows are vectors, more are tiles of a matrix."""
-    rows = rows_of(op, arrays)
-    if not is_quantised(op) and not is_linear(op, arrays):
-        return ceil(rows / MATRIX_TILE)
-    inputs, outputs = sides(op, arrays)
-    mode = "affine" if is_quantised(op) else ""
-    return row_limits.reads(device_chip(chip), rows, outputs, inputs, mode)
+    rows: int
+    inputs: int
+    outputs: int
+    quantised: bool
+    linear: bool
+    groups: int
+    matrix: int
+    row: int
 
-
-def parts(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> int:
-    """In how many parts a product cuts its inner side; each writes results of 32 bits."""
-    rows, (inputs, outputs) = rows_of(op, arrays), sides(op, arrays)
-    if is_quantised(op):
-        if as_vectors(op, arrays, chip):
-            return 1
-        groups = arrays[op.inputs[2]].shape[-1]
-        tiles = ceil(outputs / MATRIX_TILE) * ceil(rows / MATRIX_TILE)
-        most = min(GROUPS // tiles, groups)
-        return next((count for count in range(most, 1, -1) if groups % count == 0), 1)
-    if not is_linear(op, arrays) or rows == 1 or reads(op, arrays, chip) > 1:
-        return 1
-    if chip.generation >= WIDE_GENERATION and rows <= TILE:
-        return 1
-    if chip.nax:
-        larger = max(rows, outputs)
-        few = larger <= 1024 and inputs > 2 * larger
-        return (
-            ceil(inputs / (2048 if inputs <= 4096 else 4096)) if few or inputs >= 3 * larger else 1
+    @classmethod
+    def of(cls, op: Operation, arrays: Mapping[str, Array]) -> "Product":
+        """The product of one of NAMES."""
+        x, weights, *_ = (arrays[name] for name in op.inputs)
+        out = arrays[op.outputs[0]]
+        quantised = op.name == "QuantizedMatmul"
+        batched = prod(weights.shape[:-2]) > 1
+        return cls(
+            x.shape[-2] if batched else prod(x.shape[:-1]),
+            x.shape[-1],
+            out.shape[-1],
+            quantised,
+            not quantised and len(weights.shape) == 2,
+            arrays[op.inputs[2]].shape[-1] if quantised else 0,
+            sum(arrays[name].nbytes for name in dict.fromkeys(op.inputs[1:])),
+            x.shape[-1] * x.dtype.size + out.shape[-1] * out.dtype.size,
         )
-    small = ceil(rows / 16) * ceil(outputs / 16) <= (2048 if chip.large else 1024)
-    if not small or inputs < max(rows, outputs):
-        return 1
-    wanted = inputs // 16 // (ceil(rows / 32) * ceil(outputs / 32))
-    return min(max(2, 1 << max(0, wanted - 1).bit_length()), MOST_PARTS)
 
+    @property
+    def weighted(self) -> bool:
+        """Whether the matrix is of weights, which rows share."""
+        return self.quantised or self.linear
 
-def as_vectors(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> bool:
-    """Whether MLX multiplies the rows of a product one by one, not in tiles."""
-    rows, (inputs, outputs) = rows_of(op, arrays), sides(op, arrays)
-    if not is_quantised(op) and not is_linear(op, arrays):
-        return rows == 1
-    quantised = is_quantised(op)
-    return rows < row_limits.matrix_rows(device_chip(chip), outputs, inputs, quantised=quantised)
+    @property
+    def mode(self) -> str:
+        """The quantisation as row_limits.py names it."""
+        return "affine" if self.quantised else ""
 
+    def reads(self, chip: Chip) -> int:
+        """How often the matrix is read: few rows are vectors, more are tiles of a matrix."""
+        if not self.weighted:
+            return ceil(self.rows / MATRIX_TILE)
+        return row_limits.reads(chip, self.rows, self.outputs, self.inputs, self.mode)
 
-def device_chip(chip: Chip) -> device.Chip:
-    """The chip as the package tells them apart."""
-    return device.Chip(chip.generation, chip.size)
+    def as_vectors(self, chip: Chip) -> bool:
+        """Whether MLX multiplies the rows one by one, not in tiles."""
+        if not self.weighted:
+            return self.rows == 1
+        limit = row_limits.matrix_rows(chip, self.outputs, self.inputs, quantised=self.quantised)
+        return self.rows < limit
 
+    def parts(self, chip: Chip) -> int:
+        """In how many parts the inner side is cut; each writes results of 32 bits."""
+        rows, inputs, outputs = self.rows, self.inputs, self.outputs
+        if self.quantised:
+            if self.as_vectors(chip):
+                return 1
+            tiles = ceil(outputs / MATRIX_TILE) * ceil(rows / MATRIX_TILE)
+            most = min(GROUPS // tiles, self.groups)
+            return next((count for count in range(most, 1, -1) if self.groups % count == 0), 1)
+        if not self.linear or rows == 1 or self.reads(chip) > 1:
+            return 1
+        if chip.generation >= WIDE_GENERATION and rows <= TILE:
+            return 1
+        larger = max(rows, outputs)
+        if chip.generation >= NAX_GENERATION:
+            few = larger <= 1024 and inputs > 2 * larger
+            if few or inputs >= 3 * larger:
+                return ceil(inputs / (2048 if inputs <= 4096 else 4096))
+            return 1
+        small = ceil(rows / 16) * ceil(outputs / 16) <= (2048 if chip.size in "sd" else 1024)
+        if not small or inputs < larger:
+            return 1
+        wanted = inputs // 16 // (ceil(rows / 32) * ceil(outputs / 32))
+        return min(max(2, 1 << max(0, wanted - 1).bit_length()), MOST_PARTS)
 
-def sides(op: Operation, arrays: Mapping[str, Array]) -> tuple[int, int]:
-    """Inputs and outputs of a product."""
-    return arrays[op.inputs[0]].shape[-1], arrays[op.outputs[0]].shape[-1]
+    def partial(self, chip: Chip) -> int:
+        """Bytes of the results of all parts; 0 of a product that is not cut."""
+        count = self.parts(chip)
+        return count * self.rows * self.outputs * ACCUMULATOR if count > 1 else 0
 
+    def work(self, moved: int, chip: Chip, batches: int = 1) -> Work:
+        """The work of a product that moves so many bytes, in whole tiles unless as vectors."""
+        if self.as_vectors(chip):
+            return Work(VECTOR, moved, 2 * batches * self.rows * self.outputs * self.inputs)
+        tiles = ceil(self.rows / MATRIX_TILE) * MATRIX_TILE
+        return Work(MATRIX, moved, 2 * batches * tiles * self.outputs * self.inputs)
 
-def is_quantised(op: Operation) -> bool:
-    return op.name == "QuantizedMatmul"
-
-
-def is_linear(op: Operation, arrays: Mapping[str, Array]) -> bool:
-    """Whether a product's second factor is one matrix: weights."""
-    return op.name in ("Matmul", "AddMM") and len(arrays[op.inputs[1]].shape) == 2
+    def alone(self, chip: Chip) -> tuple[int, Work]:
+        """The dispatches and the work of MLX's kernels for these rows."""
+        partial = self.partial(chip)
+        moved = self.rows * self.row + self.matrix + 2 * partial
+        return 1 + (partial > 0), self.work(moved, chip)

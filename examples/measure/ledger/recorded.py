@@ -1,7 +1,7 @@
 """The costs of four pairs in three quantisations on five chips, counted once and kept in a file."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from importlib.resources import files
 from itertools import product
@@ -10,12 +10,12 @@ from typing import Any
 
 from mlx.utils import tree_flatten
 
+from dflash_mlx.hub.bits import chosen_bits
 from dflash_mlx.models.memory import cache_bytes
 
-from .costs import Costs, CountedPair
-from .forecast import chip_named
-from .passes import TracedPair
-from .published import LARGE, PAIRS, Published
+from .chips import Chip, chip_named
+from .counted import CountedPair
+from .published import published
 
 FILE = "recorded.json"
 GB = 1e9
@@ -32,7 +32,20 @@ SPARE = 1.0 * GB  # for activations
 NAMES = ("Qwen3-8B", "Qwen3.5-9B", "Qwen3.6-27B", "Qwen3-Coder-30B-A3B")
 BITS = (4, 8, 16)
 CONTEXTS = (128, 2048, 8192, 32_768, 131_072)  # tokens
-DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds on the GPU of passes at one depth, and the host's seconds to build them.
+
+    `verify`: of 1, 2, ... rows, the whole block last.
+    """
+
+    depth: int
+    verify: tuple[float, ...]
+    host: float
+    draft: float
+    draft_host: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,65 +64,57 @@ class Recorded:
     def __str__(self) -> str:
         return f"{self.chip}, {self.pair} {self.bits} bits"
 
-    @property
-    def published(self) -> Published:
-        """The shapes of the pair."""
-        return published(self.pair, self.bits)
+
+def counted_pair(name: str, bits: int) -> CountedPair:
+    """A pair with this package's kernels, and drafts in the bits that the package chooses."""
+    return CountedPair(
+        published(name, bits), chosen_bits(None, target_quantised=bits < 16), ours=True
+    )
 
 
-def published(name: str, bits: int) -> Published:
-    """The pair of that name, quantised or, with 16 bits, not."""
-    (one,) = (pair for pair in (*PAIRS, LARGE) if pair.name == f"{name}-4bit")
-    mode = "none" if bits == 16 else "affine"
-    return Published(f"{name} {bits}-bit", one.target, one.drafter, mode, bits)
+def costs_of(pair: CountedPair, depth: int, chip: Chip) -> Costs:
+    """What rounds of a pair take after `depth` tokens, without needless digits."""
+    verify = [pair.verify(depth, rows, chip) for rows in range(1, pair.block + 1)]
+    draft = pair.draft(depth, chip)
+    return Costs(
+        depth,
+        tuple(short(one.seconds(chip)) for one in verify),
+        short(chip.host * verify[-1].dispatches),
+        short(draft.seconds(chip)),
+        short(chip.host * draft.dispatches),
+    )
 
 
-def weights_of(pair: TracedPair) -> int:
-    """Bytes of the weights of both models."""
-    models: list[Any] = [pair.target.model, pair.drafter.model]
-    arrays: list[Any] = [array for model in models for _, array in tree_flatten(model.parameters())]
-    return sum(array.nbytes for array in arrays)
-
-
-def caches_of(pair: Published, depth: int) -> int:
-    """Bytes of the caches of both models after `depth` tokens."""
-    return cache_bytes(dict(pair.target), depth) + cache_bytes(dict(pair.drafter), depth)
+def short(seconds: float) -> float:
+    """A number with the four digits that a count has."""
+    return float(f"{seconds:.4g}")
 
 
 def count() -> Iterator[Recorded]:
     """Count everything that fits; takes some minutes."""
     for name, bits in product(NAMES, BITS):
-        pair = CountedPair(published(name, bits))
-        weights = weights_of(pair.whole)
+        pair, configs = counted_pair(name, bits), published(name, bits)
+        models: list[Any] = [pair.whole.target.model, pair.whole.drafter.model]
+        arrays: list[Any] = [at for model in models for _, at in tree_flatten(model.parameters())]
+        weights = sum(array.nbytes for array in arrays)
         for chip, memory in MEMORY.items():
             free = memory - SPARE - weights
-            depths = [depth for depth in CONTEXTS if caches_of(pair.pair, depth) <= free]
-            if depths:
-                on = pair.on(chip_named(chip))
-                yield Recorded(chip, name, bits, weights, {d: on.at(d) for d in depths})
+            costs: dict[int, Costs] = {}
+            for depth in CONTEXTS:
+                both = (dict(configs.target), dict(configs.drafter))
+                if sum(cache_bytes(config, depth) for config in both) <= free:
+                    costs[depth] = costs_of(pair, depth, chip_named(chip))
+            if costs:
+                yield Recorded(chip, name, bits, weights, costs)
 
 
-def shortest(costs: Costs) -> list[Any]:
-    """The numbers of some costs without needless digits."""
-
-    def short(seconds: float) -> float:
-        return float(f"{seconds:.{DIGITS}g}")
-
-    depth, verify, *others = astuple(costs)
-    return [depth, [*map(short, verify)], *map(short, others)]
-
-
-def write(found: Iterator[Recorded], path: Path) -> None:
+def write(found: Iterable[Recorded]) -> None:
     """Write every cost, one line for each pair and chip."""
-    lines = [
-        json.dumps(
-            [
-                *(one.chip, one.pair, one.bits, one.weights),
-                [shortest(costs) for costs in one.costs.values()],
-            ]
-        )
-        for one in found
-    ]
+    lines = []
+    for one in found:
+        costs = [astuple(each) for each in one.costs.values()]
+        lines.append(json.dumps([one.chip, one.pair, one.bits, one.weights, costs]))
+    path = Path(__file__).with_name(FILE)
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 

@@ -26,19 +26,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, comb, log2, prod
 
-from count.chips import Chip, chip_named
-
+from dflash_mlx.device import Chip
 from dflash_mlx.kernels.grouped_experts import OP
 from dflash_mlx.kernels.grouped_experts import ROWS as TILE
 
+from .chips import gpu_of
 from .layout import Layout, layouts
-from .products import ACCUMULATOR, parts, reads
+from .products import ACCUMULATOR, NAMES, Product
 from .trace import Array, Graph, Operation
 
 FREE = frozenset("Transpose Slice Split StopGradient Broadcast View".split())
-COPIES = frozenset(
-    "Reshape Flatten Unflatten Squeeze ExpandDims Contiguous Copy Gather GatherAxis Concatenate "
-    "AsType Pad Scatter ScatterAxis".split()
+GATHERS = frozenset(("Gather", "GatherAxis"))
+COPIES = GATHERS | frozenset(
+    "Reshape Flatten Unflatten Squeeze ExpandDims Contiguous Copy Concatenate AsType Pad Scatter "
+    "ScatterAxis".split()
 )
 DENSE = frozenset("CustomKernel QuantizedMatmul GatherQMM GatedDelta".split())
 SORTS = frozenset("Sort ArgSort Partition ArgPartition".split())
@@ -48,7 +49,7 @@ LONG = 1024  # keys from which MLX's vector attention splits them on a large chi
 SORTED_PAIRS = 16  # pairs of rows and experts from which sorted ones share reads,
 SHARED_PAIRS = 4  # if there are as many an expert
 GROUPED = OP.name  # the kernel whose experts share reads
-CHIP = chip_named("M4")  # that is counted for, unless told
+CHIP = gpu_of("M4")  # that is counted for, unless told
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def cost_of(
         return
     if op.name in COPIES:
         of = tuple(found[name].base for name in op.inputs)
-        if op.name in ("Gather", "GatherAxis"):
+        if op.name in GATHERS:
             index = sum(nbytes(name) for name in op.inputs[1:])
             yield Cost(op, 1, out + index, out, copied=out, of=of[:1])
             return
@@ -106,10 +107,10 @@ def cost_of(
         yield Cost(op, 1, size, size, copied=size, of=(found[name].base,))
     read = sum(nbytes(name) for name in dict.fromkeys(op.inputs))
     again, dispatches, partial = 0, 1, 0
-    if op.name in ("QuantizedMatmul", "Matmul", "AddMM"):
-        again = (reads(op, arrays, chip) - 1) * sum(nbytes(name) for name in weights_of(op))
-        if (count := parts(op, arrays, chip)) > 1:
-            partial = count * arrays[op.outputs[0]].size * ACCUMULATOR
+    if op.name in NAMES:
+        product = Product.of(op, arrays)
+        again = (product.reads(chip) - 1) * sum(nbytes(name) for name in weights_of(op))
+        if partial := product.partial(chip):
             dispatches = 2
     elif is_mixture(op):
         size = sum(nbytes(name) for name in dict.fromkeys(weights_of(op)))
@@ -156,8 +157,8 @@ def kept(op: Operation, arrays: Mapping[str, Array]) -> Iterator[Cost]:
 def splits(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> int:
     """In how many parts MLX's vector attention splits the keys; 0 if it does not."""
     (_, heads, rows, _), (_, shared, keys, _) = (arrays[name].shape for name in op.inputs[:2])
-    products = rows * heads // shared
-    if rows > 8 or not ((chip.large and keys >= LONG) or (heads > shared and keys >= 4 * LONG)):
+    products, large = rows * heads // shared, chip.size in "sd"
+    if rows > 8 or not ((large and keys >= LONG) or (heads > shared and keys >= 4 * LONG)):
         return 0
     if chip.size == "g":
         return 64 if products >= 4 else 32
@@ -170,14 +171,35 @@ def splits(op: Operation, arrays: Mapping[str, Array], chip: Chip) -> int:
     return 128 if products < 6 or keys < 16_384 else 512 if keys < 65_536 else 1024
 
 
-def copies(graph: Graph, labels: frozenset[str], share: float = 0.5) -> list[Cost]:
-    """Operations that copy more than `share` of an input with one of these labels."""
-    found = []
-    for cost in costs(graph):
-        sources = [name for name in cost.of if graph.inputs.get(name) in labels]
-        if any(cost.copied > share * graph.arrays[name].nbytes for name in sources):
-            found.append(cost)
-    return found
+def least(graph: Graph) -> int:
+    """Bytes that a pass must read and write: its inputs once, and its results once.
+
+    Of a table only the rows that are looked up; of experts as many as the rows choose on average.
+    Intermediate results do not count: a chip with enough memory would not move them.
+    """
+    arrays, found = graph.arrays, layouts(graph)
+    read: dict[str, int] = {}
+    written = 0
+    for op in graph.operations:
+        if op.name in FREE:
+            continue
+        sizes = {name: found[name].elements * arrays[name].dtype.size for name in op.inputs}
+        if op.name in GATHERS:
+            sizes[op.inputs[0]] = arrays[op.outputs[0]].nbytes
+        elif op.name == "SliceUpdate":
+            sizes[op.inputs[0]] = 0
+            written += sizes[op.inputs[1]]
+        elif is_mixture(op):
+            _, distinct, experts = picks(op, arrays)
+            for name in weights_of(op):
+                sizes[name] = round(sizes[name] * distinct / experts)
+        for name, size in sizes.items():
+            base = found[name].base
+            if base in graph.inputs:
+                read[base] = max(read.get(base, 0), size)
+    own = {found[name].base: arrays[name].nbytes for name in graph.outputs}
+    written += sum(size for base, size in own.items() if base not in graph.inputs)
+    return sum(read.values()) + written
 
 
 def weights_of(op: Operation) -> tuple[str, ...]:
