@@ -144,7 +144,6 @@ def near_flag(name: str, command: Any) -> str:
 
 
 def one_sentence(text: str) -> str:
-    """A Typer message on one line, with a full stop."""
     text = " ".join(text.split()).replace(": Value error, ", ": ")
     return text if text.endswith((".", "?", "!")) else text + "."
 
@@ -156,7 +155,6 @@ def discard_stdout() -> None:
 
 
 def print_version(requested: bool) -> None:
-    """Print the versions of this program, MLX and mlx-lm; a package that is missing is named."""
     if requested:
         from dflash_mlx.installation import installed
 
@@ -233,6 +231,5 @@ app.command("help")(help_page)
 
 
 def main() -> None:
-    """Run the command line of this process."""
     open_closed_streams()
     app(prog_name="dflash")

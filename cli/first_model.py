@@ -64,7 +64,6 @@ def download_pair(entry: Entry, out: Output) -> bool:
 
 
 def keys_of(entries: Sequence[Entry]) -> list[str]:
-    """The key of each offered pair: 1, 2 and 3."""
     return [str(number) for number in range(1, len(entries) + 1)]
 
 
@@ -100,7 +99,6 @@ def offer_lines(entries: Sequence[Entry], chip: str, columns: int) -> list[str]:
 
 
 def short_name(target: str) -> str:
-    """A target's name without its owner."""
     return target.rpartition("/")[2]
 
 

@@ -136,7 +136,6 @@ def with_target(model_options: ModelOptions, entry: "Entry") -> ModelOptions:
 
 
 def has_metal() -> bool:
-    """Whether MLX uses an Apple GPU here."""
     if sys.platform != "darwin":
         return False
     from dflash_mlx.kernels.dispatch import by_metal
@@ -165,7 +164,6 @@ def names_at_hand(source: str | None, *, no_draft: bool) -> "Names":
 
 
 def folder_at_hand(name: str | Path) -> Path | None:
-    """The folder of a model that is on this machine."""
     from dflash_mlx.hub.cache import cached_folder
 
     return Path(name) if Path(name).is_dir() else cached_folder(str(name))
@@ -326,7 +324,6 @@ def has_another_drafter(pair: "Pair") -> bool:
 
 
 def check_progress(spinner: Spinner) -> Callable[[int, int], None]:
-    """A callback that shows how many kernels are checked."""
     from dflash_mlx.selfcheck.check import TIME_BUDGET
 
     def update(done: int, total: int) -> None:
@@ -338,8 +335,6 @@ def check_progress(spinner: Spinner) -> Callable[[int, int], None]:
 
 
 def kernel_progress(spinner: Spinner) -> Callable[[int, int], None]:
-    """A callback that shows how many operations' kernels are ready."""
-
     def update(done: int, total: int) -> None:
         spinner.relabel("building the kernels", "kernels")
         spinner.update(done, total)

@@ -243,7 +243,6 @@ def show_rows(rows: list[Row], out: Output) -> None:
 
 
 def fit_rows(cells: list[tuple[str, ...]], width: int) -> list[str]:
-    """The lines of the table, at most `width` wide."""
     widths = [max(map(screen_width, column)) for column in zip(*cells, strict=True)]
     if indexes := fitting_columns(widths, width):
         return [format_row(row, indexes, widths) for row in cells]
@@ -265,7 +264,6 @@ def hides_columns(cells: list[tuple[str, ...]], width: int) -> bool:
 
 
 def format_row(row: tuple[str, ...], indexes: tuple[int, ...], widths: list[int]) -> str:
-    """One line with the columns of `indexes`."""
     parts = [pad(row[i], widths[i], left=i in RIGHT_ALIGNED) for i in indexes]
     return "  ".join(parts).rstrip()
 

@@ -121,7 +121,6 @@ def short_message(message: str) -> str:
 
 
 def complete_preset(incomplete: str) -> list[str]:
-    """Shell completion of preset names."""
     try:
         names = read_config(config_path()).get("preset", {})
     except DFlashError:

@@ -28,5 +28,4 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def others_may_read(path: Path) -> bool:
-    """Whether users other than the owner may read a file."""
     return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))

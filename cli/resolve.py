@@ -78,7 +78,6 @@ class Resolved:
 
     @property
     def remote(self) -> bool:
-        """Whether --model names a server."""
         return is_address(self.model.model)
 
     def fitted(
@@ -353,7 +352,6 @@ def unknown_thinking(values: dict[str, Any], template: ThinkingSwitches) -> list
 
 
 def note_unknown_thinking(names: Iterable[str], out: Output) -> None:
-    """Print a note for each switch that was dropped."""
     for name in names:
         out.note(f"  this model's template knows no {THINKING[name]}: it goes its own way")
 
@@ -371,5 +369,4 @@ def drop_unknown_thinking(
 
 
 def check_thinking(template: ThinkingSwitches, options: GenerationOptions) -> None:
-    """Raise UsageError for switches of thinking that the template does not know."""
     template.check(options.think, options.reasoning_effort)

@@ -206,7 +206,6 @@ def address(host: str, port: int | str) -> str:
 
 
 def install_line(program: "ServiceProgram", manager: "Launchd") -> str:
-    """The command that installs a service again."""
     variables = [f"{name}={shlex.quote(text)}" for name, text in program.environment.items()]
     own = (LET_SLEEP, f"{LOG_FILE}={manager.log}")
     flags = [flag for flag in program.words[len(PROGRAM) :] if flag not in own]

@@ -71,10 +71,7 @@ def launchctl(*arguments: str, must: bool = True) -> subprocess.CompletedProcess
 
 
 class Launchd:
-    """Starts a service at login; it runs while its user is logged in at the Mac's screen.
-
-    `file` describes the service; `log` is where its log belongs.
-    """
+    """Starts a service at login; it runs while its user is logged in at the Mac's screen."""
 
     def __init__(self) -> None:
         self.file = Path.home() / "Library/LaunchAgents" / f"{LABEL}.plist"
@@ -92,7 +89,6 @@ class Launchd:
         launchctl("bootstrap", self._domain, str(self.file))
 
     def remove(self) -> None:
-        """Stop the service and delete its file."""
         self._stop()
         self.file.unlink()
 
@@ -135,7 +131,6 @@ class Launchd:
             ) from error
 
     def state(self) -> ServiceState:
-        """How the installed service does."""
         done = launchctl("print", self._service, must=False)
         if done.returncode:
             return ServiceState(False, False, "not loaded by launchd")

@@ -154,7 +154,6 @@ GRACE_SECONDS = 1.0  # for a command to end after a signal
 
 
 def is_shell_command(text: str) -> bool:
-    """Whether a text begins with an exclamation mark and names a command."""
     return text.startswith("!") and bool(text[1:].strip())
 
 
@@ -229,7 +228,6 @@ def read_lines(descriptor: int) -> Iterator[str]:
 
 
 def without_codes(line: str) -> str:
-    """A line without escape codes and control characters."""
     return strip_control(ESCAPES.sub("", line))
 
 

@@ -44,17 +44,14 @@ class Command:
 
     @property
     def syntax(self) -> str:
-        """The command with its argument."""
         return f"/{self.name} {self.usage}".rstrip()
 
 
 def command_names(state: ChatState) -> list[str]:
-    """Completions of `/help`."""
     return [*(command.name for command in COMMANDS), "all", "keys"]
 
 
 def show_help(state: ChatState, topic: str) -> None:
-    """`/help`: print the everyday commands, all of them, one in detail, or the keys."""
     if topic == "keys":
         state.show_keys()
         return

@@ -30,7 +30,6 @@ REQUEST = (
 
 
 def compact(state: ChatState, argument: str) -> None:
-    """`/compact`: summarise all turns but the last ones; show or undo the summary."""
     if argument == "show":
         show_summary(state)
         return
@@ -166,7 +165,6 @@ def first_turns_in_words(count: int) -> str:
 
 
 def show_summary(state: ChatState) -> None:
-    """`/compact show`: print the summary that is sent."""
     summary = state.dialogue.chat.summary
     if summary is None:
         state.print_line("  there is no summary: the turns are sent as they are")

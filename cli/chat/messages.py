@@ -54,7 +54,6 @@ def answer_with_calls(turn: Turn) -> str:
 
 
 def with_turn(chat: Chat, prompt: str, answer: Answer) -> Chat:
-    """The conversation with a prompt and its answer."""
     return replace(chat, turns=(*chat.turns, turn_of(prompt, [step_of(answer)])))
 
 
@@ -91,7 +90,6 @@ class ChatFile:
         self.saved: Chat | None = None
 
     def has_turns_of(self, chat: Chat) -> bool:
-        """Whether all turns of this conversation are saved."""
         return self.saved is not None and self.saved.turns == chat.turns
 
     def load(self, name: str) -> Chat:
@@ -146,7 +144,6 @@ class ChatFile:
         self.saved = None
 
     def unused_name(self, chat: Chat) -> str:
-        """A name for this conversation that no saved chat has."""
         return numbered(self.name[:FORK_NAME_LENGTH].rstrip(" .") if self.name else title(chat))
 
     def _changed_elsewhere(self, name: str) -> bool:

@@ -36,7 +36,6 @@ def find_setting(name: str) -> Option | None:
 
 
 def setting_help(setting: Option) -> str:
-    """The description of a setting in the list of `/set`."""
     text = setting.help
     if setting.name == "stop":
         return 'end the answer before this text; several in quotes: "a" "b"'
@@ -135,7 +134,6 @@ def with_thinking(
 
 
 def describe_thinking(options: GenerationOptions) -> str:
-    """The thinking settings in a few words."""
     parts = []
     if options.think is not None:
         parts.append("on" if options.think else "off")
@@ -169,7 +167,6 @@ WATCH_WORDS = ("on", "off")
 
 
 def watch(state: ChatState, argument: str) -> None:
-    """`/watch`: show answers in the colours of their passes, or as Markdown again."""
     dialogue = state.dialogue
     if argument not in ("", *WATCH_WORDS):
         raise UsageError(f"/watch cannot be '{argument}'.", hint="use on, off, or nothing")
@@ -279,5 +276,4 @@ def change_defaults(state: ChatState, defaults: dict[str, Any]) -> None:
 
 
 def as_setting(value: Any) -> Any:
-    """A value as the settings store it: a list becomes a tuple."""
     return tuple(value) if isinstance(value, list) else value

@@ -28,8 +28,6 @@ EMPTY_HINT = "give it as an argument or on standard input, or start the chat in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """Options of `dflash chat` only."""
-
     resume: Annotated[
         bool,
         typer.Option(
@@ -84,10 +82,7 @@ class ChatOptions:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The name of the saved chat, and the first prompt; either may be missing.
-
-    piped: some of the prompt came from standard input.
-    """
+    """The name of the saved chat and the first prompt, if any. piped: some of it is from stdin."""
 
     name: str | None = None
     prompt: str = ""
@@ -201,7 +196,6 @@ class Start:
 
 
 def begin(values: OptionValues, words: list[str], own: ChatOptions, out: Output) -> Start:
-    """Resolve the options, and read what the chat begins with."""
     piped = sys.stdin is None or not sys.stdin.isatty()
     values = with_preset(values, own.preset)
     beginning = read_beginning(words, resume=own.resume, latest=own.latest, piped=piped)

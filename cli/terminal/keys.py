@@ -31,12 +31,10 @@ def continued(text: str) -> str | None:
 
 
 def opens_block(text: str) -> bool:
-    """Whether a text begins with quotes that are not closed yet."""
     return text.lstrip().startswith(QUOTES) and text.count(QUOTES) == 1
 
 
 def unquoted(text: str) -> str:
-    """The text without the quotes around it."""
     inner = text.strip()
     if len(inner) >= 2 * len(QUOTES) and inner.startswith(QUOTES) and inner.endswith(QUOTES):
         return inner[len(QUOTES) : -len(QUOTES)].strip("\n")
@@ -80,7 +78,6 @@ class TypeAhead:
 
     @property
     def in_paste(self) -> bool:
-        """Whether a paste has begun but not ended."""
         return self._rest.startswith(PASTE_BEGINS)
 
     @property
@@ -195,7 +192,6 @@ class TypeAhead:
 
 
 def one_row(text: str) -> str:
-    """A text on one row, without control characters."""
     return strip_control(text.replace("\t", " ")).replace("\n", " / ")
 
 
@@ -251,7 +247,6 @@ class KeyReader:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Read keys inside the context."""
         self._start()
         try:
             yield

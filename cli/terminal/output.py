@@ -34,15 +34,11 @@ def strip_control(text: str) -> str:
 
 
 def is_utf8(stream: IO[str]) -> bool:
-    """Whether a stream can encode every character."""
     return (getattr(stream, "encoding", None) or "").lower().replace("-", "") in ("utf8", "utf8sig")
 
 
 class Output:
-    """The two output streams of one command.
-
-    `stdout_live` and `stderr_live` say whether lines on a terminal may be redrawn.
-    """
+    """The streams of a command. stdout_live, stderr_live: whether lines may be redrawn."""
 
     def __init__(self, *, quiet: bool = False, plain: bool = False):
         self.quiet = quiet
@@ -107,7 +103,6 @@ class Output:
         sys.stdout.flush()
 
     def end_line(self) -> None:
-        """Write a newline to stdout, unless the cursor is at the start of a line."""
         if not self._at_line_start:
             self.write("\n")
 
@@ -188,7 +183,6 @@ def format_count(number: int, singular: str, plural: str) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """How long ago, in one unit."""
     for size, singular, plural in AGE_UNITS:
         if seconds >= size:
             return f"{format_count(int(seconds // size), singular, plural)} ago"
@@ -211,7 +205,6 @@ def pad(text: str, width: int, *, left: bool = False) -> str:
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of a table as lines, each column padded to its widest cell."""
     widths = [max(map(screen_width, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(pad, row, widths)) for row in rows]
 

@@ -64,7 +64,6 @@ class Highlighter:
         self._inside = False  # of a string or a comment
 
     def copy(self) -> "Highlighter":
-        """A second highlighter in the same state."""
         copy = Highlighter("")
         copy._lexer = self._lexer
         copy._inside = self._inside
@@ -375,7 +374,6 @@ def follows_blank(node: "Node", lines: Sequence[str]) -> bool:
 
 
 def strip_blank_lines(lines: list[str]) -> list[str]:
-    """Remove empty lines at both ends."""
     filled = [index for index, line in enumerate(lines) if line.strip()]
     return lines[filled[0] : filled[-1] + 1] if filled else []
 
@@ -435,7 +433,6 @@ def wrap_hanging(text: str, width: int) -> str:
 
 
 def wrap_hanging_line(line: str, width: int) -> list[str]:
-    """The rows of one line, see `wrap_hanging`."""
     if len(line) <= width:
         return [line]
     match = re.match(r" *(?:\S.*  +(?=\S))?", line)

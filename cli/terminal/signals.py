@@ -54,7 +54,6 @@ class Interrupt:
             signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt after Ctrl-C."""
         if self.requested:
             raise KeyboardInterrupt
 
@@ -120,7 +119,6 @@ def terminal_as_stdin() -> bool:
 
 
 def exit_on_signal(number: int, _: Any) -> None:
-    """Raise SystemExit with the exit code of a signal."""
     raise SystemExit(128 + number)
 
 
