@@ -274,7 +274,6 @@ def chat_stats_line(
 
 
 def fitting_line(answer: "Answer", end: str, columns: int) -> str:
-    """A stats line with this end: with words if they fit, else with symbols."""
     words = stats_summary(answer.stats, answer.finish_reason, words=True) + end
     if len(words) <= columns:
         return words
@@ -282,7 +281,6 @@ def fitting_line(answer: "Answer", end: str, columns: int) -> str:
 
 
 def stats_summary(stats: "Stats", finish_reason: str, *, words: bool) -> str:
-    """The beginning of both stats lines: tokens, rate, acceptance and seconds."""
     if not (stats.generated or stats.decode_seconds or stats.prefill_seconds):
         return "  stopped while the prompt was read"
     line = "  " + format_tokens(stats, "generated")

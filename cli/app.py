@@ -109,10 +109,7 @@ def number_hint(error: typer.TyperException) -> str:
 
 
 def usage_hint(error: typer.TyperException) -> str:
-    """The hint for a usage error: a similar flag, if the flag is unknown.
-
-    Else which numbers are accepted and which variable or file set the value, or `--help`.
-    """
+    """The hint: a similar flag, the numbers accepted, what set the value, or `--help`."""
     ctx = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
     if ctx is None:

@@ -42,7 +42,6 @@ class SavedChat:
 
     @property
     def first_prompt(self) -> str:
-        """The first prompt on one line, without its files."""
         if self.chat is None:
             return "(damaged)"
         return on_one_line(split_attached(self.chat.turns[0].prompt)[0]) if self.chat.turns else ""

@@ -314,7 +314,6 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
 
 
 def has_another_drafter(pair: "Pair") -> bool:
-    """Whether the target has a known drafter that is not the one in use."""
     from dflash_mlx.pair import names_with
 
     with suppress(DFlashError):

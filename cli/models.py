@@ -253,7 +253,6 @@ def fit_rows(cells: list[tuple[str, ...]], width: int) -> list[str]:
 
 
 def fitting_columns(widths: list[int], width: int) -> tuple[int, ...]:
-    """The columns that fit; none in a very narrow terminal."""
     fitting = (s for s in COLUMN_SETS if sum(widths[i] + 2 for i in s) - 2 <= width)
     return next(fitting, ())
 

@@ -42,7 +42,6 @@ class OptionTables:
         self.ctx = ctx
 
     def presets(self) -> dict[str, Any]:
-        """All presets by name, unchecked."""
         return self._tables("preset")
 
     def preset(self, name: str) -> dict[str, Any]:
@@ -96,7 +95,6 @@ class OptionTables:
         return values
 
     def _value(self, place: str, key: str, value: Any, parameter: Any) -> Any:
-        """One value, parsed like that of the flag."""
         try:
             parsed = parameter.process_value(self.ctx, flag_value(key, value, parameter))
             if parameter.name in DECLARED and not parameter.multiple:

@@ -262,7 +262,6 @@ def read_file(path: Path, flag: str = "--file") -> str:
 
 
 def read_stdin() -> str:
-    """All of standard input, without its last newline."""
     if sys.stdin is None:
         return ""
     try:

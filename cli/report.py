@@ -227,7 +227,6 @@ def output_verdict(comparison: Comparison) -> str:
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """The fields that a comparison adds to the JSON object of the DFlash answer."""
     return {
         "baseline": {**answer_json(comparison.plain), "timing": timing_json(comparison.plain)},
         "comparison": {

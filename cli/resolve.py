@@ -291,7 +291,6 @@ def sampling_is_open(values: OptionValues) -> bool:
 
 
 def describe_recommendation(values: Mapping[str, float]) -> str:
-    """Recommended values as `/set` names them, and their source."""
     entries = [entry for entry in declared(SamplingParams) if entry.name in values]
     texts = [f"{entry.setting} {values[entry.name]:g}" for entry in entries]
     return f"{', '.join(texts)} (generation_config.json)"

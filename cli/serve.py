@@ -428,7 +428,6 @@ def warm_up(server: "Server", out: Output) -> None:
 
 
 def show_address(server: "Server", port: int, host: str, seconds: float, out: Output) -> None:
-    """Print the server's addresses, its pair, and how many requests fit the memory."""
     pair = server.first.pair
     runner = server.first.runner
     url = address(host, port)

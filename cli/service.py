@@ -64,7 +64,6 @@ class ServiceOptions:
 
 
 def install(ctx: typer.Context, host: str, port: int, out: Output) -> None:
-    """Install and start the service of a server at this address, with the flags of the context."""
     from dflash_mlx.serve.listening import listen
 
     from .service_manager import ServiceProgram, service_manager
@@ -200,7 +199,6 @@ def value_of(flags: Sequence[str], name: str) -> str | None:
 
 
 def address(host: str, port: int | str) -> str:
-    """The server's address, of which an IPv6 address is in brackets."""
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"http://{name}:{port}"
 
@@ -233,7 +231,6 @@ def wait_for_answer(manager: "Launchd", host: str, port: int, log: Path, out: Ou
 
 
 def is_answering(host: str, port: int) -> bool:
-    """Whether a server answers at an address of this machine."""
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host.strip("[]"), host.strip("[]"))
     connection = http.client.HTTPConnection(here, port, timeout=2)
     try:

@@ -93,7 +93,6 @@ class Launchd:
         self.file.unlink()
 
     def text(self, program: ServiceProgram) -> bytes:
-        """The file: a property list in XML."""
         import plistlib  # slow to import
 
         return plistlib.dumps(

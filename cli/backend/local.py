@@ -128,7 +128,6 @@ class LocalBackend:
                 yield answer.number, block, answer.reply.stats
 
     def count_tokens(self, prompt: Any, options: GenerationOptions) -> int:
-        """Number of tokens of a prompt, with those of the chat template."""
         return len(
             self.session.tokens(
                 prompt,
@@ -222,7 +221,6 @@ class LocalBackend:
         return describe_drafting(self.pair, self.options(options))
 
     def cut_by(self, stats: Stats, max_tokens: int | None, name: str) -> str:
-        """The full context, unless `max_tokens` was reached."""
         if max_tokens is None or stats.generated < max_tokens:
             return "cut: the context is full"
         return f"cut by {name}"
@@ -255,7 +253,6 @@ class LocalBackend:
         return [("chosen", plans), ("why", policy.reason)]
 
     def _snapshot_rows(self) -> list[tuple[str, str]]:
-        """Snapshots of a recurrent model's cache, and their limits."""
         from dflash_mlx.types import SNAPSHOT_LIMITS
 
         cache = self.session.sequence.target_cache
@@ -384,7 +381,6 @@ def in_bits(pair: "Pair") -> str:
 
 
 def describe_context(pair: "Pair") -> str:
-    """The tokens of the context, and whether memory limits them."""
     length = pair.engine.context_length
     most = pair.target.context_length
     return f"{length:,}" if length == most else f"{length:,} of {most:,} (memory)"
@@ -448,7 +444,6 @@ def drafter_line(pair: "Pair") -> str:
 
 
 def useless_drafter(pair: "Pair") -> str:
-    """That the target accepts nearly no draft, and why that can be."""
     from dflash_mlx.models.precision import bits_of
 
     assert pair.drafter is not None

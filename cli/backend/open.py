@@ -42,10 +42,7 @@ def open_backend(
 def connect(
     values: OptionValues, options: RemoteOptions, out: Output
 ) -> tuple["RemoteBackend", float]:
-    """The server that --model names, and the seconds until it answered.
-
-    Raises as `dflash_mlx.remote.session.connect`.
-    """
+    """The server of --model, and the seconds until it answered. Raises as `session.connect`."""
     from dflash_mlx.remote import session  # its HTTP client is slow to import
 
     from .remote import RemoteBackend

@@ -120,7 +120,6 @@ class RemoteBackend:
         request_fields(self.server.kind, options)
 
     def prepare(self, options: GenerationOptions, out: Output) -> None:
-        """Raise UsageError for options that cannot be sent."""
         request_fields(self.server.kind, options)
 
     def stream(
@@ -203,7 +202,6 @@ class RemoteBackend:
         return ""
 
     def cut_by(self, stats: Stats, max_tokens: int | None, name: str) -> str:
-        """The server's own limit, unless the options had one."""
         return "cut by the server's limit" if max_tokens is None else f"cut by {name}"
 
     def usage_rows(self, conversation: str, options: GenerationOptions) -> list[tuple[str, str]]:

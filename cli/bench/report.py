@@ -126,7 +126,6 @@ class ReportPrinter:
         return Text(text, style)
 
     def line(self, text: str, style: str = "") -> None:
-        """Print one line; a terminal wraps it between words."""
         self._print(self.text(text, style))
 
     def table(self, columns: tuple[tuple[str, str], ...], rows: list[tuple[str, ...]]) -> None:
@@ -313,7 +312,6 @@ class BenchProgress:
         self._progress.stop()
 
     def show(self, done: int, record: "Record | None" = None) -> None:
-        """Set the number of answers done; `record` is the last one."""
         if record is not None:
             note = f"{record.task} · {record.key.mode} at {record.key.temperature:g}"
             self._progress.update(self._task, note=self._out.ascii_fallback(note))

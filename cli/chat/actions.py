@@ -55,7 +55,6 @@ from .transcript import Chat
 
 
 def known_targets(state: ChatState) -> list[str]:
-    """Completions of `/model`: the targets on this machine, then those in the registry."""
     from dflash_mlx.hub.local import local_models
     from dflash_mlx.hub.registry import entries
 
@@ -139,7 +138,6 @@ def change_drafter(state: ChatState, argument: str) -> None:
 
 
 def drop_long_block(state: ChatState) -> None:
-    """Unset the block size if it is too long for the loaded drafter."""
     dialogue = state.dialogue
     try:
         check_block(dialogue.pair, dialogue.settings.block_size)
@@ -157,7 +155,6 @@ def warn_of_kernels(state: ChatState) -> None:
 
 
 def change_system_prompt(state: ChatState, text: str) -> None:
-    """`/system`: show or change the system prompt, which the next answer uses. Turns stay."""
     chat = state.dialogue.chat
     if not text:
         state.print_line(f"  {chat.system or 'no system prompt'}")
@@ -210,7 +207,6 @@ def show_settings(state: ChatState) -> None:
 
 
 def change_thinking(state: ChatState, argument: str) -> None:
-    """`/think`: show or set thinking and effort, and whether thinking is displayed."""
     dialogue = state.dialogue
     if argument in ("on", "off") or argument in EFFORTS:
         dialogue.settings = with_thinking(dialogue.backend.template, dialogue.settings, argument)
@@ -368,7 +364,6 @@ def export_chat(state: ChatState, name: str) -> None:
 
 
 def clear_chat(state: ChatState, _: str) -> None:
-    """`/clear`: begin a new conversation; the old one stays saved."""
     dialogue = state.dialogue
     previous_name = dialogue.file.name
     dialogue.clear()

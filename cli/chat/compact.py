@@ -145,7 +145,6 @@ def end_of_part(
 
 
 def part_messages(chat: Chat, summary: Summary | None, start: int, end: int) -> Messages:
-    """The messages that ask for a summary: the last one, the turns from `start` to `end`."""
     part = replace(
         chat,
         turns=chat.turns[:end],

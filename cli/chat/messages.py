@@ -46,7 +46,6 @@ def chat_messages(
 
 
 def answer_with_calls(turn: Turn) -> str:
-    """The texts, tool calls and results of a turn and its answer as one text."""
     parts = []
     for step in turn.steps:
         parts += [step.text, *(f"{call_text(call)}\n{call.result}" for call in step.calls)]

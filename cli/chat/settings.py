@@ -197,7 +197,6 @@ def values_of(resolved: Resolved) -> dict[str, Any]:
 
 
 def present_values(state: ChatState) -> dict[str, Any]:
-    """The values of the next answer, by option name."""
     dialogue = state.dialogue
     values = {setting.name: value_of(dialogue.settings, setting) for setting in DECLARED.values()}
     return values | {

@@ -200,7 +200,6 @@ class SeveralView:
             self._next_frame_at = time.perf_counter() + FRAME_INTERVAL
 
     def _ends(self, width: int, room: int) -> list[str]:
-        """The ends of the answers in at most `room` rows."""
         column = self._column(width)
         if not column:
             each = room // len(self._answers)

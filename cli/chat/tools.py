@@ -135,7 +135,6 @@ class ToolBox:
             self.servers = mcp.Servers(configs)
 
     def wait(self) -> None:
-        """Wait until the servers run or have failed."""
         if self.servers is not None:
             with Spinner(self.out, "starting the MCP servers"):
                 self.servers.wait()

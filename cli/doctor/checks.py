@@ -81,7 +81,6 @@ def chip() -> CheckResult:
 
 
 def memory(device_info: Mapping[str, Any]) -> CheckResult:
-    """Total memory and, if MLX's `device_info` has it, the GPU's recommended working set."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     summary = format_bytes(total)
     if limit := device_info.get("max_recommended_working_set_size"):
@@ -413,7 +412,6 @@ def version_numbers(text: str) -> tuple[int, ...]:
 
 
 def packages() -> CheckResult:
-    """Other distributions that overwrite this one's command or module."""
     results = []
     for name, conflict in CONFLICTING.items():
         if package := installed(name):

@@ -196,7 +196,6 @@ def one_row(text: str) -> str:
 
 
 def end_of(text: str, columns: int) -> str:
-    """The last characters of a text that fit in a number of columns."""
     from rich.cells import get_character_cell_size
 
     used = 0
@@ -270,9 +269,7 @@ class KeyReader:
             self._write(MARKS_ON if on else MARKS_OFF)
 
     def end_marks(self) -> None:
-        """Turn the marks of pasted text off, whoever turned them on: a prompt may be interrupted
-        before it can.
-        """
+        """Turn the marks off, whoever turned them on: a prompt may end before it can."""
         if self._write is not None:
             with suppress(OSError):  # the terminal is gone
                 self._write(MARKS_OFF)

@@ -253,7 +253,6 @@ class MarkdownStream:
         return self._split(lines, self._position, final=True)[0]
 
     def finish(self) -> list[Fragment]:
-        """End the text; return the remaining fragments."""
         lines = [*self._lines, "".join(self._parts)]
         fragments, self._position, _ = self._split(lines, self._position, final=True)
         self._lines = []
@@ -262,7 +261,6 @@ class MarkdownStream:
 
     @property
     def in_code(self) -> bool:
-        """Whether the next line continues a code block."""
         return self._position.fence is not None and not self._position.fence.unstarted
 
     def _split(
@@ -299,7 +297,6 @@ class MarkdownStream:
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """Join lines and drop empty ones at the end."""
     return re.sub(r"(\n[ \t]*)+\Z", "", "\n".join(lines))
 
 

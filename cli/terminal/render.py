@@ -460,7 +460,6 @@ def fill(text: str, width: int) -> list[str]:
 
 
 def excerpt(lines: list[str]) -> list[str]:
-    """The first lines of a text and the last one, with the number of lines between them."""
     if left_out := max(len(lines) - 4, 0):
         return [*lines[:3], f"… {left_out:,} more lines", lines[-1]]
     return lines
