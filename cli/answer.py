@@ -217,11 +217,11 @@ def thinking_summary(seconds: float, tokens: int) -> str:
     return f"∴ thought for {seconds:.1f} s" + (f", {tokens:,} tokens" if tokens else "")
 
 
-def format_tokens(stats: "Stats", name: str) -> str:
-    """A count of tokens with its noun; "unknown" if a server does not report it."""
-    if name in stats.unknown:
+def format_tokens(stats: "Stats") -> str:
+    """The generated tokens with their noun; "unknown" if a server does not report them."""
+    if "generated" in stats.unknown:
         return "tokens unknown"
-    return format_count(getattr(stats, name), "token", "tokens")
+    return format_count(stats.generated, "token", "tokens")
 
 
 def prompt_summary(stats: "Stats") -> str:
@@ -255,7 +255,7 @@ def stats_line(answer: "Answer", backend: Backend, max_tokens: int, columns: int
 def cut_note(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
     """The warning for an answer that hit a limit, shown where no statistics are."""
     limit = backend.cut_by(answer.stats, max_tokens, "--max-tokens")
-    return f"the answer was {limit}, after {format_tokens(answer.stats, 'generated')}"
+    return f"the answer was {limit}, after {format_tokens(answer.stats)}"
 
 
 def chat_stats_line(
@@ -283,7 +283,7 @@ def fitting_line(answer: "Answer", end: str, columns: int) -> str:
 def stats_summary(stats: "Stats", finish_reason: str, *, words: bool) -> str:
     if not (stats.generated or stats.decode_seconds or stats.prefill_seconds):
         return "  stopped while the prompt was read"
-    line = "  " + format_tokens(stats, "generated")
+    line = "  " + format_tokens(stats)
     if finish_reason == INTERRUPTED:
         known = "generated" not in stats.unknown
         line = f"  stopped · {line.strip() if known else 'what came is'} kept"

@@ -79,7 +79,7 @@ def offer_lines(entries: Sequence[Entry], chip: str, columns: int) -> list[str]:
         speed = plain_speed(entry, chip)
         rate = "" if speed is None else f"~{speed:.0f} tok/s"
         size = format_bytes(entry.download_bytes or 0)
-        cells.append((f"  {key}", short_name(entry.target), size, rate, entry.good))
+        cells.append((f"  {key}", entry.target.rpartition("/")[2], size, rate, entry.good))
     rows = align_columns(cells)
     if columns and max(map(len, rows)) >= columns:
         rows = []
@@ -96,10 +96,6 @@ def offer_lines(entries: Sequence[Entry], chip: str, columns: int) -> list[str]:
     if not narrow:
         question = f"Press {keys} to download one; any other key downloads nothing:"
     return wrap_hanging("\n".join([*lines, question]), columns).split("\n")
-
-
-def short_name(target: str) -> str:
-    return target.rpartition("/")[2]
 
 
 def read_key() -> str:

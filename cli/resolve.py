@@ -97,7 +97,8 @@ class Resolved:
         values = with_known_thinking(values, backend.template, out, raw=raw)
         fitted = Resolved.of(values, self.general)
         if not raw:
-            check_thinking(backend.template, fitted.generation)
+            generation = fitted.generation
+            backend.template.check(generation.think, generation.reasoning_effort)
         return fitted
 
 
@@ -328,7 +329,7 @@ def with_known_thinking(
 ) -> OptionValues:
     """The values without thinking switches that the template does not know.
 
-    Only those that no flag set are dropped, with a note; `check_thinking` refuses those of flags.
+    Only those that no flag set are dropped, with a note; `check` of the template refuses others.
     All are dropped without a note if `raw`, or if a flag contradicts one.
     """
     names = [name for name in THINKING if name in values]
@@ -365,7 +366,3 @@ def drop_unknown_thinking(
     unknown = unknown_thinking({name: getattr(options, name) for name in names}, template)
     note_unknown_thinking(unknown, out)
     return replace(options, **dict.fromkeys(unknown))
-
-
-def check_thinking(template: ThinkingSwitches, options: GenerationOptions) -> None:
-    template.check(options.think, options.reasoning_effort)

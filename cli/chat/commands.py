@@ -16,11 +16,6 @@ COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
 NOTHING_SENT_HINT = "nothing was sent; start with // to send a slash"
 
 
-def no_completions(state: ChatState) -> list[str]:
-    """For commands whose argument has no completions."""
-    return []
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """A slash command.
@@ -36,7 +31,7 @@ class Command:
     run: Callable[[ChatState, str], None]
     aliases: tuple[str, ...] = ()
     needs_argument: bool = False
-    arguments: Callable[[ChatState], list[str]] = no_completions
+    arguments: Callable[[ChatState], list[str]] | None = None
     paths: bool = False
     local: bool = False
     everyday: bool = False
@@ -356,6 +351,6 @@ def complete(state: ChatState, text: str) -> list[tuple[str, str]]:
         return []
     if command.paths:
         return [(path, "") for path in complete_path(last)]
-    if shortcut or text.count(" ") > 1:
+    if command.arguments is None or shortcut or text.count(" ") > 1:
         return []
     return [(name, "") for name in command.arguments(state)]

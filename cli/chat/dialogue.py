@@ -20,8 +20,7 @@ from ..backend.base import Backend
 from ..passes import Passes
 from ..prompt import split_attached
 from ..report import RunLog
-from ..terminal.notification import Kind, notify
-from ..terminal.output import Output, format_count, stderr_columns
+from ..terminal.output import NotifyKind, Output, format_count, notify, stderr_columns
 from ..terminal.render import wrap_hanging
 from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
 from .hints import Hints, Totals
@@ -44,7 +43,7 @@ class DisplaySettings:
     show_thinking: bool = False
     quiet: bool = False
     passes: bool = False
-    notify: Kind = "off"
+    notify: NotifyKind = "off"
 
 
 class Dialogue:

@@ -74,7 +74,7 @@ def answer_lines(answer: Answer, out: Output) -> list[str]:
         drafts += f" · τ {stats.acceptance_length:.2f}{undrafted_summary(stats)}"
     if not drafts:
         drafts = " · drafts unknown" if "drafted" in stats.unknown else " · no drafts"
-    lines.append(labelled_line("last answer", format_tokens(stats, "generated") + drafts))
+    lines.append(labelled_line("last answer", format_tokens(stats) + drafts))
     if rows := position_rows(stats.accepted_by_position, stats.verifies, out):
         lines.append(labelled_line("by position", "share of passes that kept a draft there"))
         lines += [labelled_line("", row) for row in rows]

@@ -14,7 +14,6 @@ from ..resolve import (
     RECOMMENDED,
     THINKING,
     Resolved,
-    check_thinking,
     describe_recommendation,
     drop_unknown_thinking,
     no_recommendation,
@@ -129,7 +128,7 @@ def with_thinking(
     else:
         think = True if options.think is False else options.think
         changed = replace(options, think=think, reasoning_effort=argument)
-    check_thinking(template, changed)
+    template.check(changed.think, changed.reasoning_effort)
     return changed
 
 
@@ -225,7 +224,7 @@ def apply_values(state: ChatState, values: dict[str, Any]) -> None:
     settings = chat_values(dialogue.settings, values)
     switches = [name for name in THINKING if name in values]
     settings = drop_unknown_thinking(settings, template, state.out, switches)
-    check_thinking(template, settings)
+    template.check(settings.think, settings.reasoning_effort)
     dialogue.settings = settings
     if "show_thinking" in values:
         dialogue.display = replace(dialogue.display, show_thinking=values["show_thinking"])

@@ -16,8 +16,7 @@ from ..options import BUNDLED, ModelOptions, OptionValues, Origin, option
 from ..presets import PresetName
 from ..prompt import read_prompt
 from ..resolve import Resolved, resolve, with_preset
-from ..terminal.notification import Kind
-from ..terminal.output import Output
+from ..terminal.output import NotifyKind, Output
 from ..terminal.signals import terminal_as_stdin
 from . import transcript
 from .transcript import Chat
@@ -61,7 +60,7 @@ class ChatOptions:
         bool, option("--no-history", help="Keep neither prompts nor chats on disk.", panel="Output")
     ] = False
     notify: Annotated[
-        Kind,
+        NotifyKind,
         option(
             "--notify",
             help="Tell when an answer of 20 seconds or more is ready: by the bell, or by a "

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from .live_region import STYLE_SEQUENCE
 
@@ -168,6 +168,26 @@ class Output:
             os.write(sys.stderr.fileno(), b"\r\x1b[2K")
         if self.region is not None:
             os.write(sys.stdout.fileno(), self.region.hide().encode())
+
+
+NotifyKind = Literal["auto", "bell", "osc9", "off"]
+LONG_SECONDS = 20.0  # of an answer; after a shorter one the user is still here
+# The terminals, by TERM_PROGRAM, that show OSC 9 as a notification of the system. tmux has a name
+# of its own there, and passes only the bell on.
+WITH_NOTIFICATIONS = ("iTerm.app", "WezTerm", "ghostty")
+
+
+def notify(out: Output, kind: NotifyKind, seconds: float, text: str) -> None:
+    """Notify of an answer that took so long; nothing for a short one, and without a terminal."""
+    if kind == "off" or seconds < LONG_SECONDS or out.quiet or not out.stderr_is_tty:
+        return
+    if kind == "auto":
+        kind = "osc9" if os.environ.get("TERM_PROGRAM") in WITH_NOTIFICATIONS else "bell"
+    if kind == "osc9" and out.styled:
+        sys.stderr.write(f"\x1b]9;{' '.join(strip_control(text).split())}\a")
+    else:
+        sys.stderr.write("\a")
+    sys.stderr.flush()
 
 
 def format_bytes(count: int) -> str:
