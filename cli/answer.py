@@ -316,10 +316,7 @@ class Answer:
         return not (self.tokens or self.text or self.thinking)
 
     def append(self, block: "Block") -> "Block":
-        """Append a block without the empty lines that chat templates put around thinking.
-
-        Returns the block as it was appended.
-        """
+        """Append a block without the empty lines of templates around thinking; return that."""
         text = block.text.lstrip("\n") if self.thinking and not self.text else block.text
         thinking = block.thinking if self.thinking else block.thinking.lstrip("\n")
         self.tokens += block.tokens

@@ -290,10 +290,7 @@ def ask(
     log: RunLog,
     out: Output,
 ) -> Run:
-    """Answer the prompt; with --compare also by plain decoding.
-
-    Raises KeyboardInterrupt after a second Ctrl-C.
-    """
+    """Answer the prompt, with --compare plainly too; KeyboardInterrupt after two Ctrl-C."""
     passes = Passes(backend.pair.tokenizer.decode, out) if own.watch else None
     view = make_view(out, own, passes, thinking=prompt_options.show_thinking)
     with Interrupt() as interrupt:

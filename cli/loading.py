@@ -205,19 +205,13 @@ def load_downloaded(
 
 
 def fetch_pair(model_options: ModelOptions, out: Output) -> None:
-    """Download the missing files of a pair and check that it fits the memory, before loading.
-
-    DFlashError for a pair that does not fit, unless --force is given.
-    """
+    """Download what is missing of a pair; DFlashError if it does not fit, unless --force."""
     target_label, target, draft = find_pair(model_options, out)
     check_memory(target, draft, target_label, model_options, out)
 
 
 def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path | None]:
-    """Download the missing files of a pair; return the target's label and both folders.
-
-    They are the same for the target's own head.
-    """
+    """Download what is missing; the label and both folders, the same for its own head."""
     if is_address(model_options.model):
         raise UsageError(
             f"'{model_options.model}' is a server's address, not a model on this machine.",
@@ -255,10 +249,7 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
 def check_memory(
     target: Path, draft: Path | None, label: str, model_options: ModelOptions, out: Output
 ) -> None:
-    """Raise DFlashError for a pair that does not fit the memory; warn if it is tight.
-
-    With --force it only warns.
-    """
+    """DFlashError for a pair that does not fit the memory; a warning if tight, or with --force."""
     from dflash_mlx.kernels.dispatch import on_cpu
     from dflash_mlx.models.memory import check_fits, estimate_memory, working_set
 

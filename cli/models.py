@@ -102,11 +102,9 @@ def gigabytes(count: int) -> str:
 def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = None) -> list[Row]:
     """The pairs of the registry; those that this version can run come first.
 
-    paths: of the models in folders, by their names.
-
     Of a quantised target only the pair with the drafter that is taken without `--draft`; the
     published one has a row for each drafter. The memory is that of 4,096 tokens, with a KV cache
-    of `kv_bits` where it can be quantised.
+    of `kv_bits` where it can be quantised. paths: of the models in folders, by their names.
     """
     from dflash_mlx.hub.cache import cached_state
     from dflash_mlx.hub.kinds import KINDS

@@ -33,10 +33,7 @@ TOY_NOTE = "toy model for trying dflash; run `dflash models list` for real ones"
 
 
 def option(*names: str, help: str, panel: str = "", **details: Any) -> Any:
-    """A Typer option; its environment variable is named after its first long flag.
-
-    panel: the heading that `--help` lists it under.
-    """
+    """A Typer option; its variable is named after its first long flag. panel: its heading."""
     variable = PREFIX + names[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
     return typer.Option(
         *names, help=help, rich_help_panel=panel, envvar=variable, show_envvar=False, **details

@@ -132,10 +132,7 @@ class Dialogue:
         return self.estimate_tokens(self.messages(self.chat, "")[:-1])
 
     def estimate_tokens(self, messages: Messages, *, with_tools: bool = True) -> int:
-        """Number of tokens of messages and tools: exact for a local model, else an estimate.
-
-        They may be more than the context holds.
-        """
+        """Number of tokens of messages and tools: exact for a local model, else an estimate."""
         options = replace(self.settings, tools=self.tools.schemas if with_tools else ())
         try:
             return self.backend.estimate_tokens(messages, options)

@@ -78,10 +78,7 @@ def check_can_differ(dialogue: Dialogue) -> None:
 
 
 def stream_answers(dialogue: Dialogue, messages: Messages, count: int) -> tuple[list[Answer], bool]:
-    """Show `count` answers while they come; returns them, and whether Ctrl-C has stopped them.
-
-    LeaveChat after a second Ctrl-C.
-    """
+    """Show answers as they come. True: Ctrl-C stopped them; LeaveChat after a second one."""
     backend = dialogue.backend
     options = dialogue.options()
     backend.prepare(options, dialogue.out)
