@@ -53,7 +53,6 @@ class PlainView:
         """Called while a server sends no text, as when it writes a tool call."""
 
     def block(self, block: "Block", stats: "Stats") -> None:
-        """Show one committed block."""
         if block.thinking and self._show_thinking:
             if not self._thinking_open and not self.out.styled:
                 self.out.info(THINKING_BEGINS)
@@ -64,7 +63,6 @@ class PlainView:
             self.write_text(block.text)
 
     def write_text(self, text: str) -> None:
-        """Write a part of the answer."""
         self.out.write(text)
 
     def finish(self) -> None:
@@ -100,7 +98,6 @@ class LiveView(PlainView):
         self._has_thinking = False  # thinking that the summary line has not covered yet
 
     def prefill(self, done: int, total: int) -> None:
-        """Show the bar when prefill takes long."""
         label, unit = PREFILL_LABELS[total > 0]
         if self._spinner is None:
             self._spinner = Spinner(self.out, label, unit=unit)
@@ -112,7 +109,6 @@ class LiveView(PlainView):
             self._stop_spinner()
 
     def block(self, block: "Block", stats: "Stats") -> None:
-        """Show the text, or the status line."""
         self._stop_spinner()
         if block.thinking and not self._show_thinking:
             self._thinking_began = self._thinking_began or time.perf_counter()
@@ -130,12 +126,10 @@ class LiveView(PlainView):
             self._show_progress(stats)
 
     def write_text(self, text: str) -> None:
-        """Write a part of the answer, unless the answer is hidden."""
         if not self._hidden:
             super().write_text(text)
 
     def finish(self) -> None:
-        """Clear the moving lines."""
         self._stop_spinner()
         self.out.clear_status()
         if self._has_thinking:
@@ -191,7 +185,6 @@ def spinner_symbol(frame: int, out: Output) -> str:
 
 
 def block_json(block: "Block") -> dict[str, Any]:
-    """A committed block as JSON."""
     return {
         "type": "block",
         "text": block.text,
@@ -224,11 +217,11 @@ def thinking_summary(seconds: float, tokens: int) -> str:
     return f"∴ thought for {seconds:.1f} s" + (f", {tokens:,} tokens" if tokens else "")
 
 
-def format_tokens(stats: "Stats", name: str) -> str:
-    """A count of tokens with its noun; "unknown" if a server does not report it."""
-    if name in stats.unknown:
+def format_tokens(stats: "Stats") -> str:
+    """The generated tokens with their noun; "unknown" if a server does not report them."""
+    if "generated" in stats.unknown:
         return "tokens unknown"
-    return format_count(getattr(stats, name), "token", "tokens")
+    return format_count(stats.generated, "token", "tokens")
 
 
 def prompt_summary(stats: "Stats") -> str:
@@ -242,7 +235,6 @@ def prompt_summary(stats: "Stats") -> str:
 
 
 def progress_line(stats: "Stats", *, words: bool = False) -> str:
-    """Tokens, rate and acceptance so far, in symbols or in words."""
     if "generated" in stats.unknown:
         return f"{stats.decode_seconds:.1f} s"
     acceptance = acceptance_summary(stats, words=words)
@@ -263,16 +255,13 @@ def stats_line(answer: "Answer", backend: Backend, max_tokens: int, columns: int
 def cut_note(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
     """The warning for an answer that hit a limit, shown where no statistics are."""
     limit = backend.cut_by(answer.stats, max_tokens, "--max-tokens")
-    return f"the answer was {limit}, after {format_tokens(answer.stats, 'generated')}"
+    return f"the answer was {limit}, after {format_tokens(answer.stats)}"
 
 
 def chat_stats_line(
     answer: "Answer", backend: Backend, max_tokens: int | None, columns: int
 ) -> str:
-    """The numbers of a finished answer in a chat, with the cached part of the prompt.
-
-    In words if they fit into `columns`, else in symbols.
-    """
+    """The numbers of a finished answer in a chat; in words if these fit into `columns`."""
     stats = answer.stats
     end = ""
     if stats.generated or "generated" in stats.unknown:
@@ -285,7 +274,6 @@ def chat_stats_line(
 
 
 def fitting_line(answer: "Answer", end: str, columns: int) -> str:
-    """A stats line with this end: with words if they fit, else with symbols."""
     words = stats_summary(answer.stats, answer.finish_reason, words=True) + end
     if len(words) <= columns:
         return words
@@ -293,10 +281,9 @@ def fitting_line(answer: "Answer", end: str, columns: int) -> str:
 
 
 def stats_summary(stats: "Stats", finish_reason: str, *, words: bool) -> str:
-    """The beginning of both stats lines: tokens, rate, acceptance and seconds."""
     if not (stats.generated or stats.decode_seconds or stats.prefill_seconds):
         return "  stopped while the prompt was read"
-    line = "  " + format_tokens(stats, "generated")
+    line = "  " + format_tokens(stats)
     if finish_reason == INTERRUPTED:
         known = "generated" not in stats.unknown
         line = f"  stopped · {line.strip() if known else 'what came is'} kept"
@@ -326,14 +313,10 @@ class Answer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has been generated yet."""
         return not (self.tokens or self.text or self.thinking)
 
     def append(self, block: "Block") -> "Block":
-        """Append a block without the empty lines that chat templates put around thinking.
-
-        Returns the block as it was appended.
-        """
+        """Append a block without the empty lines of templates around thinking; return that."""
         text = block.text.lstrip("\n") if self.thinking and not self.text else block.text
         thinking = block.thinking if self.thinking else block.thinking.lstrip("\n")
         self.tokens += block.tokens

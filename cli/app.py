@@ -116,10 +116,7 @@ def number_hint(error: typer.TyperException) -> str:
 
 
 def usage_hint(error: typer.TyperException) -> str:
-    """The hint for a usage error: for an unknown flag what to do in its place, or a similar one.
-
-    Else which numbers are accepted and which variable or file set the value, or `--help`.
-    """
+    """The hint: what to do in place of a flag, the numbers accepted, what set the value, or help."""
     ctx = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
     if ctx is None:
@@ -153,7 +150,6 @@ def near_flag(name: str, command: Any) -> str:
 
 
 def one_sentence(text: str) -> str:
-    """A Typer message on one line, with a full stop."""
     text = " ".join(text.split()).replace(": Value error, ", ": ")
     return text if text.endswith((".", "?", "!")) else text + "."
 
@@ -165,7 +161,6 @@ def discard_stdout() -> None:
 
 
 def print_version(requested: bool) -> None:
-    """Print the versions of this program, MLX and mlx-lm; a package that is missing is named."""
     if requested:
         from dflash_mlx.installation import installed
 
@@ -242,6 +237,5 @@ app.command("help")(help_page)
 
 
 def main() -> None:
-    """Run the command line of this process."""
     open_closed_streams()
     app(prog_name="dflash")

@@ -49,8 +49,6 @@ UNUSED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """Options of `dflash generate --batch`."""
-
     batch: Annotated[
         Path | None,
         typer.Option(
@@ -184,7 +182,6 @@ class BatchRun:
 
     @property
     def done(self) -> int:
-        """Lines of the answers so far."""
         return len(self._before.keys) + self._written
 
     def answer(
@@ -197,7 +194,6 @@ class BatchRun:
         raw: bool,
         log: RunLog,
     ) -> None:
-        """Load the model and answer these lines."""
         out = self._out
         pair, load_seconds = load_pair(resolved.model, out, resolved.cache)
         check_block(pair, resolved.values["block_size"])
@@ -250,7 +246,6 @@ class BatchRun:
         out.info(f"  {self.done:,} of {self._total:,} prompts")
 
     def counts(self) -> dict[str, Any]:
-        """The numbers of the run, for the log."""
         return {
             "prompts": self._total,
             "answered_before": len(self._before.keys),
@@ -263,7 +258,6 @@ class BatchRun:
         }
 
     def summary(self) -> str:
-        """All numbers in one line."""
         total = format_count(self._total, "prompt", "prompts")
         parts = [f"{self.done - self._errors:,} of {total} answered"]
         if self._errors:

@@ -119,7 +119,6 @@ def text_json(text: "CachedText") -> dict[str, Any]:
 
 
 def cells(text: "CachedText") -> tuple[str, ...]:
-    """A text as a row of the table."""
     return (
         text.name[:NAME_LENGTH],
         f"{text.tokens:,}",

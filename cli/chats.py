@@ -42,13 +42,11 @@ class SavedChat:
 
     @property
     def first_prompt(self) -> str:
-        """The first prompt on one line, without its files."""
         if self.chat is None:
             return "(damaged)"
         return on_one_line(split_attached(self.chat.turns[0].prompt)[0]) if self.chat.turns else ""
 
     def cells(self) -> tuple[str, str, str, str]:
-        """Name, turns, age and first prompt."""
         turns = "–" if self.chat is None else format_count(len(self.chat.turns), "turn", "turns")
         return self.name, turns, format_age(time.time() - self.saved_at), self.first_prompt
 
@@ -103,7 +101,6 @@ def search_turns(saved: SavedChat, words: Sequence[str], columns: int) -> Iterat
 
 
 def on_one_line(text: str) -> str:
-    """A text without line breaks and control characters."""
     return " ".join(strip_control(text).split())
 
 

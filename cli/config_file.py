@@ -30,7 +30,6 @@ TABLES = ("preset", "models", "mcp")
 
 
 def config_path() -> Path:
-    """The path of the config file; it need not exist."""
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(base).expanduser() / "dflash" / "config.toml"
 
@@ -115,7 +114,6 @@ def command_defaults(
 
 
 def flag_key(parameter: Any) -> str:
-    """The key of a parameter: its long flag without the leading dashes."""
     return max(parameter.opts, key=len).removeprefix("--")
 
 
@@ -145,7 +143,6 @@ def flag_value(key: str, value: Any, parameter: Any) -> Any:
 
 
 def settings_text(value: Any) -> str:
-    """A setting as it is written in the file."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list) and len(value) == 1:
@@ -154,7 +151,6 @@ def settings_text(value: Any) -> str:
 
 
 def file_error_reason(error: Exception) -> str:
-    """Why a file could not be read, in a few words."""
     return (error.strerror if isinstance(error, OSError) else None) or "not UTF-8 text"
 
 

@@ -10,7 +10,6 @@ from .terminal.output import Output
 
 
 def can_ask() -> bool:
-    """Whether there is a terminal to ask a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

@@ -47,7 +47,6 @@ def download_models(repos: Sequence[str], out: Output, *, yes: bool) -> None:
 
 
 def missing_summary(plan: "Plan") -> str:
-    """How much is left to download, in words."""
     if plan.cached:
         return "nothing to download"
     partial = plan.missing_bytes < plan.total_bytes

@@ -38,12 +38,10 @@ def check_variables(group: Any) -> None:
 
 
 def present_variables() -> list[str]:
-    """The names of the variables that are set, sorted."""
     return sorted(name for name in os.environ if name.startswith(PREFIX))
 
 
 def known_variables(group: Any) -> set[str]:
-    """The names of all variables that something reads."""
     return {*OTHER_VARIABLES, *(option.envvar for option in options_with_variables(group))}
 
 
@@ -56,7 +54,6 @@ def options_with_variables(group: Any) -> Iterator[Any]:
 
 
 def unknown_variable_hint(name: str, known: Iterable[str]) -> str:
-    """What to do about a variable that nothing reads."""
     suffixes = sorted(variable.removeprefix(PREFIX) for variable in known)
     flag = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
     similar = difflib.get_close_matches(name.removeprefix(PREFIX), suffixes, n=1)

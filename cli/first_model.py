@@ -64,7 +64,6 @@ def download_pair(entry: Entry, out: Output) -> bool:
 
 
 def keys_of(entries: Sequence[Entry]) -> list[str]:
-    """The key of each offered pair: 1, 2 and 3."""
     return [str(number) for number in range(1, len(entries) + 1)]
 
 
@@ -80,7 +79,7 @@ def offer_lines(entries: Sequence[Entry], chip: str, columns: int) -> list[str]:
         speed = plain_speed(entry, chip)
         rate = "" if speed is None else f"~{speed:.0f} tok/s"
         size = format_bytes(entry.download_bytes or 0)
-        cells.append((f"  {key}", short_name(entry.target), size, rate, entry.good))
+        cells.append((f"  {key}", entry.target.rpartition("/")[2], size, rate, entry.good))
     rows = align_columns(cells)
     if columns and max(map(len, rows)) >= columns:
         rows = []
@@ -97,11 +96,6 @@ def offer_lines(entries: Sequence[Entry], chip: str, columns: int) -> list[str]:
     if not narrow:
         question = f"Press {keys} to download one; any other key downloads nothing:"
     return wrap_hanging("\n".join([*lines, question]), columns).split("\n")
-
-
-def short_name(target: str) -> str:
-    """A target's name without its owner."""
-    return target.rpartition("/")[2]
 
 
 def read_key() -> str:

@@ -64,8 +64,6 @@ MIN_VERIFIES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateOptions:
-    """Options of `dflash generate` only."""
-
     file: Annotated[
         list[str] | None,
         typer.Option(
@@ -243,7 +241,6 @@ class Run:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended either answer."""
         baseline = self.baseline
         return INTERRUPTED in (self.answer.finish_reason, baseline and baseline.finish_reason)
 
@@ -293,10 +290,7 @@ def ask(
     log: RunLog,
     out: Output,
 ) -> Run:
-    """Answer the prompt; with --compare also by plain decoding.
-
-    Raises KeyboardInterrupt after a second Ctrl-C.
-    """
+    """Answer the prompt, with --compare plainly too; KeyboardInterrupt after two Ctrl-C."""
     passes = Passes(backend.pair.tokenizer.decode, out) if own.watch else None
     view = make_view(out, own, passes, thinking=prompt_options.show_thinking)
     with Interrupt() as interrupt:
@@ -329,7 +323,6 @@ def report(
     load_seconds: float,
     out: Output,
 ) -> None:
-    """Print what the flags ask for: JSON, the comparison, the numbers."""
     comparison = run.comparison(options)
     if own.as_data:
         document = {"type": "answer"} if own.jsonl else {}
@@ -412,7 +405,6 @@ def make_view(
 
 
 def warn_low_acceptance(answer: Answer, out: Output) -> None:
-    """Print a note when drafting costs more than it saves."""
     tau = answer.stats.acceptance_length
     verifies = answer.stats.verifies
     if verifies >= MIN_VERIFIES and tau < LOW_ACCEPTANCE_LENGTH:

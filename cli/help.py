@@ -31,7 +31,6 @@ class PanelCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments and options."""
         for panel, records in panels(self, ctx).items():
             with formatter.section(panel):
                 formatter.write_dl(records)
@@ -80,7 +79,6 @@ def help_page(
 
 
 def topics() -> dict[str, str]:
-    """The names of the pages and their titles."""
     guide = guide_folder()
     names = sorted(file.name for file in guide.iterdir() if file.name.endswith(".md"))
     texts = {name: (guide / name).read_text(encoding="utf-8") for name in names}

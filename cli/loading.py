@@ -136,7 +136,6 @@ def with_target(model_options: ModelOptions, entry: "Entry") -> ModelOptions:
 
 
 def has_metal() -> bool:
-    """Whether MLX uses an Apple GPU here."""
     if sys.platform != "darwin":
         return False
     from dflash_mlx.kernels.dispatch import by_metal
@@ -165,7 +164,6 @@ def names_at_hand(source: str | None, *, no_draft: bool) -> "Names":
 
 
 def folder_at_hand(name: str | Path) -> Path | None:
-    """The folder of a model that is on this machine."""
     from dflash_mlx.hub.cache import cached_folder
 
     return Path(name) if Path(name).is_dir() else cached_folder(str(name))
@@ -207,19 +205,13 @@ def load_downloaded(
 
 
 def fetch_pair(model_options: ModelOptions, out: Output) -> None:
-    """Download the missing files of a pair and check that it fits the memory, before loading.
-
-    DFlashError for a pair that does not fit, unless --force is given.
-    """
+    """Download what is missing of a pair; DFlashError if it does not fit, unless --force."""
     target_label, target, draft = find_pair(model_options, out)
     check_memory(target, draft, target_label, model_options, out)
 
 
 def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path | None]:
-    """Download the missing files of a pair; return the target's label and both folders.
-
-    They are the same for the target's own head.
-    """
+    """Download what is missing; the label and both folders, the same for its own head."""
     if is_address(model_options.model):
         raise UsageError(
             f"'{model_options.model}' is a server's address, not a model on this machine.",
@@ -257,10 +249,7 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
 def check_memory(
     target: Path, draft: Path | None, label: str, model_options: ModelOptions, out: Output
 ) -> None:
-    """Raise DFlashError for a pair that does not fit the memory; warn if it is tight.
-
-    With --force it only warns.
-    """
+    """DFlashError for a pair that does not fit the memory; a warning if tight, or with --force."""
     from dflash_mlx.kernels.dispatch import on_cpu
     from dflash_mlx.models.memory import check_fits, estimate_memory, working_set
 
@@ -316,7 +305,6 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
 
 
 def has_another_drafter(pair: "Pair") -> bool:
-    """Whether the target has a known drafter that is not the one in use."""
     from dflash_mlx.pair import names_with
 
     with suppress(DFlashError):
@@ -326,7 +314,6 @@ def has_another_drafter(pair: "Pair") -> bool:
 
 
 def check_progress(spinner: Spinner) -> Callable[[int, int], None]:
-    """A callback that shows how many kernels are checked."""
     from dflash_mlx.selfcheck.check import TIME_BUDGET
 
     def update(done: int, total: int) -> None:
@@ -338,8 +325,6 @@ def check_progress(spinner: Spinner) -> Callable[[int, int], None]:
 
 
 def kernel_progress(spinner: Spinner) -> Callable[[int, int], None]:
-    """A callback that shows how many operations' kernels are ready."""
-
     def update(done: int, total: int) -> None:
         spinner.relabel("building the kernels", "kernels")
         spinner.update(done, total)

@@ -102,11 +102,9 @@ def gigabytes(count: int) -> str:
 def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = None) -> list[Row]:
     """The pairs of the registry; those that this version can run come first.
 
-    paths: of the models in folders, by their names.
-
     Of a quantised target only the pair with the drafter that is taken without `--draft`; the
     published one has a row for each drafter. The memory is that of 4,096 tokens, with a KV cache
-    of `kv_bits` where it can be quantised.
+    of `kv_bits` where it can be quantised. paths: of the models in folders, by their names.
     """
     from dflash_mlx.hub.cache import cached_state
     from dflash_mlx.hub.kinds import KINDS
@@ -243,7 +241,6 @@ def show_rows(rows: list[Row], out: Output) -> None:
 
 
 def fit_rows(cells: list[tuple[str, ...]], width: int) -> list[str]:
-    """The lines of the table, at most `width` wide."""
     widths = [max(map(screen_width, column)) for column in zip(*cells, strict=True)]
     if indexes := fitting_columns(widths, width):
         return [format_row(row, indexes, widths) for row in cells]
@@ -254,7 +251,6 @@ def fit_rows(cells: list[tuple[str, ...]], width: int) -> list[str]:
 
 
 def fitting_columns(widths: list[int], width: int) -> tuple[int, ...]:
-    """The columns that fit; none in a very narrow terminal."""
     fitting = (s for s in COLUMN_SETS if sum(widths[i] + 2 for i in s) - 2 <= width)
     return next(fitting, ())
 
@@ -265,7 +261,6 @@ def hides_columns(cells: list[tuple[str, ...]], width: int) -> bool:
 
 
 def format_row(row: tuple[str, ...], indexes: tuple[int, ...], widths: list[int]) -> str:
-    """One line with the columns of `indexes`."""
     parts = [pad(row[i], widths[i], left=i in RIGHT_ALIGNED) for i in indexes]
     return "  ".join(parts).rstrip()
 

@@ -33,10 +33,7 @@ TOY_NOTE = "toy model for trying dflash; run `dflash models list` for real ones"
 
 
 def option(*names: str, help: str, panel: str = "", **details: Any) -> Any:
-    """A Typer option; its environment variable is named after its first long flag.
-
-    panel: the heading that `--help` lists it under.
-    """
+    """A Typer option; its variable is named after its first long flag. panel: its heading."""
     variable = PREFIX + names[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
     return typer.Option(
         *names, help=help, rich_help_panel=panel, envvar=variable, show_envvar=False, **details
@@ -52,7 +49,6 @@ def parse_bits(value: str | int) -> int:
 
 
 def bits_option(name: str, help: str, *, panel: str = "") -> Any:
-    """A Typer option for bits of quantisation."""
     return option(name, metavar="4|8|none", parser=parse_bits, help=help, panel=panel)
 
 
@@ -68,8 +64,6 @@ def parse_size(value: str | int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """Which pair to load, and how to run it."""
-
     model: Annotated[
         str | None,
         option(
@@ -156,7 +150,6 @@ class ModelOptions:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders of `models`."""
         return [folder.expanduser() for folder in self.models or ()]
 
 
@@ -173,8 +166,6 @@ SAMPLING_BY = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
-    """The system prompt, whether to show the thinking, and whose sampling options to use."""
-
     system: Annotated[
         str | None,
         option("--system", "-s", metavar="TEXT", help="System prompt.", panel="Prompt and answer"),
@@ -216,8 +207,6 @@ NO_CACHE = CacheOptions(cache_ram=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
-    """How to connect to a server that --model names."""
-
     remote_key_file: Annotated[
         Path | None,
         option(
@@ -231,8 +220,6 @@ class RemoteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayOptions:
-    """How much to print, and how."""
-
     quiet: Annotated[
         bool, option("--quiet", "-q", help="Print only the answer and errors.", panel="Output")
     ] = False
@@ -285,7 +272,6 @@ class Flags:
     variables: bool = True
 
     def parameters(self) -> Iterator[inspect.Parameter]:
-        """The parameters of all groups."""
         for group in self.groups:
             options = declared(group)
             if not options:
@@ -329,7 +315,6 @@ TYPER_SOURCES = {
 
 
 def origin_of(ctx: typer.Context, name: str) -> Origin:
-    """Where Typer found the value of a parameter."""
     source = ctx.get_parameter_source(name)
     return TYPER_SOURCES.get(source.name if source else "", Origin.DEFAULT)
 

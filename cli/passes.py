@@ -42,7 +42,6 @@ class Passes:
         self._context: tuple[int, ...] = ()
 
     def begin(self, block: "Block") -> None:
-        """Go on to the pass that committed a block."""
         if not block.tokens:
             return
         self.number += 1
@@ -64,7 +63,6 @@ class Passes:
         return mark + text
 
     def legend(self, stats: "Stats") -> str:
-        """One line: what colours or marks mean, and how many passes and rejected drafts."""
         how = "each colour is one" if self.coloured else f"{self._mark} comes after each"
         line = (
             f"  {how} pass of the target: {format_count(self.number, 'pass', 'passes')} for "
@@ -90,7 +88,6 @@ class PassStream:
         self._spans: list[tuple[int, int, str]] = []
 
     def feed(self, text: str) -> list[Fragment]:
-        """Add text of the present pass; return the lines that it finished."""
         lines = []
         for number, part in enumerate(self._passes.marked(text).split("\n")):
             if number:
@@ -110,7 +107,6 @@ class PassStream:
         return [self._fragment(rejected, span)] if self._line or rejected else []
 
     def finish(self) -> list[Fragment]:
-        """End the text; return the remaining line."""
         lines = [self._fragment()] if self._line else []
         self._begin_line()
         return lines
@@ -141,12 +137,10 @@ class MarkedView(PlainView):
         self._passes = passes
 
     def block(self, block: "Block", stats: "Stats") -> None:
-        """Show one committed block."""
         self._passes.begin(block)
         super().block(block, stats)
 
     def write_text(self, text: str) -> None:
-        """Write a part of the answer."""
         marked = self._passes.marked(text)
         if self.out.stdout_is_tty:
             self.out.write(marked)
@@ -155,7 +149,6 @@ class MarkedView(PlainView):
             self.out.info(marked, end="")
 
     def finish(self) -> None:
-        """End the lines of both streams."""
         super().finish()
         if not self.out.stdout_is_tty:
             self.out.info("")

@@ -42,7 +42,6 @@ class OptionTables:
         self.ctx = ctx
 
     def presets(self) -> dict[str, Any]:
-        """All presets by name, unchecked."""
         return self._tables("preset")
 
     def preset(self, name: str) -> dict[str, Any]:
@@ -96,7 +95,6 @@ class OptionTables:
         return values
 
     def _value(self, place: str, key: str, value: Any, parameter: Any) -> Any:
-        """One value, parsed like that of the flag."""
         try:
             parsed = parameter.process_value(self.ctx, flag_value(key, value, parameter))
             if parameter.name in DECLARED and not parameter.multiple:
@@ -121,7 +119,6 @@ def short_message(message: str) -> str:
 
 
 def complete_preset(incomplete: str) -> list[str]:
-    """Shell completion of preset names."""
     try:
         names = read_config(config_path()).get("preset", {})
     except DFlashError:

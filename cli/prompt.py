@@ -64,7 +64,6 @@ class Attachment:
 
     @property
     def nbytes(self) -> int:
-        """Length in UTF-8."""
         return len(self.text.encode("utf-8", "replace"))
 
     @property
@@ -83,12 +82,10 @@ class Attachments:
 
     @property
     def text(self) -> str:
-        """All files as the prompt has them."""
         return "\n\n".join(file.block for file in self.files)
 
     @property
     def summary(self) -> str:
-        """The file's name or the number of files, and their size."""
         names = [file.name for file in self.files]
         label = shorten(names[0]) if len(names) == 1 else format_count(len(names), "file", "files")
         size = format_bytes(sum(file.nbytes for file in self.files))
@@ -265,7 +262,6 @@ def read_file(path: Path, flag: str = "--file") -> str:
 
 
 def read_stdin() -> str:
-    """All of standard input, without its last newline."""
     if sys.stdin is None:
         return ""
     try:

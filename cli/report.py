@@ -169,7 +169,6 @@ def baseline_answer(
 def show_comparison(
     comparison: Comparison, backend: Backend, options: GenerationOptions, out: Output
 ) -> None:
-    """Print both answers' numbers side by side on stderr."""
     sampling = options.sampling
     mode = options.mode
     drafting = backend.drafting_summary(options)
@@ -192,7 +191,6 @@ FASTER = 1.05  # below it and above its reciprocal, one run shows no difference
 
 
 def conclusion(comparison: Comparison) -> str:
-    """The comparison in one sentence."""
     dflash = comparison.dflash.stats
     plain = comparison.plain.stats
     rates = f"{dflash.tokens_per_second:,.0f} instead of {plain.tokens_per_second:,.0f}"
@@ -217,12 +215,10 @@ def conclusion(comparison: Comparison) -> str:
 
 
 def format_rate(answer: Answer) -> str:
-    """Decode rate in tokens per second; a dash if the answer is too short for a rate."""
     return f"{answer.stats.tokens_per_second:,.1f}" if answer.stats.tokens_per_second else "–"
 
 
 def output_verdict(comparison: Comparison) -> str:
-    """In words: whether both answers have the same tokens."""
     if not comparison.comparable:
         return "not compared: both are random samples (--accept match compares them)"
     if comparison.differs_from is None:
@@ -231,7 +227,6 @@ def output_verdict(comparison: Comparison) -> str:
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    """The fields that a comparison adds to the JSON object of the DFlash answer."""
     return {
         "baseline": {**answer_json(comparison.plain), "timing": timing_json(comparison.plain)},
         "comparison": {
@@ -251,8 +246,6 @@ QUOTED = re.compile(r"'[^'\n]*'")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """The log file of a run, and whether prompts and answers are in it."""
-
     log: Annotated[
         Path | None,
         option(
@@ -354,7 +347,6 @@ class RunLog:
             self._warn(f"the log ends here: it cannot be written ({error.strerror})")
 
     def started(self, command: str) -> None:
-        """Add the first line: command, versions and machine."""
         self.write(
             "start",
             time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -365,7 +357,6 @@ class RunLog:
         )
 
     def loaded(self, backend: Backend, load_seconds: float, options: GenerationOptions) -> None:
-        """Add a line for a loaded model and the options of its answers."""
         if self._file is None:
             return
         options = backend.options(options)

@@ -78,7 +78,6 @@ class Resolved:
 
     @property
     def remote(self) -> bool:
-        """Whether --model names a server."""
         return is_address(self.model.model)
 
     def fitted(
@@ -98,7 +97,8 @@ class Resolved:
         values = with_known_thinking(values, backend.template, out, raw=raw)
         fitted = Resolved.of(values, self.general)
         if not raw:
-            check_thinking(backend.template, fitted.generation)
+            generation = fitted.generation
+            backend.template.check(generation.think, generation.reasoning_effort)
         return fitted
 
 
@@ -292,7 +292,6 @@ def sampling_is_open(values: OptionValues) -> bool:
 
 
 def describe_recommendation(values: Mapping[str, float]) -> str:
-    """Recommended values as `/set` names them, and their source."""
     entries = [entry for entry in declared(SamplingParams) if entry.name in values]
     texts = [f"{entry.setting} {values[entry.name]:g}" for entry in entries]
     return f"{', '.join(texts)} (generation_config.json)"
@@ -330,7 +329,7 @@ def with_known_thinking(
 ) -> OptionValues:
     """The values without thinking switches that the template does not know.
 
-    Only those that no flag set are dropped, with a note; `check_thinking` refuses those of flags.
+    Only those that no flag set are dropped, with a note; `check` of the template refuses others.
     All are dropped without a note if `raw`, or if a flag contradicts one.
     """
     names = [name for name in THINKING if name in values]
@@ -353,7 +352,6 @@ def unknown_thinking(values: dict[str, Any], template: ThinkingSwitches) -> list
 
 
 def note_unknown_thinking(names: Iterable[str], out: Output) -> None:
-    """Print a note for each switch that was dropped."""
     for name in names:
         out.note(f"  this model's template knows no {THINKING[name]}: it goes its own way")
 
@@ -368,8 +366,3 @@ def drop_unknown_thinking(
     unknown = unknown_thinking({name: getattr(options, name) for name in names}, template)
     note_unknown_thinking(unknown, out)
     return replace(options, **dict.fromkeys(unknown))
-
-
-def check_thinking(template: ThinkingSwitches, options: GenerationOptions) -> None:
-    """Raise UsageError for switches of thinking that the template does not know."""
-    template.check(options.think, options.reasoning_effort)

@@ -20,8 +20,6 @@ TITLES = ("MODEL", "STATE", "DRAFTER", "SIZE", "CONTEXT", "ANSWERS", "UNLOADS")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOption:
-    """Which server is asked."""
-
     server: Annotated[
         str, typer.Option("--server", metavar="URL", help="Address of the server.")
     ] = SERVER
@@ -90,7 +88,6 @@ def ask(server: str, endpoint: str, body: dict[str, Any] | None = None) -> Any:
 
 
 def cells(model: dict[str, Any]) -> tuple[str, ...]:
-    """A row of the table."""
     context, left = model["max_model_len"], model.get("unloads_in")
     return (
         model["id"],

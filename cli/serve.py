@@ -51,8 +51,6 @@ WARM_UP_TOKENS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Options of `dflash serve` only."""
-
     host: Annotated[
         str,
         option(
@@ -313,7 +311,6 @@ def check_allow_pull(values: OptionValues, own: ServeOptions) -> None:
 
 
 def offers_all(values: OptionValues) -> bool:
-    """Whether the server offers all models on this machine."""
     return values["model"] is None and values["draft"] is None
 
 
@@ -431,7 +428,6 @@ def warm_up(server: "Server", out: Output) -> None:
 
 
 def show_address(server: "Server", port: int, host: str, seconds: float, out: Output) -> None:
-    """Print the server's addresses, its pair, and how many requests fit the memory."""
     pair = server.first.pair
     runner = server.first.runner
     url = address(host, port)

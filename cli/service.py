@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -24,12 +24,15 @@ from .config_file import config_path
 from .help import TYPED
 from .keys import key_option
 from .options import Origin, origin_of
-from .private_file import others_may_read, write_private
+from .service_manager import (
+    Launchd,
+    ServiceProgram,
+    others_may_read,
+    service_manager,
+    write_private,
+)
 from .terminal.output import Output
 from .terminal.spinner import Spinner
-
-if TYPE_CHECKING:
-    from .service_manager import Launchd, ServiceProgram
 
 PROGRAM = (sys.executable, "-P", "-m", "dflash_mlx", "serve")  # -P: not from the folder it runs in
 KEY_FILE, LOG_FILE, LET_SLEEP = "--api-key-file", "--log-file", "--let-sleep"
@@ -64,10 +67,7 @@ class ServiceOptions:
 
 
 def install(ctx: typer.Context, host: str, port: int, out: Output) -> None:
-    """Install and start the service of a server at this address, with the flags of the context."""
     from dflash_mlx.serve.listening import listen
-
-    from .service_manager import ServiceProgram, service_manager
 
     if port == 0:
         raise UsageError(
@@ -99,8 +99,6 @@ def install(ctx: typer.Context, host: str, port: int, out: Output) -> None:
 
 def uninstall(ctx: typer.Context, out: Output) -> None:
     """Stop and remove the service, and say how to install it again. The key's file stays."""
-    from .service_manager import service_manager
-
     others = [name for name in typed_values(ctx) if name not in ("uninstall", "quiet", "plain")]
     if others:
         raise UsageError("--uninstall takes no other options.", hint="leave them out")
@@ -200,13 +198,11 @@ def value_of(flags: Sequence[str], name: str) -> str | None:
 
 
 def address(host: str, port: int | str) -> str:
-    """The server's address, of which an IPv6 address is in brackets."""
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"http://{name}:{port}"
 
 
-def install_line(program: "ServiceProgram", manager: "Launchd") -> str:
-    """The command that installs a service again."""
+def install_line(program: ServiceProgram, manager: Launchd) -> str:
     variables = [f"{name}={shlex.quote(text)}" for name, text in program.environment.items()]
     own = (LET_SLEEP, f"{LOG_FILE}={manager.log}")
     flags = [flag for flag in program.words[len(PROGRAM) :] if flag not in own]
@@ -216,7 +212,7 @@ def install_line(program: "ServiceProgram", manager: "Launchd") -> str:
 # The start
 
 
-def wait_for_answer(manager: "Launchd", host: str, port: int, log: Path, out: Output) -> bool:
+def wait_for_answer(manager: Launchd, host: str, port: int, log: Path, out: Output) -> bool:
     """Whether the server answers within START_SECONDS. DFlashError if it fails to start."""
     until = time.monotonic() + START_SECONDS
     with Spinner(out, "starting the service"):
@@ -234,7 +230,6 @@ def wait_for_answer(manager: "Launchd", host: str, port: int, log: Path, out: Ou
 
 
 def is_answering(host: str, port: int) -> bool:
-    """Whether a server answers at an address of this machine."""
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host.strip("[]"), host.strip("[]"))
     connection = http.client.HTTPConnection(here, port, timeout=2)
     try:

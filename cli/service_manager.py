@@ -5,16 +5,18 @@ A service here is `dflash serve` with its flags. Its file is readable for its us
 
 import os
 import re
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_mlx.errors import DFlashError
 
-from .private_file import write_private
+from .config_file import file_error_reason
 
 LABEL = "dflash.serve"
 STOP_SECONDS = 20  # until it is killed; running answers have ten seconds
@@ -71,10 +73,7 @@ def launchctl(*arguments: str, must: bool = True) -> subprocess.CompletedProcess
 
 
 class Launchd:
-    """Starts a service at login; it runs while its user is logged in at the Mac's screen.
-
-    `file` describes the service; `log` is where its log belongs.
-    """
+    """Starts a service at login; it runs while its user is logged in at the Mac's screen."""
 
     def __init__(self) -> None:
         self.file = Path.home() / "Library/LaunchAgents" / f"{LABEL}.plist"
@@ -92,12 +91,10 @@ class Launchd:
         launchctl("bootstrap", self._domain, str(self.file))
 
     def remove(self) -> None:
-        """Stop the service and delete its file."""
         self._stop()
         self.file.unlink()
 
     def text(self, program: ServiceProgram) -> bytes:
-        """The file: a property list in XML."""
         import plistlib  # slow to import
 
         return plistlib.dumps(
@@ -135,7 +132,6 @@ class Launchd:
             ) from error
 
     def state(self) -> ServiceState:
-        """How the installed service does."""
         done = launchctl("print", self._service, must=False)
         if done.returncode:
             return ServiceState(False, False, "not loaded by launchd")
@@ -159,3 +155,24 @@ class Launchd:
                     hint=f"`launchctl kill KILL {self._service}`, then try again",
                 )
             time.sleep(POLL_SECONDS)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that no other user could ever read; DFlashError if that fails."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(FileNotFoundError):
+            new.unlink()
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+        new.replace(path)
+    except OSError as error:
+        raise DFlashError(
+            f"'{path}' cannot be written ({file_error_reason(error)}).",
+            hint="make room, or make its folder one that you may write",
+        ) from None
+
+
+def others_may_read(path: Path) -> bool:
+    return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))

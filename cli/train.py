@@ -95,7 +95,6 @@ class Record:
         )
 
     def write(self, values: dict[str, Any], target: Path) -> None:
-        """Record the flags, and digests of the files they name and of the target's folder."""
         replace_json(self._file, {"flags": flags_of(values), "files": file_digests(values, target)})
 
     def _read(self) -> dict[str, Any]:
@@ -143,7 +142,6 @@ def file_digests(values: dict[str, Any], target: Path) -> dict[str, str]:
 
 
 def flag(ctx: typer.Context, name: str) -> str:
-    """A parameter as it is written on the command line."""
     parameter = next(p for p in ctx.command.params if p.name == name)
     return max(parameter.opts, key=len)
 
@@ -215,7 +213,6 @@ class View:
             )
 
     def _is_next_tenth(self, done: int, total: int) -> bool:
-        """Whether another tenth of the work is done since the last line."""
         tenths = 10 * done // total
         if tenths <= self._tenths:
             return False
@@ -286,7 +283,6 @@ def gib(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
@@ -296,8 +292,6 @@ def duration(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
-    """The target and the files of a run."""
-
     model: Annotated[
         str | None,
         typer.Option(
@@ -443,7 +437,6 @@ def values_of(group: type[GroupT], values: dict[str, Any]) -> GroupT:
 
 
 def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "TrainJob":
-    """The input and output of the run."""
     from dflash_mlx.train.run import TrainJob, has_checkpoints
 
     if values["prompts"] is None:

@@ -32,9 +32,7 @@ class Answering(Protocol):
 
     def stream(
         self, prompt: Any, options: GenerationOptions, *, on_prefill: Progress = silent
-    ) -> Generator[Block]:
-        """Answer a prompt block by block, as `Session.stream`."""
-        ...
+    ) -> Generator[Block]: ...
 
 
 class Backend(Answering, Protocol):

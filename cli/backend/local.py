@@ -31,8 +31,6 @@ MAX_TOKEN_LENGTH = 32  # characters; used to cut a result before it is encoded
 
 
 class LocalBackend:
-    """A pair and its session."""
-
     local = True
 
     def __init__(self, pair: "Pair", *, drafting: bool = True):
@@ -51,7 +49,6 @@ class LocalBackend:
         self.drafting = drafting and pair.drafts
 
     def release(self) -> None:
-        """Free the pair and its caches; `use` must follow before the next answer."""
         import mlx.core as mx
 
         self._pair = None
@@ -63,15 +60,12 @@ class LocalBackend:
         assert self._pair is not None, "the pair was released"
         return self._pair
 
-    def check_local(self, feature: str) -> None:
-        """Nothing to refuse."""
+    def check_local(self, feature: str) -> None: ...
 
-    def check_can_switch(self, model: str) -> None:
-        """Nothing to refuse."""
+    def check_can_switch(self, model: str) -> None: ...
 
     @property
     def target_name(self) -> str:
-        """Hub id or folder of the target."""
         return self.pair.target_name
 
     @property
@@ -81,7 +75,6 @@ class LocalBackend:
 
     @property
     def context_length(self) -> int:
-        """Limit of prompt and answer together, in tokens."""
         return self.pair.engine.context_length
 
     @property
@@ -90,7 +83,6 @@ class LocalBackend:
 
     @property
     def stats(self) -> Stats:
-        """Numbers of the last answer."""
         return self.session.stats
 
     # Before an answer
@@ -104,7 +96,6 @@ class LocalBackend:
         return options
 
     def check(self, options: GenerationOptions) -> None:
-        """Refuse a block that is too long for the drafter."""
         check_block(self.pair, options.block_size)
 
     def prepare(self, options: GenerationOptions, out: Output) -> None:
@@ -116,7 +107,6 @@ class LocalBackend:
     def stream(
         self, prompt: Any, options: GenerationOptions, *, on_prefill: Progress = silent
     ) -> Generator[Block]:
-        """Answer a prompt block by block, as `Session.stream`."""
         return self.session.stream(prompt, self.options(options), on_prefill=on_prefill)
 
     def stream_several(
@@ -138,7 +128,6 @@ class LocalBackend:
                 yield answer.number, block, answer.reply.stats
 
     def count_tokens(self, prompt: Any, options: GenerationOptions) -> int:
-        """Number of tokens of a prompt, with those of the chat template."""
         return len(
             self.session.tokens(
                 prompt,
@@ -159,7 +148,6 @@ class LocalBackend:
         return recommended_sampling(self.pair.target.checkpoint)
 
     def fresh_session(self) -> "Session":
-        """A session of the same pair that shares no cache."""
         from dflash_mlx import Session
 
         return Session(self.pair, mode="baseline", use_prefix_cache=False)
@@ -175,7 +163,6 @@ class LocalBackend:
     def tool_parser(
         self, messages: Messages, schemas: Sequence[dict[str, Any]]
     ) -> "tuple[CallSplitter, Messages]":
-        """A parser of tool calls, and the messages with the calls named as the model does."""
         from dflash_mlx.chat.tool_parser import named_calls
         from dflash_mlx.tools.loop import CallSplitter
 
@@ -183,7 +170,6 @@ class LocalBackend:
         return CallSplitter(tokenizer, schemas), named_calls(messages, tokenizer)
 
     def truncate_result(self, result: str) -> str:
-        """The beginning of a tool's result, at most a quarter of the context."""
         limit = self.context_length // 4
         beginning = result[: MAX_TOKEN_LENGTH * limit]
         while (tokens := len(self.pair.encode(beginning))) > limit:
@@ -193,7 +179,6 @@ class LocalBackend:
     # Descriptions
 
     def describe(self, options: GenerationOptions) -> str:
-        """Target, drafter and mode on one line."""
         pair = self.pair
         drafting = self.drafting_summary(options)
         drafter = "draft off"
@@ -202,7 +187,6 @@ class LocalBackend:
         return " · ".join(filter(None, [pair.target_name, drafter, self.kv_note()]))
 
     def headline(self, options: GenerationOptions) -> str:
-        """Target, drafter, mode, device and kernels."""
         import mlx.core as mx
 
         pair = self.pair
@@ -227,7 +211,6 @@ class LocalBackend:
         return " · ".join(filter(None, [*parts, self.kv_note()]))
 
     def start_summary(self, seconds: float) -> str:
-        """Seconds to load, memory in use, and context."""
         import mlx.core as mx
 
         memory = format_bytes(mx.get_active_memory())
@@ -235,17 +218,14 @@ class LocalBackend:
         return f"loaded in {seconds:.1f} s · {memory} · context {context}"
 
     def drafting_summary(self, options: GenerationOptions) -> str:
-        """Block size and mode in a few words; empty without drafting."""
         return describe_drafting(self.pair, self.options(options))
 
     def cut_by(self, stats: Stats, max_tokens: int | None, name: str) -> str:
-        """The full context, unless `max_tokens` was reached."""
         if max_tokens is None or stats.generated < max_tokens:
             return "cut: the context is full"
         return f"cut by {name}"
 
     def usage_rows(self, conversation: str, options: GenerationOptions) -> list[tuple[str, str]]:
-        """Memory in use, the choices of the mode auto, kernels and snapshots."""
         import mlx.core as mx
 
         memory = f"peak {format_bytes(mx.get_peak_memory())}"
@@ -273,7 +253,6 @@ class LocalBackend:
         return [("chosen", plans), ("why", policy.reason)]
 
     def _snapshot_rows(self) -> list[tuple[str, str]]:
-        """Snapshots of a recurrent model's cache, and their limits."""
         from dflash_mlx.types import SNAPSHOT_LIMITS
 
         cache = self.session.sequence.target_cache
@@ -284,7 +263,6 @@ class LocalBackend:
         return [("snapshots", f"{places} · {format_bytes(cache.snapshot_bytes)} · {limit}")]
 
     def kv_note(self) -> str:
-        """The bits of a quantised KV cache, its layers and what it saves; empty without one."""
         from dflash_mlx.kernels.dispatch import on_cpu
         from dflash_mlx.models.memory import cache_bytes
 
@@ -297,24 +275,20 @@ class LocalBackend:
         return f"{target.kv_summary}, saves {format_bytes(saved)} per token"
 
     def model_note(self) -> str:
-        """That the bundled pair is a toy; empty for others."""
         return TOY_NOTE if self.pair.target_name == BUNDLED else ""
 
     def warnings(self) -> list[str]:
-        """Wrong kernels, float32 products that MLX rounds, a drafter made for other weights."""
         target = self.pair.target
         warnings = kernel_warnings(target.kernels) + float32_warnings(target)
         return warnings + other_weights_warnings(self.pair)
 
     def drafter_warning(self) -> list[str]:
-        """Once, after an answer: a sentence if the target accepts nearly no draft."""
         if self._warned_of_drafter or not self.pair.engine.scheduler.draft_record.is_useless:
             return []
         self._warned_of_drafter = True
         return [useless_drafter(self.pair)]
 
     def model_json(self) -> dict[str, Any]:
-        """The pair, and its kernels."""
         from dflash_mlx.models.precision import bits_of
 
         pair = self.pair
@@ -407,7 +381,6 @@ def in_bits(pair: "Pair") -> str:
 
 
 def describe_context(pair: "Pair") -> str:
-    """The tokens of the context, and whether memory limits them."""
     length = pair.engine.context_length
     most = pair.target.context_length
     return f"{length:,}" if length == most else f"{length:,} of {most:,} (memory)"
@@ -471,7 +444,6 @@ def drafter_line(pair: "Pair") -> str:
 
 
 def useless_drafter(pair: "Pair") -> str:
-    """That the target accepts nearly no draft, and why that can be."""
     from dflash_mlx.models.precision import bits_of
 
     assert pair.drafter is not None
@@ -490,7 +462,6 @@ def useless_drafter(pair: "Pair") -> str:
 
 
 def has_float16(model: "Module") -> bool:
-    """Whether some weights are in float16."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 

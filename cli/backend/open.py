@@ -42,10 +42,7 @@ def open_backend(
 def connect(
     values: OptionValues, options: RemoteOptions, out: Output
 ) -> tuple["RemoteBackend", float]:
-    """The server that --model names, and the seconds until it answered.
-
-    Raises as `dflash_mlx.remote.session.connect`.
-    """
+    """The server of --model, and the seconds until it answered. Raises as `session.connect`."""
     from dflash_mlx.remote import session  # its HTTP client is slow to import
 
     from .remote import RemoteBackend
@@ -59,10 +56,8 @@ def connect(
 
 
 def read_key(values: OptionValues, options: RemoteOptions) -> str | None:
-    """The server's key.
-
-    The file of the flag --remote-key-file comes first, then the variable DFLASH_REMOTE_KEY, then a
-    file that the config file or a variable names. Raises as `read_key_file`.
+    """The server's key, from the first of: the file of the flag --remote-key-file, the variable
+    DFLASH_REMOTE_KEY, a file that the config file or a variable names. Raises as `read_key_file`.
     """
     path = options.remote_key_file
     key = os.environ.get(KEY_VARIABLE)

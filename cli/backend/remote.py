@@ -68,22 +68,17 @@ class RemoteBackend:
 
     @property
     def pair(self) -> NoReturn:
-        """Always raises UsageError."""
         raise self.server.not_here("this")
 
     def use(self, pair: "Pair", *, drafting: bool = True) -> NoReturn:
-        """Always raises UsageError."""
         raise self.server.not_here("this")
 
-    def release(self) -> None:
-        """Nothing to free."""
+    def release(self) -> None: ...
 
     def check_local(self, feature: str) -> NoReturn:
-        """Always raises UsageError."""
         raise self.server.not_here(feature)
 
     def check_can_switch(self, model: str) -> NoReturn:
-        """Always raises UsageError."""
         raise UsageError(
             f"this chat stays with {self.server.model}, which a server runs.",
             hint=f"leave, and continue with another model: dflash chat -c -m {model}",
@@ -106,7 +101,6 @@ class RemoteBackend:
 
     @property
     def stats(self) -> Stats:
-        """Numbers of the last answer, as far as the server reports them."""
         return self.session.stats
 
     # Before an answer
@@ -126,13 +120,11 @@ class RemoteBackend:
         request_fields(self.server.kind, options)
 
     def prepare(self, options: GenerationOptions, out: Output) -> None:
-        """Raise UsageError for options that cannot be sent."""
         request_fields(self.server.kind, options)
 
     def stream(
         self, prompt: Any, options: GenerationOptions, *, on_prefill: Progress = silent
     ) -> Generator[Block]:
-        """Answer a prompt block by block, as `RemoteSession.stream`."""
         return self.session.stream(prompt, options, on_prefill=on_prefill)
 
     def stream_several(
@@ -173,7 +165,6 @@ class RemoteBackend:
         return {}
 
     def fresh_session(self) -> NoReturn:
-        """Always raises UsageError."""
         raise self.server.not_here("this")
 
     # Tools
@@ -188,25 +179,21 @@ class RemoteBackend:
         return self.session, messages
 
     def truncate_result(self, result: str) -> str:
-        """The beginning of a tool's result, about a quarter of the context."""
         limit = (self.context_length or DEFAULT_CONTEXT) // 4
         return result[: TOKEN_LENGTH * limit]
 
     # Descriptions
 
     def describe(self, options: GenerationOptions) -> str:
-        """Model, server and drafter on one line."""
         server = self.server
         kind = KINDS.get(server.kind, "OpenAI-compatible server")
         drafter = f" · drafter {server.draft_name}" if server.draft_name else ""
         return f"{server.model} · {kind} at {server.address.url}{drafter}"
 
     def headline(self, options: GenerationOptions) -> str:
-        """Model, server and drafter."""
         return self.describe(options)
 
     def start_summary(self, seconds: float) -> str:
-        """Seconds until the server answered, and context."""
         length = f"{self.context_length:,}" if self.context_length else "unknown"
         return f"asked in {seconds:.1f} s · context {length}"
 
@@ -215,11 +202,9 @@ class RemoteBackend:
         return ""
 
     def cut_by(self, stats: Stats, max_tokens: int | None, name: str) -> str:
-        """The server's own limit, unless the options had one."""
         return "cut by the server's limit" if max_tokens is None else f"cut by {name}"
 
     def usage_rows(self, conversation: str, options: GenerationOptions) -> list[tuple[str, str]]:
-        """The conversation and the server."""
         return [("conversation", conversation), ("server", self.describe(options))]
 
     def kv_note(self) -> str:
@@ -239,7 +224,6 @@ class RemoteBackend:
         return []
 
     def model_json(self) -> dict[str, Any]:
-        """The model and the kind of its server."""
         server = self.server
         return {
             "model": server.target_name,
@@ -269,5 +253,4 @@ class RemoteBackend:
             "versions": {"dflash": __version__},
         }
 
-    def finish(self, out: Output) -> None:
-        """Nothing is written to disk."""
+    def finish(self, out: Output) -> None: ...

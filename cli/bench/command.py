@@ -50,8 +50,6 @@ EXIT_DIFFERENT = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Options of `dflash bench` only."""
-
     prompts: Annotated[
         Path | None,
         typer.Option(
@@ -282,7 +280,6 @@ def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> Opti
 def schedule_of(
     values: OptionValues, own: BenchOptions, sources: tuple["Source", ...], out: Output
 ) -> "Schedule":
-    """The modes, repeats and options of the run."""
     from dflash_mlx import bench as engine
 
     names = ["baseline"] if values["no_draft"] else engine.default_modes()
@@ -368,7 +365,6 @@ def report(
     pair: "Pair",
     out: Output,
 ) -> None:
-    """Print the report on stdout, and draw the plots."""
     tokenizer = pair.tokenizer
     first = measured[0]
     if own.json:

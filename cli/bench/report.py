@@ -29,10 +29,7 @@ NO_VALUE = "–"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measurements of all modes, or of one source of drafts.
-
-    finished: False after Ctrl-C.
-    """
+    """The measurements of all modes, or of one source of drafts. finished: False after Ctrl-C."""
 
     source: "Source | None"
     results: "Results"
@@ -44,7 +41,6 @@ class Measured:
 
     @property
     def label(self) -> str:
-        """The source's label; empty for modes."""
         return "" if self.source is None else self.source.label
 
 
@@ -71,7 +67,6 @@ def bench_json(measured: Measured) -> dict[str, Any]:
 def show_report(
     measured: Measured, questions: list["Question"], out: Output, tokenizer: Any
 ) -> None:
-    """Print the whole report on stdout."""
     results = measured.results
     schedule = measured.schedule
     rows = measured.rows
@@ -131,7 +126,6 @@ class ReportPrinter:
         return Text(text, style)
 
     def line(self, text: str, style: str = "") -> None:
-        """Print one line; a terminal wraps it between words."""
         self._print(self.text(text, style))
 
     def table(self, columns: tuple[tuple[str, str], ...], rows: list[tuple[str, ...]]) -> None:
@@ -217,7 +211,6 @@ def common_widths(row: "Row") -> str:
 def header_lines(
     results: "Results", schedule: "Schedule", questions: list["Question"]
 ) -> list[str]:
-    """The machine, the pair and the settings that the numbers hold for."""
     pair, machine, versions = (results.facts[part] for part in ("pair", "machine", "versions"))
     threads = f", threads {machine['blas_threads']}" if machine["blas_threads"] else ""
     blas = f" · {machine['blas']}{threads}" if machine["device"] == "cpu" else ""
@@ -282,7 +275,6 @@ def output_lines(
 
 
 def token_text(token: int | None, tokenizer: Any) -> str:
-    """The text of a token as a Python literal; "the end" for None."""
     return "the end" if token is None else repr(tokenizer.decode([token]))
 
 
@@ -320,7 +312,6 @@ class BenchProgress:
         self._progress.stop()
 
     def show(self, done: int, record: "Record | None" = None) -> None:
-        """Set the number of answers done; `record` is the last one."""
         if record is not None:
             note = f"{record.task} · {record.key.mode} at {record.key.temperature:g}"
             self._progress.update(self._task, note=self._out.ascii_fallback(note))
@@ -568,7 +559,6 @@ def drafts_cells(source: "Source", row: "Row", plain: "Row | None") -> tuple[str
 def markdown_lines(
     rows: list[tuple[str, ...]], columns: tuple[tuple[str, str], ...] = COLUMNS
 ) -> list[str]:
-    """The table in Markdown."""
     marks = {"left": "---", "right": "---:"}
     lines = [[title for title, _ in columns], [marks[justify] for _, justify in columns]]
     lines += [[cell.replace("|", "\\|") for cell in row] for row in rows]

@@ -55,7 +55,6 @@ from .transcript import Chat
 
 
 def known_targets(state: ChatState) -> list[str]:
-    """Completions of `/model`: the targets on this machine, then those in the registry."""
     from dflash_mlx.hub.local import local_models
     from dflash_mlx.hub.registry import entries
 
@@ -64,7 +63,6 @@ def known_targets(state: ChatState) -> list[str]:
 
 
 def drafter_arguments(state: ChatState) -> list[str]:
-    """Completions of `/draft`: the known drafters of the target, too."""
     from dflash_mlx.hub.registry import pairs_of
 
     pairs = pairs_of(state.dialogue.backend.target_name)
@@ -73,7 +71,6 @@ def drafter_arguments(state: ChatState) -> list[str]:
 
 
 def describe_pair(state: ChatState) -> str:
-    """Target, drafter and mode of the next answer on one line."""
     return state.dialogue.backend.describe(state.dialogue.settings)
 
 
@@ -114,7 +111,6 @@ def change_model(state: ChatState, model_id: str) -> None:
 
 
 def change_drafter(state: ChatState, argument: str) -> None:
-    """`/draft`: show the drafter, load another one for the target, or switch drafting on or off."""
     dialogue = state.dialogue
     drafting = dialogue.backend.drafting
     back_to_known = argument == "on" and drafting and has_another_drafter(dialogue.pair)
@@ -142,7 +138,6 @@ def change_drafter(state: ChatState, argument: str) -> None:
 
 
 def drop_long_block(state: ChatState) -> None:
-    """Unset the block size if it is too long for the loaded drafter."""
     dialogue = state.dialogue
     try:
         check_block(dialogue.pair, dialogue.settings.block_size)
@@ -152,7 +147,6 @@ def drop_long_block(state: ChatState) -> None:
 
 
 def warn_of_kernels(state: ChatState) -> None:
-    """Print a warning for each kernel that gave wrong results."""
     for line in state.dialogue.backend.warnings():
         state.print_line(f"  {line}", "warning")
 
@@ -161,7 +155,6 @@ def warn_of_kernels(state: ChatState) -> None:
 
 
 def change_system_prompt(state: ChatState, text: str) -> None:
-    """`/system`: show or change the system prompt, which the next answer uses. Turns stay."""
     chat = state.dialogue.chat
     if not text:
         state.print_line(f"  {chat.system or 'no system prompt'}")
@@ -178,7 +171,6 @@ def change_system_prompt(state: ChatState, text: str) -> None:
 
 
 def change_setting(state: ChatState, text: str) -> None:
-    """`/set`: show all settings, show a setting, or change it."""
     settings = state.dialogue.settings
     name, _, value = text.partition(" ")
     if not name:
@@ -200,12 +192,10 @@ def change_setting(state: ChatState, text: str) -> None:
 
 
 def setting_names(state: ChatState) -> list[str]:
-    """Completions of `/set`."""
     return [*(setting.setting for setting in SETTINGS), RECOMMENDED]
 
 
 def show_settings(state: ChatState) -> None:
-    """Print the settings of the loaded model with their values, and what its authors recommend."""
     local = state.dialogue.backend.local
     settings = [setting for setting in SETTINGS if local or setting.scope != "local"]
     width = max(len(setting.setting) for setting in settings) + 2
@@ -217,7 +207,6 @@ def show_settings(state: ChatState) -> None:
 
 
 def change_thinking(state: ChatState, argument: str) -> None:
-    """`/think`: show or set thinking and effort, and whether thinking is displayed."""
     dialogue = state.dialogue
     if argument in ("on", "off") or argument in EFFORTS:
         dialogue.settings = with_thinking(dialogue.backend.template, dialogue.settings, argument)
@@ -242,13 +231,11 @@ def change_thinking(state: ChatState, argument: str) -> None:
 
 
 def show_stats(state: ChatState, _: str) -> None:
-    """`/stats`: the last answer and the conversation in numbers."""
     for line in stats_page(state.dialogue, state.out):
         state.print_line(line)
 
 
 def compare(state: ChatState, _: str) -> None:
-    """`/compare`: answer the last prompt again, with DFlash and by plain decoding."""
     dialogue = state.dialogue
     if not dialogue.backend.drafting:
         raise UsageError("there is nothing to compare: draft is off.", hint="/draft on")
@@ -277,7 +264,6 @@ def compare(state: ChatState, _: str) -> None:
 
 
 def copy_answer(state: ChatState, argument: str) -> None:
-    """`/copy`: the last answer, or a block of its code, to the clipboard."""
     answer = state.dialogue.require_turns()[-1].answer
     word, _, number = argument.partition(" ")
     if not argument:
@@ -312,12 +298,10 @@ MIN_ROWS = 12  # least screen height to assume; a loaded chat is shown on half t
 
 
 def saved_chats(state: ChatState) -> list[str]:
-    """Completions of `/load`."""
     return transcript.chat_names()
 
 
 def save_chat(state: ChatState, name: str) -> None:
-    """`/save`: save the chat, under a new name if there is one."""
     state.print_line(f"  saved in {state.dialogue.save(name or None)}", "dim")
 
 
@@ -348,7 +332,6 @@ def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
 
 
 def fork_chat(state: ChatState, name: str) -> None:
-    """`/fork`: continue in a copy of the chat; the original stays saved."""
     dialogue = state.dialogue
     dialogue.require_turns()
     previous = dialogue.file.name
@@ -361,7 +344,6 @@ def fork_chat(state: ChatState, name: str) -> None:
 
 
 def show_history(state: ChatState, count: str) -> None:
-    """`/history`: show all turns, or the last `count`."""
     turns = state.dialogue.require_turns()
     summary = state.dialogue.chat.summary
     if count and not (count.isdecimal() and int(count)):
@@ -374,7 +356,6 @@ def show_history(state: ChatState, count: str) -> None:
 
 
 def export_chat(state: ChatState, name: str) -> None:
-    """`/export`: write the chat as Markdown."""
     dialogue = state.dialogue
     dialogue.require_turns()
     path = Path(name).expanduser()
@@ -383,7 +364,6 @@ def export_chat(state: ChatState, name: str) -> None:
 
 
 def clear_chat(state: ChatState, _: str) -> None:
-    """`/clear`: begin a new conversation; the old one stays saved."""
     dialogue = state.dialogue
     previous_name = dialogue.file.name
     dialogue.clear()
@@ -393,7 +373,6 @@ def clear_chat(state: ChatState, _: str) -> None:
 
 
 def leave_chat(state: ChatState, _: str) -> None:
-    """`/exit`: leave the chat."""
     raise LeaveChat
 
 
@@ -401,14 +380,12 @@ def leave_chat(state: ChatState, _: str) -> None:
 
 
 def preset_names(state: ChatState) -> list[str]:
-    """Completions of `/preset`."""
     with suppress(DFlashError):
         return list(state.tables.presets())
     return []
 
 
 def use_preset(state: ChatState, name: str) -> None:
-    """`/preset`: list the presets, or apply one."""
     if not name:
         show_presets(state)
         return
@@ -440,7 +417,6 @@ def use_preset(state: ChatState, name: str) -> None:
 
 
 def show_presets(state: ChatState) -> None:
-    """Print the presets and their values."""
     presets = state.tables.presets()
     width = max(map(len, presets), default=0) + 2
     for name, table in presets.items():
@@ -457,9 +433,6 @@ MCP_WORDS = ("on", "off", "ask")
 
 
 def manage_servers(state: ChatState, argument: str) -> None:
-    """`/mcp`: list servers and tools; on offers the tools and starts servers that do not run, off
-    withdraws the tools, ask forgets the permissions.
-    """
     toolbox = state.dialogue.tools
     if argument not in ("", *MCP_WORDS):
         raise UsageError(f"/mcp cannot be '{argument}'.", hint="use on, off, ask, or nothing")

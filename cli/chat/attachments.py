@@ -133,7 +133,6 @@ def missing_files(prompt: str) -> list[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether a name or pattern matches at least one file or folder."""
     path = os.path.expanduser(name)
     return os.path.exists(path) or bool(has_magic(path) and glob(path, recursive=True))
 
@@ -154,7 +153,6 @@ GRACE_SECONDS = 1.0  # for a command to end after a signal
 
 
 def is_shell_command(text: str) -> bool:
-    """Whether a text begins with an exclamation mark and names a command."""
     return text.startswith("!") and bool(text[1:].strip())
 
 
@@ -192,7 +190,6 @@ def run_in_shell(state: ChatState, text: str) -> None:
 
 
 def start_in_shell(command: str) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, so that it cannot open the chat's terminal."""
     try:
         return subprocess.Popen(
             [os.environ.get("SHELL") or "/bin/sh", "-c", command],
@@ -229,7 +226,6 @@ def read_lines(descriptor: int) -> Iterator[str]:
 
 
 def without_codes(line: str) -> str:
-    """A line without escape codes and control characters."""
     return strip_control(ESCAPES.sub("", line))
 
 

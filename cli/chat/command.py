@@ -114,7 +114,6 @@ def chat(
 
 
 def make_keys(out: Output) -> KeyReader:
-    """The reader of keys; text typed during an answer shows below it."""
     typed = TypeAhead()
     out.footer = partial(typed.lines, ascii=out.ascii)
     return KeyReader(typed, lambda: out.redraw and out.redraw(), paste_marks(out))
@@ -215,7 +214,6 @@ def write_now(stream: IO[str], text: str) -> None:
 
 
 def suspend(keys: KeyReader, out: Output) -> None:
-    """Leave the terminal to the shell: erase moving lines, stop marking pastes."""
     out.erase_live()
     keys.mark_pastes(False)
 

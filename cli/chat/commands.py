@@ -16,11 +16,6 @@ COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
 NOTHING_SENT_HINT = "nothing was sent; start with // to send a slash"
 
 
-def no_completions(state: ChatState) -> list[str]:
-    """For commands whose argument has no completions."""
-    return []
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """A slash command.
@@ -36,7 +31,7 @@ class Command:
     run: Callable[[ChatState, str], None]
     aliases: tuple[str, ...] = ()
     needs_argument: bool = False
-    arguments: Callable[[ChatState], list[str]] = no_completions
+    arguments: Callable[[ChatState], list[str]] | None = None
     paths: bool = False
     local: bool = False
     everyday: bool = False
@@ -44,17 +39,14 @@ class Command:
 
     @property
     def syntax(self) -> str:
-        """The command with its argument."""
         return f"/{self.name} {self.usage}".rstrip()
 
 
 def command_names(state: ChatState) -> list[str]:
-    """Completions of `/help`."""
     return [*(command.name for command in COMMANDS), "all", "keys"]
 
 
 def show_help(state: ChatState, topic: str) -> None:
-    """`/help`: print the everyday commands, all of them, one in detail, or the keys."""
     if topic == "keys":
         state.show_keys()
         return
@@ -359,6 +351,6 @@ def complete(state: ChatState, text: str) -> list[tuple[str, str]]:
         return []
     if command.paths:
         return [(path, "") for path in complete_path(last)]
-    if shortcut or text.count(" ") > 1:
+    if command.arguments is None or shortcut or text.count(" ") > 1:
         return []
     return [(name, "") for name in command.arguments(state)]

@@ -30,7 +30,6 @@ REQUEST = (
 
 
 def compact(state: ChatState, argument: str) -> None:
-    """`/compact`: summarise all turns but the last ones; show or undo the summary."""
     if argument == "show":
         show_summary(state)
         return
@@ -146,7 +145,6 @@ def end_of_part(
 
 
 def part_messages(chat: Chat, summary: Summary | None, start: int, end: int) -> Messages:
-    """The messages that ask for a summary: the last one, the turns from `start` to `end`."""
     part = replace(
         chat,
         turns=chat.turns[:end],
@@ -166,7 +164,6 @@ def first_turns_in_words(count: int) -> str:
 
 
 def show_summary(state: ChatState) -> None:
-    """`/compact show`: print the summary that is sent."""
     summary = state.dialogue.chat.summary
     if summary is None:
         state.print_line("  there is no summary: the turns are sent as they are")

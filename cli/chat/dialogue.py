@@ -20,8 +20,7 @@ from ..backend.base import Backend
 from ..passes import Passes
 from ..prompt import split_attached
 from ..report import RunLog
-from ..terminal.notification import Kind, notify
-from ..terminal.output import Output, format_count, stderr_columns
+from ..terminal.output import NotifyKind, Output, format_count, notify, stderr_columns
 from ..terminal.render import wrap_hanging
 from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
 from .hints import Hints, Totals
@@ -38,16 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DisplaySettings:
-    """How answers are displayed. passes: in the colours of the target's passes.
-
-    notify: how to tell that a long answer is ready.
-    """
+    """How answers are displayed. passes: in the colours of the target's passes."""
 
     markdown: bool = True
     show_thinking: bool = False
     quiet: bool = False
     passes: bool = False
-    notify: Kind = "off"
+    notify: NotifyKind = "off"
 
 
 class Dialogue:
@@ -86,18 +82,15 @@ class Dialogue:
 
     @property
     def pair(self) -> "Pair":
-        """The pair; UsageError if a server answers."""
         return self.backend.pair
 
     def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
-        """Answer with this pair from now on; without `drafting`, decode plainly."""
         self.backend.use(pair, drafting=drafting)
         self.totals = Totals()
         self.hints = Hints()
 
     @property
     def context_length(self) -> int:
-        """Limit of prompt and answer together in tokens; 0 if unknown."""
         return self.backend.context_length
 
     def options(self) -> GenerationOptions:
@@ -122,7 +115,6 @@ class Dialogue:
         return self.chat.turns
 
     def replace_chat(self, chat: Chat) -> None:
-        """Replace the conversation and save it."""
         self.chat = chat
         self.autosave()
 
@@ -140,10 +132,7 @@ class Dialogue:
         return self.estimate_tokens(self.messages(self.chat, "")[:-1])
 
     def estimate_tokens(self, messages: Messages, *, with_tools: bool = True) -> int:
-        """Number of tokens of messages and tools: exact for a local model, else an estimate.
-
-        They may be more than the context holds.
-        """
+        """Number of tokens of messages and tools: exact for a local model, else an estimate."""
         options = replace(self.settings, tools=self.tools.schemas if with_tools else ())
         try:
             return self.backend.estimate_tokens(messages, options)
@@ -283,7 +272,6 @@ class Dialogue:
         return answer
 
     def notify(self, seconds: float, text: str) -> None:
-        """Tell that an answer is ready which took so long, if it is a long one."""
         notify(self.out, self.display.notify, seconds, f"dflash: {text}")
 
     def _show_missing_answer(self, steps: Steps) -> None:
@@ -296,7 +284,6 @@ class Dialogue:
             self.out.info(wrap_hanging(text, stderr_columns()), "warning")
 
     def _show_stats(self, answer: Answer, calls: int) -> None:
-        """Print the stats line of an answer, and hints."""
         limit = self.settings.max_tokens
         line = chat_stats_line(answer, self.backend, limit, stderr_columns())
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
@@ -375,7 +362,6 @@ class Dialogue:
         return self._save(self.chat, name)
 
     def _save(self, chat: Chat, name: str | None = None) -> str:
-        """Save this chat as the conversation."""
         path, old_name = self.file.save(self._named(chat), name)
         if old_name is not None:
             text = (
@@ -385,7 +371,6 @@ class Dialogue:
         return str(path)
 
     def _named(self, chat: Chat) -> Chat:
-        """The chat with the names of its models."""
         return replace(chat, model=self.backend.target_name, draft=self.backend.draft_name)
 
     def _save_prompt(self, prompt: str, before: Chat) -> AnswerMark | None:
@@ -417,7 +402,6 @@ class Dialogue:
             self.out.error(error.message, error.hint)
 
     def load(self, name: str) -> Chat:
-        """Continue a saved chat."""
         self.chat = self.file.load(name)
         self.hints.full_shown = False
         return self.chat

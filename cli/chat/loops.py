@@ -52,7 +52,6 @@ def repeats(tokens: Sequence[object], length: int) -> bool:
 
 
 def loop_hint(answer: Answer, backend: Backend, sampling: SamplingParams) -> list[str]:
-    """A hint if the answer repeats itself, with what helps against it."""
     loop = find_loop(answer.tokens or WORD.findall(answer.thinking + answer.text))
     if loop is None:
         return []

@@ -46,7 +46,6 @@ def chat_messages(
 
 
 def answer_with_calls(turn: Turn) -> str:
-    """The texts, tool calls and results of a turn and its answer as one text."""
     parts = []
     for step in turn.steps:
         parts += [step.text, *(f"{call_text(call)}\n{call.result}" for call in step.calls)]
@@ -54,7 +53,6 @@ def answer_with_calls(turn: Turn) -> str:
 
 
 def with_turn(chat: Chat, prompt: str, answer: Answer) -> Chat:
-    """The conversation with a prompt and its answer."""
     return replace(chat, turns=(*chat.turns, turn_of(prompt, [step_of(answer)])))
 
 
@@ -91,7 +89,6 @@ class ChatFile:
         self.saved: Chat | None = None
 
     def has_turns_of(self, chat: Chat) -> bool:
-        """Whether all turns of this conversation are saved."""
         return self.saved is not None and self.saved.turns == chat.turns
 
     def load(self, name: str) -> Chat:
@@ -146,7 +143,6 @@ class ChatFile:
         self.saved = None
 
     def unused_name(self, chat: Chat) -> str:
-        """A name for this conversation that no saved chat has."""
         return numbered(self.name[:FORK_NAME_LENGTH].rstrip(" .") if self.name else title(chat))
 
     def _changed_elsewhere(self, name: str) -> bool:

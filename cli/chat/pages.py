@@ -25,7 +25,6 @@ def show_header(
     notes: Sequence[str] = (),
     warnings: Sequence[str] = (),
 ) -> None:
-    """Print the header, then `notes`, then `warnings` and those of the backend."""
     for line in [*header_lines(dialogue, load_seconds, preset), *notes]:
         dialogue.out.note(wrap_hanging(line, stderr_columns()))
     for warning in [*warnings, *dialogue.backend.warnings()]:
@@ -34,7 +33,6 @@ def show_header(
 
 
 def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = None) -> list[str]:
-    """The pair, the machine, the first commands to know, and what the model is if it is a toy."""
     backend = dialogue.backend
     named_preset = f" · preset {preset}" if preset else ""
     lines = [
@@ -50,7 +48,6 @@ def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = N
 
 
 def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
-    """The last answer and the conversation in numbers, one line each."""
     lines = [] if dialogue.last_answer is None else answer_lines(dialogue.last_answer, out)
     totals = dialogue.totals
     tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
@@ -63,7 +60,6 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
 
 
 def answer_lines(answer: Answer, out: Output) -> list[str]:
-    """Drafts, acceptance by position, times, prompt and seed of an answer."""
     stats = answer.stats
     lines = []
     drafts = ""
@@ -78,7 +74,7 @@ def answer_lines(answer: Answer, out: Output) -> list[str]:
         drafts += f" · τ {stats.acceptance_length:.2f}{undrafted_summary(stats)}"
     if not drafts:
         drafts = " · drafts unknown" if "drafted" in stats.unknown else " · no drafts"
-    lines.append(labelled_line("last answer", format_tokens(stats, "generated") + drafts))
+    lines.append(labelled_line("last answer", format_tokens(stats) + drafts))
     if rows := position_rows(stats.accepted_by_position, stats.verifies, out):
         lines.append(labelled_line("by position", "share of passes that kept a draft there"))
         lines += [labelled_line("", row) for row in rows]
@@ -123,7 +119,6 @@ def rates_of(answer: Answer) -> list[float]:
 
 
 def labelled_line(label: str, text: str) -> str:
-    """A line of `/stats`: the label in a column, then the text."""
     return f"  {label:14}{text}"
 
 
@@ -133,7 +128,6 @@ PERMISSION_NOTES = {"session": " · allowed in this session", "always": " · alw
 
 
 def show_servers(state: ChatState) -> None:
-    """Print the MCP servers with their state, and their tools with the user's permissions."""
     toolbox = state.dialogue.tools
     servers = toolbox.servers
     assert servers is not None
@@ -218,7 +212,6 @@ def show_turns(
 
 
 def text_lines(text: str, out: Output, *, styled: bool) -> list[str]:
-    """A text of the model as lines: rendered Markdown if `styled`."""
     return render_markdown(text, out) if styled else strip_control(text).split("\n")
 
 

@@ -14,7 +14,6 @@ from ..resolve import (
     RECOMMENDED,
     THINKING,
     Resolved,
-    check_thinking,
     describe_recommendation,
     drop_unknown_thinking,
     no_recommendation,
@@ -36,7 +35,6 @@ def find_setting(name: str) -> Option | None:
 
 
 def setting_help(setting: Option) -> str:
-    """The description of a setting in the list of `/set`."""
     text = setting.help
     if setting.name == "stop":
         return 'end the answer before this text; several in quotes: "a" "b"'
@@ -130,12 +128,11 @@ def with_thinking(
     else:
         think = True if options.think is False else options.think
         changed = replace(options, think=think, reasoning_effort=argument)
-    check_thinking(template, changed)
+    template.check(changed.think, changed.reasoning_effort)
     return changed
 
 
 def describe_thinking(options: GenerationOptions) -> str:
-    """The thinking settings in a few words."""
     parts = []
     if options.think is not None:
         parts.append("on" if options.think else "off")
@@ -169,7 +166,6 @@ WATCH_WORDS = ("on", "off")
 
 
 def watch(state: ChatState, argument: str) -> None:
-    """`/watch`: show answers in the colours of their passes, or as Markdown again."""
     dialogue = state.dialogue
     if argument not in ("", *WATCH_WORDS):
         raise UsageError(f"/watch cannot be '{argument}'.", hint="use on, off, or nothing")
@@ -200,7 +196,6 @@ def values_of(resolved: Resolved) -> dict[str, Any]:
 
 
 def present_values(state: ChatState) -> dict[str, Any]:
-    """The values of the next answer, by option name."""
     dialogue = state.dialogue
     values = {setting.name: value_of(dialogue.settings, setting) for setting in DECLARED.values()}
     return values | {
@@ -229,7 +224,7 @@ def apply_values(state: ChatState, values: dict[str, Any]) -> None:
     settings = chat_values(dialogue.settings, values)
     switches = [name for name in THINKING if name in values]
     settings = drop_unknown_thinking(settings, template, state.out, switches)
-    check_thinking(template, settings)
+    template.check(settings.think, settings.reasoning_effort)
     dialogue.settings = settings
     if "show_thinking" in values:
         dialogue.display = replace(dialogue.display, show_thinking=values["show_thinking"])
@@ -279,5 +274,4 @@ def change_defaults(state: ChatState, defaults: dict[str, Any]) -> None:
 
 
 def as_setting(value: Any) -> Any:
-    """A value as the settings store it: a list becomes a tuple."""
     return tuple(value) if isinstance(value, list) else value

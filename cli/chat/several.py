@@ -78,10 +78,7 @@ def check_can_differ(dialogue: Dialogue) -> None:
 
 
 def stream_answers(dialogue: Dialogue, messages: Messages, count: int) -> tuple[list[Answer], bool]:
-    """Show `count` answers while they come; returns them, and whether Ctrl-C has stopped them.
-
-    LeaveChat after a second Ctrl-C.
-    """
+    """Show answers as they come. True: Ctrl-C stopped them; LeaveChat after a second one."""
     backend = dialogue.backend
     options = dialogue.options()
     backend.prepare(options, dialogue.out)
@@ -125,7 +122,6 @@ def stream_answers(dialogue: Dialogue, messages: Messages, count: int) -> tuple[
 
 
 def summary_line(answers: Sequence[Answer], seconds: float) -> str:
-    """How many answers there are, and the tokens, speed and seconds of all together."""
     stats = {id(answer.stats): answer.stats for answer in answers}.values()
     line = f"  {format_count(len(answers), 'answer', 'answers')}"
     if not any("generated" in one.unknown for one in stats):
@@ -189,7 +185,6 @@ class SeveralView:
         self.draw()
 
     def draw(self) -> None:
-        """Draw the ends of the answers, if a frame is due."""
         if not self._out.stdout_live or time.perf_counter() < self._next_frame_at:
             return
         with self._lock:
@@ -202,7 +197,6 @@ class SeveralView:
             self._next_frame_at = time.perf_counter() + FRAME_INTERVAL
 
     def _ends(self, width: int, room: int) -> list[str]:
-        """The ends of the answers in at most `room` rows."""
         column = self._column(width)
         if not column:
             each = room // len(self._answers)
@@ -237,13 +231,11 @@ class SeveralView:
         return self._renderer.preview([*stream.feed(text), *stream.finish()], width)
 
     def _rows(self, answer: Answer, width: int) -> list[str]:
-        """The finished answer, rendered."""
         stream = MarkdownStream() if self._markdown else PlainTextStream()
         fragments = [*stream.feed(strip_control(answer.text)), *stream.finish()]
         return self._renderer.preview(fragments, width)
 
     def _print_all(self) -> None:
-        """Print all answers whole, each below its number."""
         titles = [
             f"{number}{NOTES.get(answer.finish_reason, '')}"
             for number, answer in enumerate(self._answers, 1)
@@ -263,7 +255,6 @@ class SeveralView:
         self._region.draw(lines, [])
 
     def _side_by_side(self, blocks: Sequence[Sequence[str]], column: int) -> list[str]:
-        """Blocks of rows in columns of this width."""
         height = max(map(len, blocks))
         separator = f"\x1b[2m{self._out.ascii_fallback(SEPARATOR)}\x1b[0m"
         cells = [[padded(row, column) for row in (*rows, *[""] * height)] for rows in blocks]
@@ -278,5 +269,4 @@ class SeveralView:
 
 
 def padded(row: str, width: int) -> str:
-    """A styled row with blanks up to a width in cells."""
     return row + " " * max(width - screen_width(STYLE_SEQUENCE.sub("", row)), 0)

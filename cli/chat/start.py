@@ -16,8 +16,7 @@ from ..options import BUNDLED, ModelOptions, OptionValues, Origin, option
 from ..presets import PresetName
 from ..prompt import read_prompt
 from ..resolve import Resolved, resolve, with_preset
-from ..terminal.notification import Kind
-from ..terminal.output import Output
+from ..terminal.output import NotifyKind, Output
 from ..terminal.signals import terminal_as_stdin
 from . import transcript
 from .transcript import Chat
@@ -28,8 +27,6 @@ EMPTY_HINT = "give it as an argument or on standard input, or start the chat in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """Options of `dflash chat` only."""
-
     resume: Annotated[
         bool,
         typer.Option(
@@ -63,7 +60,7 @@ class ChatOptions:
         bool, option("--no-history", help="Keep neither prompts nor chats on disk.", panel="Output")
     ] = False
     notify: Annotated[
-        Kind,
+        NotifyKind,
         option(
             "--notify",
             help="Tell when an answer of 20 seconds or more is ready: by the bell, or by a "
@@ -84,10 +81,7 @@ class ChatOptions:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The name of the saved chat, and the first prompt; either may be missing.
-
-    piped: some of the prompt came from standard input.
-    """
+    """The name of the saved chat and the first prompt, if any. piped: some of it is from stdin."""
 
     name: str | None = None
     prompt: str = ""
@@ -201,7 +195,6 @@ class Start:
 
 
 def begin(values: OptionValues, words: list[str], own: ChatOptions, out: Output) -> Start:
-    """Resolve the options, and read what the chat begins with."""
     piped = sys.stdin is None or not sys.stdin.isatty()
     values = with_preset(values, own.preset)
     beginning = read_beginning(words, resume=own.resume, latest=own.latest, piped=piped)

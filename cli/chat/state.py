@@ -21,8 +21,6 @@ from .dialogue import Dialogue
 
 @dataclass(slots=True)
 class ChatState:
-    """The conversation, the output and the options of the loaded pair."""
-
     dialogue: Dialogue
     out: Output
     model_options: ModelOptions
@@ -65,7 +63,6 @@ class ChatState:
             return os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
 
     def print_line(self, text: str, style: str = "") -> None:
-        """Print one line on stderr, wrapped to the terminal."""
         self.out.info(wrap_hanging(text, stderr_columns()), style)
 
     def print_styled(self, line: str) -> None:
@@ -81,6 +78,5 @@ class ChatState:
 
 
 def shorten(text: str, max_length: int = 50) -> str:
-    """The start of a text on one line, at most `max_length` characters."""
     line = " ".join(text.split())
     return line if len(line) <= max_length else line[: max_length - 1] + "…"

@@ -57,7 +57,6 @@ class Permissions:
             write_allowed(self._always)
 
     def forget(self) -> None:
-        """Ask about every tool again."""
         self._session.clear()
         if self._always:
             self._always.clear()
@@ -71,7 +70,6 @@ def permission_key(config: "ServerConfig", tool: str) -> str:
 
 
 def allowed_path() -> Path:
-    """The file of tools that are always allowed; it need not exist."""
     return data_path() / ALLOWED_FILE
 
 
@@ -137,7 +135,6 @@ class ToolBox:
             self.servers = mcp.Servers(configs)
 
     def wait(self) -> None:
-        """Wait until the servers run or have failed."""
         if self.servers is not None:
             with Spinner(self.out, "starting the MCP servers"):
                 self.servers.wait()
@@ -148,7 +145,6 @@ class ToolBox:
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """The JSON schemas of the offered tools, as chat templates take them."""
         return [tool.schema for tool in self._offered.values()]
 
     def offer_to(self, backend: Backend) -> None:
@@ -247,7 +243,6 @@ class ToolBox:
                 return reply
 
     def _truncated(self, call: Call) -> Call:
-        """The call with its result cut to a quarter of the context, and a note about that."""
         if self._backend is None:
             return call
         result = self._backend.truncate_result(call.result)

@@ -64,7 +64,6 @@ class Chat:
 
     @property
     def summary(self) -> Summary | None:
-        """The summary that is sent."""
         return self.summaries[-1] if self.summaries else None
 
 
@@ -79,7 +78,6 @@ def first_turns(chat: Chat, count: int) -> Chat:
 
 
 def chat_json(chat: Chat) -> dict[str, Any]:
-    """A chat as a JSON object."""
     return {"version": FORMAT_VERSION, **asdict(chat)}
 
 
@@ -99,7 +97,6 @@ def chat_from_json(document: dict[str, Any]) -> Chat:
 
 
 def summary_from_json(entry: dict[str, Any]) -> Summary:
-    """A summary from its JSON object; KeyError or TypeError for another object."""
     check_texts([entry["text"]])
     if not all(isinstance(entry[name], int) for name in ("turns", "written_after")):
         raise TypeError
@@ -107,14 +104,12 @@ def summary_from_json(entry: dict[str, Any]) -> Summary:
 
 
 def turn_from_json(turn: dict[str, Any]) -> Turn:
-    """A turn from its JSON object; KeyError or TypeError for another object."""
     values = {f.name: turn[f.name] for f in fields(Turn) if f.name != "steps"}
     check_texts(values.values())
     return Turn(**values, steps=tuple(step_from_json(step) for step in turn["steps"]))
 
 
 def step_from_json(step: dict[str, Any]) -> Step:
-    """A step from its JSON object; KeyError or TypeError for another object."""
     values = {f.name: step[f.name] for f in fields(Step) if f.name != "calls"}
     calls = [{f.name: call[f.name] for f in fields(Call)} for call in step["calls"]]
     for texts in (values, *calls):
@@ -125,7 +120,6 @@ def step_from_json(step: dict[str, Any]) -> Step:
 
 
 def check_texts(values: Any) -> None:
-    """Raise TypeError for a value that is not a string."""
     if not all(isinstance(value, str) for value in values):
         raise TypeError
 
@@ -195,12 +189,10 @@ def latest_chat_name() -> str:
 
 
 def complete_name(incomplete: str) -> list[str]:
-    """Shell completion of chat names."""
     return [name for name in chat_names() if name.startswith(incomplete)]
 
 
 def check_exists(name: str) -> None:
-    """Raise DFlashError if no chat has this name."""
     if not chat_path(name).exists():
         raise missing_error(name)
 
@@ -305,7 +297,6 @@ def missing_error(name: str) -> DFlashError:
 
 
 def damaged_error(path: Path) -> DFlashError:
-    """The error for a file that is not a saved chat."""
     return DFlashError(
         f"the file '{path}' is not a saved chat.",
         hint="repair or delete it",
@@ -321,7 +312,6 @@ def summarise_names(names: list[str], limit: int = 8) -> str:
 
 
 def to_markdown(chat: Chat) -> str:
-    """The chat as a Markdown document, with thinking in <details>."""
     parts = [TITLE + (chat.model or "the bundled pair")]
     if chat.system:
         parts.append(f"*System prompt:* {chat.system}")
@@ -415,5 +405,4 @@ def result_lines(call: Call, columns: int) -> list[str]:
 
 
 def call_lines(call: Call, columns: int) -> list[str]:
-    """A tool call and its result."""
     return [call_line(call), *result_lines(call, columns)]

@@ -19,7 +19,6 @@ LIST_MARGIN = 4  # rows below the list of turns, for the question and the prompt
 
 
 def retry(state: ChatState, argument: str) -> None:
-    """`/retry`: answer the last prompt again, once or several times at once."""
     if argument:
         retry_several(state, several(argument))
         return
@@ -30,7 +29,6 @@ def retry(state: ChatState, argument: str) -> None:
 
 
 def undo(state: ChatState, _: str) -> None:
-    """`/undo`: forget the last turn, or a summary that was written after it."""
     chat = state.dialogue.chat
     if chat.summary is not None and chat.summary.written_after >= len(chat.turns):
         undo_summary(state)
@@ -56,12 +54,10 @@ def edit_last(state: ChatState, _: str) -> None:
 
 
 def turn_numbers(state: ChatState) -> list[str]:
-    """Completions of `/rewind`."""
     return [str(number) for number in range(len(state.dialogue.chat.turns))]
 
 
 def rewind(state: ChatState, argument: str) -> None:
-    """`/rewind`: go back to the end of a turn, from a list; the whole chat stays saved."""
     dialogue = state.dialogue
     turns = dialogue.require_turns()
     if not argument:
@@ -117,7 +113,6 @@ def rewind_to(state: ChatState, count: int) -> str | None:
 
 
 def list_rows() -> int:
-    """Rows of the screen for a list."""
     return max(stdout_size()[1] or 24, MIN_ROWS) - LIST_MARGIN
 
 

@@ -78,14 +78,12 @@ class AnswerMark:
         return False
 
     def remove(self) -> None:
-        """Remove the file and the lock."""
         if self.is_in_place():
             self.path.unlink(missing_ok=True)
         os.close(self.handle)
 
 
 def marks_path() -> Path:
-    """The folder of the marks; it need not exist."""
     return transcript.data_path() / "answering"
 
 

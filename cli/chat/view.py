@@ -47,10 +47,7 @@ def make_chat_view(
 
 
 class ChatView(PlainView):
-    """Streams one answer to the terminal on stdout; a context manager.
-
-    `thought_tokens` and `thought_seconds` measure the thinking before the answer.
-    """
+    """Streams one answer to the terminal on stdout; a context manager."""
 
     def __init__(
         self,
@@ -109,7 +106,6 @@ class ChatView(PlainView):
                 self._draw()
 
     def prefill(self, done: int, total: int) -> None:
-        """Show prefill progress when it takes long."""
         with self._lock:
             progress = f"reading the prompt {done:,}/{total:,} tokens"
             self._status = (progress if total else "waiting for the server",)
@@ -120,12 +116,10 @@ class ChatView(PlainView):
                 ).start()
 
     def waiting(self) -> None:
-        """Keep the status moving."""
         with self._lock:
             self._draw()
 
     def block(self, block: "Block", stats: "Stats") -> None:
-        """Add a block, and draw a frame when one is due."""
         with self._lock:
             self._end_prefill()
             if self._passes is not None:
@@ -146,7 +140,6 @@ class ChatView(PlainView):
             self._draw()
 
     def finish(self) -> None:
-        """Print the rest and erase the live region."""
         self.out.redraw = None
         with self._lock:
             self._finished = True

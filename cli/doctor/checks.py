@@ -64,7 +64,6 @@ def mlx_core() -> Any:
 
 
 def machine() -> CheckResult:
-    """The machine's model name, if known, and its architecture."""
     if macos.on_mac():
         model = macos.sysctl("hw.model")
     else:
@@ -73,7 +72,6 @@ def machine() -> CheckResult:
 
 
 def chip() -> CheckResult:
-    """The processor's name and its cores."""
     if macos.on_mac():
         name = macos.sysctl("machdep.cpu.brand_string")
     else:
@@ -83,7 +81,6 @@ def chip() -> CheckResult:
 
 
 def memory(device_info: Mapping[str, Any]) -> CheckResult:
-    """Total memory and, if MLX's `device_info` has it, the GPU's recommended working set."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     summary = format_bytes(total)
     if limit := device_info.get("max_recommended_working_set_size"):
@@ -92,7 +89,6 @@ def memory(device_info: Mapping[str, Any]) -> CheckResult:
 
 
 def system() -> CheckResult:
-    """The version of macOS or of the Linux distribution."""
     if macos.on_mac():
         return ok(f"macOS {macos.version()}")
     try:
@@ -278,7 +274,6 @@ def is_secret(name: str) -> bool:
 
 
 def describe_variable(name: str) -> str:
-    """A variable with its value, unless that is a secret."""
     return f"{name} is set" if is_secret(name) else f"{name}={os.environ[name]}"
 
 
@@ -333,7 +328,6 @@ def history() -> CheckResult:
 
 
 def terminal() -> CheckResult:
-    """Whether the terminal has the size, encoding and type that the commands need."""
     stream = next((s for s in (sys.stdout, sys.stderr) if s.isatty()), None)
     if stream is None:
         return ok("none: the output goes to a file or a pipe")
@@ -378,7 +372,6 @@ CONFLICTING = {  # distributions of other projects, and what they overwrite
 
 
 def versions() -> CheckResult:
-    """The versions of this program and of its main dependencies."""
     return combine([own_version(), *(package_version(*item) for item in REQUIRED.items())])
 
 
@@ -392,7 +385,6 @@ def own_version() -> CheckResult:
 
 
 def package_version(name: str, required: str) -> CheckResult:
-    """A package's version; it must be installed and in its range."""
     extra = "[cpu]" if name == "mlx" and sys.platform == "linux" else ""
     hint = install_command(f"{name}{extra}{required}")
     package = installed(name)
@@ -420,7 +412,6 @@ def version_numbers(text: str) -> tuple[int, ...]:
 
 
 def packages() -> CheckResult:
-    """Other distributions that overwrite this one's command or module."""
     results = []
     for name, conflict in CONFLICTING.items():
         if package := installed(name):

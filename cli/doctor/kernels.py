@@ -122,7 +122,6 @@ def result_json(result: "KernelResult") -> dict[str, Any]:
 
 
 def result_entry(result: "KernelResult") -> ReportEntry:
-    """A kernel's result as an entry of the report, with a hint if the kernel is wrong."""
     used = not result.reason or (result.right and not result.used)
     details = [] if not result.reason else [result.reason]
     if result.right and result.error is not None:

@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..private_file import others_may_read
 from ..service import KEY_FILE, LOG_FILE, address, value_of
-from ..service_manager import Launchd, ServiceProgram
+from ..service_manager import Launchd, ServiceProgram, others_may_read
 from .report import CheckResult, combine, fail, ok, short_path, warn
 
 INSTALL_AGAIN = "`dflash serve --install` installs it again, --uninstall removes it"

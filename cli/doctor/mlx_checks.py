@@ -103,7 +103,6 @@ def mlx(facts: MLXFacts) -> CheckResult:
 
 
 def import_hint() -> str:
-    """What to do when MLX cannot be imported."""
     if not macos.on_mac():
         return reinstall_hint()
     return (
@@ -132,7 +131,6 @@ def has_unit_kernels(metallib: Path) -> bool:
 
 
 def metal(facts: MLXFacts) -> CheckResult:
-    """Whether MLX can use the GPU."""
     if facts.folder is None:
         return not_imported()
     if facts.gpu:
@@ -182,5 +180,4 @@ def float32(facts: MLXFacts) -> CheckResult:
 
 
 def not_imported() -> CheckResult:
-    """The result of checks that need MLX."""
     return warn("not checked: MLX cannot be imported", "repair first what `mlx` says")

@@ -20,15 +20,12 @@ STATUS_STYLES = {"ok": "accent", "warn": "warning", "off": "warning", "fail": "e
 
 @dataclass(frozen=True, slots=True)
 class ReportEntry:
-    """One entry of the report: a check's name and its result."""
-
     name: str
     status: str
     summary: str
     hint: str
 
     def data(self) -> dict[str, str]:
-        """The entry for --json."""
         return {
             "name": self.name,
             "status": self.status,
@@ -38,15 +35,11 @@ class ReportEntry:
 
 
 def one_line(text: str) -> str:
-    """Text without newlines or control characters."""
     return strip_control(" ".join(text.split()))
 
 
 class CheckReport:
-    """Prints entries on stdout: aligned, wrapped, and coloured on a terminal.
-
-    `name_columns` is the width of the name column; a narrow terminal has no name column.
-    """
+    """Prints entries on stdout: aligned, wrapped, and coloured on a terminal."""
 
     def __init__(self, out: Output, name_columns: int = NAME_COLUMNS):
         self._out = out
@@ -56,7 +49,6 @@ class CheckReport:
         self._styled = out.stdout_is_tty and os.environ.get("TERM") not in ("dumb", "unknown")
 
     def write_json(self, entries: Sequence[ReportEntry], *, healthy: bool) -> None:
-        """Print the entries as one JSON object instead."""
         self._out.write_json({"checks": [entry.data() for entry in entries], "ok": healthy})
 
     def show(self, entry: ReportEntry) -> None:
@@ -134,12 +126,10 @@ class CheckResult:
     hint: str = ""
 
     def entry(self, name: str) -> ReportEntry:
-        """The result as an entry of the report."""
         return ReportEntry(name, self.status, one_line(self.summary), one_line(self.hint))
 
 
 def ok(summary: str) -> CheckResult:
-    """The result of a check with nothing to fix."""
     return CheckResult("ok", summary)
 
 
@@ -149,7 +139,6 @@ def warn(summary: str, hint: str) -> CheckResult:
 
 
 def fail(summary: str, hint: str) -> CheckResult:
-    """The result for a thing that does not work."""
     return CheckResult("fail", summary, hint)
 
 

@@ -31,12 +31,10 @@ def continued(text: str) -> str | None:
 
 
 def opens_block(text: str) -> bool:
-    """Whether a text begins with quotes that are not closed yet."""
     return text.lstrip().startswith(QUOTES) and text.count(QUOTES) == 1
 
 
 def unquoted(text: str) -> str:
-    """The text without the quotes around it."""
     inner = text.strip()
     if len(inner) >= 2 * len(QUOTES) and inner.startswith(QUOTES) and inner.endswith(QUOTES):
         return inner[len(QUOTES) : -len(QUOTES)].strip("\n")
@@ -80,7 +78,6 @@ class TypeAhead:
 
     @property
     def in_paste(self) -> bool:
-        """Whether a paste has begun but not ended."""
         return self._rest.startswith(PASTE_BEGINS)
 
     @property
@@ -195,12 +192,10 @@ class TypeAhead:
 
 
 def one_row(text: str) -> str:
-    """A text on one row, without control characters."""
     return strip_control(text.replace("\t", " ")).replace("\n", " / ")
 
 
 def end_of(text: str, columns: int) -> str:
-    """The last characters of a text that fit in a number of columns."""
     from rich.cells import get_character_cell_size
 
     used = 0
@@ -251,7 +246,6 @@ class KeyReader:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Read keys inside the context."""
         self._start()
         try:
             yield
@@ -275,9 +269,7 @@ class KeyReader:
             self._write(MARKS_ON if on else MARKS_OFF)
 
     def end_marks(self) -> None:
-        """Turn the marks of pasted text off, whoever turned them on: a prompt may be interrupted
-        before it can.
-        """
+        """Turn the marks off, whoever turned them on: a prompt may end before it can."""
         if self._write is not None:
             with suppress(OSError):  # the terminal is gone
                 self._write(MARKS_OFF)

@@ -48,8 +48,6 @@ KEYS = (
 
 
 class LineEditor:
-    """Reads prompts from a terminal."""
-
     def __init__(
         self,
         out: Output,
@@ -262,7 +260,6 @@ def begins(word: str, typed: str) -> bool:
 
 
 def make_completer(complete: CompletionSource) -> Any:
-    """A prompt_toolkit completer from a function."""
     from prompt_toolkit.completion import Completer, Completion
 
     class FunctionCompleter(Completer):

@@ -52,7 +52,6 @@ class LiveRegion:
         self._write(frame)
 
     def erase(self) -> None:
-        """Erase the region; the cursor stays at its start."""
         if erasing := self.hide():
             self._write(erasing)
 

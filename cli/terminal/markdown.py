@@ -48,7 +48,6 @@ class PlainTextStream:
         self._first = True
 
     def feed(self, text: str) -> list[Fragment]:
-        """Add text; return the lines that it finished."""
         if "\n" not in text:
             self._parts.append(text)
             return []
@@ -57,12 +56,10 @@ class PlainTextStream:
         return [self._fragment(line) for line in lines]
 
     def tail(self) -> list[Fragment]:
-        """The unfinished line."""
         rest = "".join(self._parts)
         return [Fragment("text", rest, gap=self._first, dim=self._dim)] if rest else []
 
     def finish(self) -> list[Fragment]:
-        """End the text; return the remaining line."""
         rest = "".join(self._parts)
         self._parts = []
         return [self._fragment(rest)] if rest else []
@@ -88,7 +85,6 @@ PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
 def make_parser(*, blocks_only: bool = False) -> "MarkdownIt":
-    """A parser; `blocks_only` does not parse inline text."""
     from markdown_it import MarkdownIt
 
     md = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
@@ -133,7 +129,6 @@ def limit_cells(line: str, columns: int) -> str:
 
 
 def fence_language(info: str) -> str:
-    """The language named in the info string of a code fence."""
     return re.split(r"[\s,:{}]", info.strip().lstrip("{."))[0]
 
 
@@ -199,10 +194,7 @@ SINGLE_LINE = ("heading_open", "hr")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """An open code block.
-
-    `blank_lines` counts the empty lines held back; `unstarted`: no line was emitted yet.
-    """
+    """An open code block. blank_lines: held back. unstarted: no line was emitted yet."""
 
     markers: str
     indent: int
@@ -211,7 +203,6 @@ class Fence:
     unstarted: bool = True
 
     def closed_by(self, line: str) -> bool:
-        """Whether the line closes the block."""
         markers = line.strip(" \t")
         return (
             len(markers) >= len(self.markers)
@@ -222,11 +213,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The context of the first line that was not emitted.
-
-    It holds the open code block, or the open list with its next number, and whether an empty line
-    precedes the line.
-    """
+    """The context of the first line that was not emitted."""
 
     fence: Fence | None = None
     list: tuple[str, str] | None = None
@@ -266,7 +253,6 @@ class MarkdownStream:
         return self._split(lines, self._position, final=True)[0]
 
     def finish(self) -> list[Fragment]:
-        """End the text; return the remaining fragments."""
         lines = [*self._lines, "".join(self._parts)]
         fragments, self._position, _ = self._split(lines, self._position, final=True)
         self._lines = []
@@ -275,7 +261,6 @@ class MarkdownStream:
 
     @property
     def in_code(self) -> bool:
-        """Whether the next line continues a code block."""
         return self._position.fence is not None and not self._position.fence.unstarted
 
     def _split(
@@ -312,7 +297,6 @@ class MarkdownStream:
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """Join lines and drop empty ones at the end."""
     return re.sub(r"(\n[ \t]*)+\Z", "", "\n".join(lines))
 
 
@@ -367,7 +351,6 @@ def split_items(
 
 
 def open_fence(block: "Token", line: str) -> Fence:
-    """The code block that a line opens."""
     indent = len(line) - len(line.lstrip(" "))
     return Fence(block.markup, indent, fence_language(block.info))
 

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from .live_region import STYLE_SEQUENCE
 
@@ -34,15 +34,11 @@ def strip_control(text: str) -> str:
 
 
 def is_utf8(stream: IO[str]) -> bool:
-    """Whether a stream can encode every character."""
     return (getattr(stream, "encoding", None) or "").lower().replace("-", "") in ("utf8", "utf8sig")
 
 
 class Output:
-    """The two output streams of one command.
-
-    `stdout_live` and `stderr_live` say whether lines on a terminal may be redrawn.
-    """
+    """The streams of a command. stdout_live, stderr_live: whether lines may be redrawn."""
 
     def __init__(self, *, quiet: bool = False, plain: bool = False):
         self.quiet = quiet
@@ -107,7 +103,6 @@ class Output:
         sys.stdout.flush()
 
     def end_line(self) -> None:
-        """Write a newline to stdout, unless the cursor is at the start of a line."""
         if not self._at_line_start:
             self.write("\n")
 
@@ -175,6 +170,26 @@ class Output:
             os.write(sys.stdout.fileno(), self.region.hide().encode())
 
 
+NotifyKind = Literal["auto", "bell", "osc9", "off"]
+LONG_SECONDS = 20.0  # of an answer; after a shorter one the user is still here
+# The terminals, by TERM_PROGRAM, that show OSC 9 as a notification of the system. tmux has a name
+# of its own there, and passes only the bell on.
+WITH_NOTIFICATIONS = ("iTerm.app", "WezTerm", "ghostty")
+
+
+def notify(out: Output, kind: NotifyKind, seconds: float, text: str) -> None:
+    """Notify of an answer that took so long; nothing for a short one, and without a terminal."""
+    if kind == "off" or seconds < LONG_SECONDS or out.quiet or not out.stderr_is_tty:
+        return
+    if kind == "auto":
+        kind = "osc9" if os.environ.get("TERM_PROGRAM") in WITH_NOTIFICATIONS else "bell"
+    if kind == "osc9" and out.styled:
+        sys.stderr.write(f"\x1b]9;{' '.join(strip_control(text).split())}\a")
+    else:
+        sys.stderr.write("\a")
+    sys.stderr.flush()
+
+
 def format_bytes(count: int) -> str:
     """Bytes in a readable unit of 1000."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -188,7 +203,6 @@ def format_count(number: int, singular: str, plural: str) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """How long ago, in one unit."""
     for size, singular, plural in AGE_UNITS:
         if seconds >= size:
             return f"{format_count(int(seconds // size), singular, plural)} ago"
@@ -211,7 +225,6 @@ def pad(text: str, width: int, *, left: bool = False) -> str:
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of a table as lines, each column padded to its widest cell."""
     widths = [max(map(screen_width, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(pad, row, widths)) for row in rows]
 

@@ -64,7 +64,6 @@ class Highlighter:
         self._inside = False  # of a string or a comment
 
     def copy(self) -> "Highlighter":
-        """A second highlighter in the same state."""
         copy = Highlighter("")
         copy._lexer = self._lexer
         copy._inside = self._inside
@@ -375,7 +374,6 @@ def follows_blank(node: "Node", lines: Sequence[str]) -> bool:
 
 
 def strip_blank_lines(lines: list[str]) -> list[str]:
-    """Remove empty lines at both ends."""
     filled = [index for index, line in enumerate(lines) if line.strip()]
     return lines[filled[0] : filled[-1] + 1] if filled else []
 
@@ -435,7 +433,6 @@ def wrap_hanging(text: str, width: int) -> str:
 
 
 def wrap_hanging_line(line: str, width: int) -> list[str]:
-    """The rows of one line, see `wrap_hanging`."""
     if len(line) <= width:
         return [line]
     match = re.match(r" *(?:\S.*  +(?=\S))?", line)
@@ -463,7 +460,6 @@ def fill(text: str, width: int) -> list[str]:
 
 
 def excerpt(lines: list[str]) -> list[str]:
-    """The first lines of a text and the last one, with the number of lines between them."""
     if left_out := max(len(lines) - 4, 0):
         return [*lines[:3], f"… {left_out:,} more lines", lines[-1]]
     return lines

@@ -27,10 +27,8 @@ class Interrupt:
     """Catches SIGINT inside its context. requested, requested_twice: whether Ctrl-C was typed.
 
     A second Ctrl-C counts only within `window` seconds of the one before. With `terminate` SIGTERM
-    counts like Ctrl-C. A signal that was ignored before stays ignored.
-
-    last_at: time.monotonic of the last signal. exit_code: 128 + the number of the last signal; 0
-    without a signal.
+    counts like Ctrl-C. A signal that was ignored before stays ignored. last_at: time.monotonic of
+    the last signal. exit_code: 128 + the number of the last signal; 0 without a signal.
     """
 
     def __init__(self, window: float = float("inf"), *, terminate: bool = False) -> None:
@@ -54,7 +52,6 @@ class Interrupt:
             signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt after Ctrl-C."""
         if self.requested:
             raise KeyboardInterrupt
 
@@ -120,7 +117,6 @@ def terminal_as_stdin() -> bool:
 
 
 def exit_on_signal(number: int, _: Any) -> None:
-    """Raise SystemExit with the exit code of a signal."""
     raise SystemExit(128 + number)
 
 

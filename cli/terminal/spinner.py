@@ -41,7 +41,6 @@ class Spinner:
         self.stop()
 
     def start(self) -> None:
-        """Start the timer; the spinner appears after a second."""
         if self._out.stderr_live or (self._has_line and not self._out.quiet):
             self._timer = Timer(SHOW_AFTER, self._show)
             self._timer.daemon = True

@@ -31,8 +31,8 @@ unfinished: Any = import_module("dflash_mlx.cli.chat.unfinished")
 wanted: dict[str, Any] = {}
 record, read, stream = Stats.record, Target.read, Session.stream
 KEEP_SECONDS = unfinished.KEEP_SECONDS
-notification: Any = import_module("dflash_mlx.cli.terminal.notification")
-LONG_SECONDS = notification.LONG_SECONDS
+output: Any = import_module("dflash_mlx.cli.terminal.output")
+LONG_SECONDS = output.LONG_SECONDS
 
 
 class Scripted(IncrementalDetokenizer):
@@ -71,7 +71,7 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     wanted.clear()
     wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
     unfinished.KEEP_SECONDS = wanted.get("keep", KEEP_SECONDS)
-    notification.LONG_SECONDS = wanted.get("long", LONG_SECONDS)
+    output.LONG_SECONDS = wanted.get("long", LONG_SECONDS)
     self.pair.engine.prefill_step_size = wanted.get("chunk", PREFILL_STEP_SIZE)
     detokenizer = Scripted if "says" in wanted else IncrementalDetokenizer
     session.IncrementalDetokenizer = detokenizer  # type: ignore[misc]

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-notification = import_module("dflash_mlx.cli.terminal.notification")
 output = import_module("dflash_mlx.cli.terminal.output")
 
-LONG = notification.LONG_SECONDS
+LONG = output.LONG_SECONDS
 BELL = "\a"
 OSC_9 = "\x1b]9;the sky\a"
 
@@ -26,7 +25,7 @@ def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         out.styled = True
         for name, value in changes.items():
             setattr(out, name, value)
-        notification.notify(out, kind, seconds, text)
+        output.notify(out, kind, seconds, text)
         return capsys.readouterr().err
 
     return tell
