@@ -116,7 +116,7 @@ def number_hint(error: typer.TyperException) -> str:
 
 
 def usage_hint(error: typer.TyperException) -> str:
-    """The hint: what to do in place of a flag, accepted numbers, what set the value, or `--help`."""
+    """What to do in place of a flag, the accepted numbers, what set the value, or `--help`."""
     ctx = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
     if ctx is None:

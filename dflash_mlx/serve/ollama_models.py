@@ -5,11 +5,9 @@ https://docs.ollama.com/api
 
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
-from math import inf, prod
-from pathlib import Path
+from math import inf
 from typing import Any
 
 from starlette.requests import Request
@@ -17,10 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from dflash_mlx import __version__
 from dflash_mlx.chat.template import EFFORT_VARIABLES, THINK_VARIABLES
-from dflash_mlx.chat.tool_parser import without_tools
-from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import Checkpoint, TensorHeader
-from dflash_mlx.pair import Pair
+from dflash_mlx.files.checkpoint import Checkpoint
 
 from .body import read_json
 from .models import Models
@@ -33,48 +28,29 @@ THINKING_WORDS = (*THINK_VARIABLES, *EFFORT_VARIABLES, "<think>")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCard:
-    """One model. A text is empty, and a number 0, where the model's files do not say.
-
-    family: the type in config.json. parameters: their number. quantisation: such as 4bit, or the
-    type of most weights. template: the chat template. abilities: by Ollama's names.
-    modified: when config.json was written, in seconds since 1970.
-    """
-
-    family: str = ""
-    parameters: int = 0
-    quantisation: str = ""
-    template: str = ""
-    abilities: tuple[str, ...] = ()
-    modified: float = 0.0
-
-    @property
-    def size_text(self) -> str:
-        """The number of parameters, such as 4.0B."""
-        for unit, name in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
-            if self.parameters >= unit:
-                return f"{self.parameters / unit:.1f}{name}"
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
 class Listed:
-    """A model in a list. fields: of `Models.describe`."""
+    """A model in a list. fields: of `Models.describe`. checkpoint: None before its download."""
 
     name: str
-    card: ModelCard
     fields: dict[str, Any]
+    checkpoint: Checkpoint | None
+
+    @property
+    def family(self) -> str:
+        return "" if self.checkpoint is None else str(self.checkpoint.config.get("model_type", ""))
 
     @property
     def details(self) -> dict[str, Any]:
         """Ollama's object `details`."""
+        config = {} if self.checkpoint is None else self.checkpoint.config
+        bits = (config.get("quantization") or {}).get("bits")
+        dtype = config.get("dtype") or config.get("torch_dtype") or ""
         return {
             "parent_model": "",
             "format": "safetensors",
-            "family": self.card.family,
-            "families": [self.card.family],
-            "parameter_size": self.card.size_text,
-            "quantization_level": self.card.quantisation,
+            "family": self.family,
+            "families": [self.family],
+            "quantization_level": f"{bits}bit" if bits else str(dtype),
         }
 
     @property
@@ -88,13 +64,30 @@ class Listed:
             "details": self.details,
         }
 
+    @property
+    def modified_at(self) -> str:
+        """When config.json was written; 1970 before a download."""
+        file = None if self.checkpoint is None else self.checkpoint.path / "config.json"
+        return time_text(file.stat().st_mtime if file is not None and file.exists() else 0.0)
+
+    @property
+    def template(self) -> str:
+        return "" if self.checkpoint is None else template_text(self.checkpoint)
+
+    @property
+    def capabilities(self) -> list[str]:
+        """What the model can do, by Ollama's names, as far as its template's text shows it."""
+        template = self.template
+        tools = ["tools"] if "tools" in template else []
+        thinks = any(word in template for word in THINKING_WORDS)
+        return ["completion", *tools, *(["thinking"] if thinks else [])]
+
 
 class ModelLists:
     """The endpoints of these lists. `endpoints` has each path, its method and its function."""
 
     def __init__(self, models: Models):
         self._models = models
-        self._cards: dict[tuple[Path, bool], ModelCard] = {}  # by folder, and whether it is loaded
 
     def endpoints(self) -> Iterator[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
         yield "/api/tags", "GET", self.tags
@@ -107,17 +100,17 @@ class ModelLists:
         entries = [
             {
                 **model.identity,
-                "modified_at": time_text(model.card.modified),
-                "capabilities": list(model.card.abilities),
+                "modified_at": model.modified_at,
+                "capabilities": model.capabilities,
             }
-            for model in await self._listed(aliases=True)
+            for model in self._listed(aliases=True)
         ]
         return JSONResponse({"models": entries})
 
     async def running(self, request: Request) -> Response:
         """The loaded models, with the time until which they stay."""
         entries = []
-        for model in await self._listed():
+        for model in self._listed():
             expires_at = self._expires_at(model.name)
             if model.fields["state"] != "loaded" or expires_at is None:
                 continue
@@ -148,101 +141,45 @@ class ModelLists:
         name = (body.get("model") or body.get("name")) if isinstance(body, dict) else None
         if not isinstance(name, str):
             raise Problem(400, "model must be a name.", param="model")
-        model = await self._found(name)
-        card = model.card
+        model = self._found(name)
         context = model.fields["max_model_len"]
         info: dict[str, Any] = {
-            "general.architecture": card.family,
+            "general.architecture": model.family,
             "general.basename": model.name.rpartition("/")[2],
-            "general.parameter_count": card.parameters,
         }
         if context is not None:
-            info[f"{card.family}.context_length"] = context
+            info[f"{model.family}.context_length"] = context
         return JSONResponse(
             {
                 "modelfile": "",
                 "parameters": "" if context is None else f"num_ctx {context}",
-                "template": card.template,
+                "template": model.template,
                 "details": model.details,
                 "model_info": info,
-                "capabilities": list(card.abilities),
-                "modified_at": time_text(card.modified),
+                "capabilities": model.capabilities,
+                "modified_at": model.modified_at,
             }
         )
 
     async def version(self, request: Request) -> Response:
         return JSONResponse({"version": VERSION, "dflash": __version__})
 
-    async def _listed(self, *, aliases: bool = False) -> list[Listed]:
+    def _listed(self, *, aliases: bool = False) -> list[Listed]:
         """All models that are on this machine, that of the settings first; `aliases`: by each."""
         known = self._models.settings.names
         names = list(known if aliases else known[:1])
         names += [offer.name for offer in self._models.offers() if offer.downloaded]
-        return [replace(await self._found(name), name=name) for name in dict.fromkeys(names)]
+        return [replace(self._found(name), name=name) for name in dict.fromkeys(names)]
 
-    async def _found(self, name: str) -> Listed:
+    def _found(self, name: str) -> Listed:
         """One model. Raises Problem 404 as `Models.find`."""
         whole = self._models.find(name)
         fields = self._models.describe(whole)
         if fields["state"] == "loaded":
-            pair = self._models.named(whole).pair
-            checkpoint = pair.target.checkpoint
-            return Listed(whole, await self._card(checkpoint.path, checkpoint, pair), fields)
+            return Listed(whole, fields, self._models.named(whole).pair.target.checkpoint)
         offer = next(offer for offer in self._models.offers() if offer.name == whole)
-        if offer.folder is None:
-            return Listed(whole, ModelCard(), fields)
-        return Listed(whole, await self._card(offer.folder), fields)
-
-    async def _card(
-        self, folder: Path, checkpoint: Checkpoint | None = None, pair: Pair | None = None
-    ) -> ModelCard:
-        """A model's card, which is read once, beside the event loop."""
-        loaded = pair is not None
-        if (folder, loaded) not in self._cards:
-
-            def read() -> ModelCard:
-                return read_card(checkpoint or Checkpoint.read(folder), pair)
-
-            self._cards[folder, loaded] = await self._models.prompt_threads.run(read)
-        return self._cards[folder, loaded]
-
-
-# Cards
-
-
-def read_card(checkpoint: Checkpoint, pair: Pair | None = None) -> ModelCard:
-    """The card of a model.
-
-    What a model can do is found by rendering its template if its `pair` is loaded; else it is read
-    from the template's text, because rendering it would take the tokenizer.
-    """
-    config = checkpoint.text_config
-    tensors = headers_of(checkpoint)
-    if pair is None:
-        template = template_text(checkpoint)
-        tools = "tools" in template
-        thinks = any(word in template for word in THINKING_WORDS)
-    else:
-        found = pair.tokenizer.chat_template
-        template = found if isinstance(found, str) else ""
-        tools = without_tools(pair.template, pair.tokenizer) is None
-        thinks = pair.template.thinks
-    file = checkpoint.path / "config.json"
-    return ModelCard(
-        family=str(config.get("model_type") or ""),
-        parameters=count_parameters(tensors, config),
-        quantisation=quantisation_of(tensors, config),
-        template=template,
-        abilities=("completion", *(["tools"] if tools else []), *(["thinking"] if thinks else [])),
-        modified=file.stat().st_mtime if file.exists() else 0.0,
-    )
-
-
-def headers_of(checkpoint: Checkpoint) -> dict[str, TensorHeader]:
-    try:
-        return checkpoint.tensors
-    except DFlashError:
-        return {}
+        checkpoint = None if offer.folder is None else Checkpoint.read(offer.folder)
+        return Listed(whole, fields, checkpoint)
 
 
 def template_text(checkpoint: Checkpoint) -> str:
@@ -255,32 +192,3 @@ def template_text(checkpoint: Checkpoint) -> str:
         named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
         found = named.get("default")
     return found if isinstance(found, str) else ""
-
-
-def quantisation_config(config: dict[str, Any]) -> dict[str, Any]:
-    found = config.get("quantization")
-    return found if isinstance(found, dict) else {}
-
-
-def count_parameters(tensors: dict[str, TensorHeader], config: dict[str, Any]) -> int:
-    """The number of weights. Quantised ones are packed: each scale stands for a group of them."""
-    group = quantisation_config(config).get("group_size") or 64
-    count = 0
-    for name, tensor in tensors.items():
-        module, _, kind = name.rpartition(".")
-        scales = tensors.get(f"{module}.scales")
-        if scales is None:
-            count += prod(tensor.shape)
-        elif kind == "scales":
-            count += group * prod(scales.shape)
-    return count
-
-
-def quantisation_of(tensors: dict[str, TensorHeader], config: dict[str, Any]) -> str:
-    """The bits of quantised weights, such as 4bit, or the type that most bytes have."""
-    if bits := quantisation_config(config).get("bits"):
-        return f"{bits}bit"
-    sizes: Counter[str] = Counter()
-    for tensor in tensors.values():
-        sizes[tensor.dtype] += tensor.nbytes
-    return sizes.most_common(1)[0][0] if sizes else ""
