@@ -42,7 +42,6 @@ class Body:
 
 VECTORS = Body(ROWS, (2, 4), 16, 128)
 MATRICES = Body(MATRIX, (8, 16), 32, 256)
-BODIES = (VECTORS, MATRICES)
 
 
 @dataclass(frozen=True, slots=True)

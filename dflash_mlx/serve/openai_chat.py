@@ -6,10 +6,10 @@ https://platform.openai.com/docs/api-reference/chat
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from dflash_mlx import __version__
 from dflash_mlx.chat.tool_parser import ToolCall, named_calls
@@ -35,7 +35,6 @@ from .protocol import Problem, Settings, sse_event
 from .runner import PreparedChoice, Runner
 
 FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
-FINGERPRINT = f"dflash-{__version__}"
 
 
 class StreamOptions(Fields):
@@ -136,33 +135,45 @@ def write_problem(problem: Problem) -> bytes:
     return sse_event(problem.openai()) + sse_event("[DONE]")
 
 
-class ChatWriter:
-    """Writes the answers to one request, as one object or as a stream."""
+class OpenAIWriter:
+    """Writes the answers to one request; the chat API and that of completions add their own form.
 
-    def __init__(self, body: ChatBody, request: AnswerRequest, runner: Runner):
+    ids: how the answers' ids begin.
+    """
+
+    ids: ClassVar[str]
+
+    def __init__(self, body: Any, request: AnswerRequest, runner: Runner):
         self._body = body
         self._request = request
         self._runner = runner
         self._tokenizer = runner.pair.tokenizer
         self._head = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "id": f"{self.ids}-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": runner.name,
-            "system_fingerprint": FINGERPRINT,
+            "system_fingerprint": f"dflash-{__version__}",
         }
+
+    def _extras(self, ended: Sequence[Delta | Completion]) -> dict[str, Any]:
+        """Fields beyond OpenAI's API, by the end of each choice."""
+        dflash = self._runner.dflash_fields(self._request, ended)
+        return {"timings": timings(ended[0].stats), "dflash": dflash}
+
+
+class ChatWriter(OpenAIWriter):
+    ids = "chatcmpl"
 
     async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
         completions = await self._runner.complete(self._request, choices)
-        stats = [completion.stats for completion in completions]
         return {
             **self._head,
             "object": "chat.completion",
             "choices": [
                 self._choice(index, completion) for index, completion in enumerate(completions)
             ],
-            "usage": usage(stats),
-            "timings": timings(stats[0]),
-            "dflash": self._runner.dflash_fields(self._request, completions),
+            "usage": usage([completion.stats for completion in completions]),
+            **self._extras(completions),
         }
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
@@ -202,19 +213,13 @@ class ChatWriter:
                     ended += 1
                     # Only clients that ask for usage expect a chunk without choices.
                     is_last = ended == len(choices) and not include_usage
-                    extras = self._extras(last) if is_last else {}
+                    extras = self._extras(in_order(last)) if is_last else {}
                     yield self._chunk(event.index, {}, FINISH[event.finish_reason], **extras)
         if include_usage:
-            counts = usage([last[index].stats for index in sorted(last)])
+            counts = usage([delta.stats for delta in in_order(last)])
             head = {**self._head, "object": "chat.completion.chunk", "choices": []}
-            yield sse_event({**head, "usage": counts, **self._extras(last)})
+            yield sse_event({**head, "usage": counts, **self._extras(in_order(last))})
         yield sse_event("[DONE]")
-
-    def _extras(self, last: dict[int, Delta]) -> dict[str, Any]:
-        """Fields beyond OpenAI's API, by the last delta of each choice."""
-        ordered = [last[index] for index in sorted(last)]
-        dflash = self._runner.dflash_fields(self._request, ordered)
-        return {"timings": timings(ordered[0].stats), "dflash": dflash}
 
     def _delta(self, delta: Delta) -> bytes | None:
         """A delta as a chunk; None if it adds nothing."""
@@ -261,6 +266,11 @@ class ChatWriter:
         if self._request.options.logprobs is None:
             return None
         return {"content": chat_logprobs(self._tokenizer, logprobs), "refusal": None}
+
+
+def in_order(last: Mapping[int, Delta]) -> list[Delta]:
+    """The last delta of each choice."""
+    return [last[index] for index in sorted(last)]
 
 
 def call_fields(call: ToolCall) -> dict[str, Any]:

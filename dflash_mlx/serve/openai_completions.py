@@ -3,8 +3,6 @@
 https://platform.openai.com/docs/api-reference/completions
 """
 
-import time
-import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -13,17 +11,10 @@ from typing import Annotated, Any
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import TokenLogprob
 
-from .answer_request import (
-    AnswerRequest,
-    Delta,
-    Progress,
-    prompt_progress,
-    timings,
-    usage,
-)
+from .answer_request import AnswerRequest, Delta, Progress, prompt_progress, usage
 from .body import Integer, SamplingFields, answer_range
 from .logprobs import text_logprobs
-from .openai_chat import FINGERPRINT, StreamOptions, stop_strings
+from .openai_chat import OpenAIWriter, StreamOptions, in_order, stop_strings
 from .output_format import grammar_of
 from .protocol import Problem, Settings, sse_event
 from .runner import PreparedChoice, Runner
@@ -79,23 +70,15 @@ def read_prompt(prompt: str | list[Any]) -> str | list[int]:
     return prompt
 
 
-class CompletionWriter:
+class CompletionWriter(OpenAIWriter):
+    ids = "cmpl"
+
     def __init__(self, body: CompletionBody, request: AnswerRequest, runner: Runner):
-        self._body = body
-        self._request = request
-        self._runner = runner
-        self._tokenizer = runner.pair.tokenizer
-        self._head = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": runner.name,
-            "system_fingerprint": FINGERPRINT,
-        }
+        super().__init__(body, request, runner)
+        self._head["object"] = "text_completion"
 
     async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
         completions = await self._runner.complete(self._request, choices)
-        stats = [completion.stats for completion in completions]
         return {
             **self._head,
             "choices": [
@@ -104,9 +87,8 @@ class CompletionWriter:
                 )
                 for index, completion in enumerate(completions)
             ],
-            "usage": usage(stats),
-            "timings": timings(stats[0]),
-            "dflash": self._runner.dflash_fields(self._request, completions),
+            "usage": usage([completion.stats for completion in completions]),
+            **self._extras(completions),
         }
 
     async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
@@ -129,19 +111,13 @@ class CompletionWriter:
                 ended += event.finish_reason is not None
                 is_last = ended == len(choices) and not include_usage
                 if event.text or event.logprobs or event.finish_reason:
-                    extras = self._extras(last) if is_last else {}
+                    extras = self._extras(in_order(last)) if is_last else {}
                     yield sse_event({**self._head, "choices": [choice], **extras})
         if include_usage:
-            counts = usage([last[index].stats for index in sorted(last)])
+            counts = usage([delta.stats for delta in in_order(last)])
             head = {**self._head, "choices": []}
-            yield sse_event({**head, "usage": counts, **self._extras(last)})
+            yield sse_event({**head, "usage": counts, **self._extras(in_order(last))})
         yield sse_event("[DONE]")
-
-    def _extras(self, last: dict[int, Delta]) -> dict[str, Any]:
-        """Fields beyond OpenAI's API, by the last delta of each choice."""
-        ordered = [last[index] for index in sorted(last)]
-        dflash = self._runner.dflash_fields(self._request, ordered)
-        return {"timings": timings(ordered[0].stats), "dflash": dflash}
 
     def _choice(
         self,

@@ -217,7 +217,9 @@ FAULTS: list[Edit] = [
 def test_planted_faults_are_caught(edit: Edit) -> None:
     """Barriers, bounds, lanes, bits and scales: each shows in some run."""
     bodies = [
-        body for body in small_m_qmm.BODIES if edit[0] in body.source.header + body.source.body
+        body
+        for body in (small_m_qmm.VECTORS, small_m_qmm.MATRICES)
+        if edit[0] in body.source.header + body.source.body
     ]
     cases = [
         (rows_of(body.rows[-1] + rows, 1216), weights_of(35, 1216, kind, biased=True))
