@@ -39,6 +39,7 @@ class ReasoningState(Protocol):
     @property
     def may_end(self) -> bool:
         """Whether the text may start here. A token allowed in both belongs to the text."""
+        ...
 
     def advance(self, token: int) -> "ReasoningState | None":
         """The state after an allowed token; None when the text starts."""

@@ -22,10 +22,12 @@ class DraftCache(Protocol):
     @property
     def offset(self) -> int:
         """Number of committed tokens."""
+        ...
 
     @property
     def state(self) -> list[Any]:
         """The arrays to evaluate after `append`."""
+        ...
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Commit the next S tokens, with their taps [1, S, K * Ht]. Drafters read one or both."""
@@ -36,6 +38,7 @@ class DraftCache(Protocol):
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
         """Each layer's rows of the tokens [start, end), in arrays of their own."""
+        ...
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
         """Append rows from `copy_rows`, as if their tokens had been committed."""
@@ -60,6 +63,7 @@ class Drafter(Protocol):
 
     def row_bytes(self, item: int) -> int:
         """Bytes of one token in its cache, with numbers of `item` bytes."""
+        ...
 
     def make_cache(self) -> Any: ...
 
@@ -85,6 +89,7 @@ class Drafter(Protocol):
         draws: what the drafts of each sequence will be drawn with, if they are drawn. Drafters that
         make one token after another have to know it at once.
         """
+        ...
 
     def suspect(self) -> str | None:
         """The likely cause if the target accepts nothing, where the drafter has seen signs of it.

@@ -25,6 +25,7 @@ class ChainSource(Protocol):
 
         Returns the drafts [γ, B], those of a position by `choose`, and their logits [γ, B, Vd].
         """
+        ...
 
     def ids(self, tokens: mx.array) -> mx.array:
         """The target's ids of tokens of the own vocabulary, any shape."""

@@ -7,7 +7,7 @@ states; the rows of drafts are always dropped.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
@@ -19,29 +19,16 @@ from .chain import ChainDrafter, Choose
 WAITING = 128  # committed tokens without rows; the rows are computed when there are this many
 
 
-class Head(Protocol):
-    """A head, bound to its target's embedding."""
-
-    def features(self, taps: mx.array) -> mx.array:
-        """Taps [1, S, K * Ht] of the target -> features [1, S, H]."""
-
-    def __call__(
-        self, tokens: mx.array, before: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
-    ) -> mx.array:
-        """Tokens [R] with the features [1, R, H] before them -> hidden states [1, R, H].
-
-        The tokens of several sequences stand one after the other, `counts` of each; their rows are
-        added to the caches. A hidden state takes the place of the feature of the same token.
-        """
-
-    def logits(self, hidden: mx.array) -> mx.array:
-        """Hidden states [1, S, H] -> logits [S, Vd]."""
-
-
 class FeatureDrafter(ChainDrafter):
-    """A bound head that drafts one token after another, for all sequences at once."""
+    """A head that drafts one token after another, for all sequences at once.
 
-    head: Any  # a `Head`; drafters name its class
+    `head`, bound to its target's embedding, has `features` (taps [1, S, K * Ht] -> [1, S, H]),
+    `logits` ([1, S, H] -> [1, S, Vd]), and takes tokens [R] with the features [1, R, H] before
+    them, the caches and the number of tokens of each sequence. It returns hidden states [1, R, H],
+    which take the place of the same tokens' features, and adds the rows to the caches.
+    """
+
+    head: Any
 
     def chains(
         self,

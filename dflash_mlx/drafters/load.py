@@ -21,6 +21,7 @@ class DrafterKind(Protocol):
 
     def matches(self, checkpoint: Checkpoint, target: Checkpoint) -> bool:
         """Whether a checkpoint is of this kind; for a target's own head both are the same."""
+        ...
 
     def check(self, checkpoint: Checkpoint, target: Checkpoint) -> None:
         """Raise DFlashError if the drafter does not fit the target. Reads no weights."""
@@ -39,6 +40,7 @@ class DrafterKind(Protocol):
         `tokenizer` is the target's. `bits` 4 or 8 quantises the drafter, 0 does not.
         `trust_remote_code` allows the Python files of the drafter's own tokenizer.
         """
+        ...
 
 
 # In this order: the first one goes by tensors, which the config need not name; the last one takes

@@ -45,9 +45,11 @@ class Stepper(Protocol):
 
     def step(self, sequences: "list[Sequence]") -> list[Block | DFlashError]:
         """Compute one round: the next block of each sequence, or its error."""
+        ...
 
     def work_between_answers(self) -> bool:
         """Do a step of work that can wait. Returns False if there is none, or not now."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -52,6 +52,7 @@ class Launcher(Protocol):
         init_value: float | None = None,
     ) -> list[mx.array]:
         """Run one kernel and return its outputs. `grid` counts threads, not threadgroups."""
+        ...
 
 
 class MetalLauncher:

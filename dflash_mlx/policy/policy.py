@@ -83,6 +83,7 @@ class PolicyState:
 class Policy(Protocol):
     def new_sequence(self, drafters: int) -> list[Acceptance]:
         """The acceptance that a new sequence starts with, for each of the `drafters`."""
+        ...
 
     def choose_drafters(
         self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
@@ -92,15 +93,19 @@ class Policy(Protocol):
         Each sequence has a state for every drafter, or None if that one cannot draft now.
         `other_rows`: how many other sequences are in the pass; each counts as one row.
         """
+        ...
 
     def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
         """Whether a sequence may draft in the next round, as far as is known in this one."""
+        ...
 
     def wants_confidence(self) -> bool:
         """Whether to wait for the drafters' confidence before `choose_plans`."""
+        ...
 
     def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
         """How much of each draft is verified, beside the rows of other sequences."""
+        ...
 
     def update(self, results: Sequence[StepResult], seconds: float | None) -> None:
         """Learn from a round. `seconds`: None if they are not those of this policy alone."""

@@ -113,6 +113,7 @@ class PendingRankings(Protocol):
 
     def to_host(self) -> Rankings:
         """Wait for them."""
+        ...
 
 
 class DraftBlock(Protocol):
@@ -122,15 +123,18 @@ class DraftBlock(Protocol):
 
     def sample(self, draw: Draw) -> Draft:
         """The drafts of a draw, which `Drafter.draft` was told before."""
+        ...
 
     def confidence(self) -> Callable[[], np.ndarray]:
         """Begin to compute how likely each greedy draft is after those before it.
 
         The returned function waits for it and returns float32 [γ].
         """
+        ...
 
     def top_tokens(self, count: int) -> PendingRankings:
         """At least the `count` likeliest tokens of each position, or all candidates."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,9 +103,11 @@ class Rankings(Protocol):
     @property
     def positions(self) -> int:
         """γ, the number of positions."""
+        ...
 
     def after(self, position: int, case: int) -> Ranked:
         """The tokens of a position, given the case of the token before it."""
+        ...
 
 
 class Candidates:

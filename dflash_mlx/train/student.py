@@ -61,14 +61,17 @@ class Student(Protocol):
 
     def context(self, text: Text) -> list[KeysValues]:
         """The context of all positions that have taps."""
+        ...
 
     def losses(
         self, context: list[KeysValues], text: Text, anchors: mx.array
     ) -> tuple[mx.array, mx.array]:
         """Cross-entropies in nats, and 0/1 weights of valid positions: float32 [n, m, B - 1]."""
+        ...
 
     def drafts(self, context: list[KeysValues], text: Text, anchors: mx.array) -> mx.array:
         """The likeliest drafts [n, m, B - 1]; a draft after a wrong one may be any token."""
+        ...
 
 
 class Plan(Protocol):
@@ -89,6 +92,7 @@ class Plan(Protocol):
 
     def untrained(self) -> nn.Module:
         """A model with random weights, which are never computed; frozen parts are frozen."""
+        ...
 
     def answerer(self) -> Drafter | None: ...
 
@@ -104,3 +108,4 @@ class Plan(Protocol):
 
         whole: all sequences, of which some are trained on. begun: `raw` of a run that is resumed.
         """
+        ...

@@ -11,11 +11,10 @@ from dflash_mlx.chat.reasoning_parser import IncrementalDetokenizer
 
 
 def read(
-    tokenizer: TokenizerWrapper, text: str, sizes: list[int], stops: tuple[str, ...] = (), prompt=""
+    tokenizer: TokenizerWrapper, text: str, sizes: list[int], stops: tuple[str, ...] = ()
 ) -> tuple[str, str, bool, list[str]]:
     """Read a text in pieces: answer, thinking, whether a stop string ended it, and the pieces."""
-    before = tokenizer.encode(prompt) if prompt else []
-    detokenizer = IncrementalDetokenizer(tokenizer, before, stops)
+    detokenizer = IncrementalDetokenizer(tokenizer, [], stops)
     pieces = pieces_of(detokenizer, tokenizer.encode(text, add_special_tokens=False), sizes)
     answer = "".join(piece.text for piece in pieces)
     thinking = "".join(piece.thinking for piece in pieces)
@@ -52,18 +51,6 @@ def test_pieces_do_not_matter(
         found = read(tokenizer, text, sizes, stops)
         assert found[:3] == (answer, thinking, stopped)
         assert not any("\ufffd" in piece for piece in found[3])
-
-
-def test_thinking_opened_by_the_prompt() -> None:
-    """A prompt that ends inside a thinking part is gone on with."""
-    tokenizer = tiny.byte_tokenizer()
-    for prompt, thinking in (
-        ("q<think>", "hm"),
-        ("q<think>a</think>b<think>\n", "hm"),
-        ("<think>a</think>b", ""),
-    ):
-        text = "hm</think>so" if thinking else "so"
-        assert read(tokenizer, text, [1], prompt=prompt)[:2] == ("so", thinking)
 
 
 def test_nothing_is_held_without_need() -> None:

@@ -20,7 +20,7 @@ from typer.testing import Result
 from dflash_mlx import Grammar, api
 from dflash_mlx.constrained import compiler
 from dflash_mlx.constrained.constraint import Bitmask, Constraint, reasoning_state
-from dflash_mlx.constrained.grammar import check_grammar, is_complete
+from dflash_mlx.constrained.grammar import check_grammar
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
@@ -455,20 +455,6 @@ def test_kinds() -> None:
     for kind, text in (("ebnf", "a"), ("json_object", "a"), ("regex", "")):
         with pytest.raises(UsageError):
             Grammar(kind, text)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("grammar", "whole", "parts"),
-    [
-        (Grammar.of_schema(COLOURS), '["red", "blue"]', ["", '["red", ', '["red"]]']),
-        (Grammar("lark", 'start: "yes" | "no"'), "no", ["n", "now"]),
-        (Grammar("regex", "[a-zé]+"), "né", ["", "1"]),
-    ],
-    ids=["schema", "lark", "regex"],
-)
-def test_complete_texts(grammar: Grammar, whole: str, parts: list[str]) -> None:
-    assert is_complete(grammar, whole)
-    assert not any(is_complete(grammar, part) for part in parts)
 
 
 def test_an_answer_that_is_cut_before_its_form_is_complete(dflash: Callable[..., Result]) -> None:

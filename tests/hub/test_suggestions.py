@@ -97,13 +97,3 @@ def test_every_number_has_a_source() -> None:
     numbers = [line for line in text.splitlines() if " = " in line]
     assert len(numbers) == len(sheet["fitted"]) + 4 * len(sheet["chips"])
     assert all(re.search(r"\d  # \w", line) for line in numbers)
-
-
-def test_no_forecast_where_nothing_is_known() -> None:
-    """Another chip, or a target of unknown size."""
-    entry = registry.find(NAMES["Qwen3-8B-4bit"])
-    assert entry
-    assert forecast.plain_speed(entry, "Apple M9") is None
-    assert forecast.plain_speed(entry, "AMD EPYC") is None
-    unknown = next(entry for entry in best_known() if entry.params is None)
-    assert forecast.plain_speed(unknown, "Apple M4") is None

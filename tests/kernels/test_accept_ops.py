@@ -134,7 +134,6 @@ class Noted(Kernels):
         object.__setattr__(self, "names", [])
 
     def __call__(self, op: Op, *args: object) -> object:
-        """As without kernels."""
         self.names.append(op.name)  # pyright: ignore[reportAttributeAccessIssue]
         return super().__call__(op, *args)
 

@@ -44,12 +44,10 @@ class Noted(Kernels):
     ran: Counter[str]
 
     def __call__(self, op: Op, *args: Any) -> Any:
-        """As without."""
         self.ran[op.name] += 1
         return super().__call__(op, *args)
 
     def attempt(self, op: Op, *args: Any) -> Any | None:
-        """As without."""
         out = super().attempt(op, *args)
         self.ran[op.name] += out is not None
         return out

@@ -11,7 +11,6 @@ from dflash_mlx.kernels.verify_attention import (
     edges_between,
     fits,
     reference,
-    short_splits,
 )
 
 
@@ -72,23 +71,6 @@ def test_splits_begin_at_fixed_positions() -> None:
             assert edges[0] == first
             assert edges[1:] == [edge for edge in all_edges if first < edge <= edges[-1]]
             assert edges[-2] < end <= edges[-1]
-
-
-@pytest.mark.parametrize(
-    ("heads", "dim", "count", "short"),
-    [
-        ((32, 8), 128, 16, 8),
-        ((32, 16), 128, 16, 8),
-        ((16, 4), 256, 16, 16),
-        ((16, 2), 256, 4, 32),
-        ((16, 2), 256, 16, 16),
-    ],
-)
-def test_few_threadgroups_have_more_splits(
-    heads: tuple[int, int], dim: int, count: int, short: int
-) -> None:
-    """Few KV heads, unless their packed rows are several threadgroups: the last are 128 rows."""
-    assert short_splits(mx.zeros((heads[0], count, dim)), mx.zeros((heads[1], 1, dim))) == short
 
 
 def test_what_the_kernel_takes() -> None:

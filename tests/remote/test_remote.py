@@ -351,6 +351,18 @@ def test_the_oldest_turns_are_left_out(
     assert (talk.chat.left_out, len(fake.bodies[-1]["messages"])) == (0, 3)
 
 
+def test_tokens_are_estimated(fake: Behaviour) -> None:
+    """The server's count of a prompt, a share of it, and a token for four characters more."""
+    model = dialogue_with(fake).backend
+    asked = GenerationOptions()
+    said = [{"role": "user", "content": "x" * 367}]  # 400 characters with JSON's marks
+    assert model.estimate_tokens(said, asked) == 100
+    list(model.session.stream(said))
+    assert model.estimate_tokens(said, asked) == 21
+    assert model.estimate_tokens([{"role": "user", "content": "x" * 767}], asked) == 121
+    assert model.estimate_tokens([{"role": "user", "content": "x" * 167}], asked) == 10
+
+
 def test_which_model(fake: Behaviour, run: Run) -> None:
     """The only one, or the one behind #; otherwise their names are told."""
     assert connect(parse_address(fake.url)).target_name == f"{fake.url}#m"

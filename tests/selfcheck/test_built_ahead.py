@@ -42,11 +42,9 @@ class Noting(MetalLauncher):
         self.computes, self.texts = computes, set[Any]()
 
     def recorded(self, function: Callable[..., Any], kind: Any) -> Callable[..., Any]:
-        """Each call is noted."""
         return lambda *args: function(self, *args)
 
     def __call__(self, source: Source, inputs: Sequence[mx.array], **call: Any) -> list[mx.array]:
-        """As `Launcher`."""
         buffers = tuple((x.dtype, x.size < DEVICE_MEMORY_SIZE, x.ndim == 0) for x in inputs)
         types = tuple(call["output_dtypes"])
         self.texts.add((source.name, tuple(call.get("template", ())), buffers, types))

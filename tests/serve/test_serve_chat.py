@@ -169,7 +169,7 @@ def test_conversations_and_roles(client: openai.OpenAI, pair: Pair) -> None:
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["m"]
     assert client.models.retrieve("m").owned_by == "dflash"
-    with pytest.raises(openai.NotFoundError, match="is not served here"):
+    with pytest.raises(openai.NotFoundError, match=r"'gpt-5' is not served .*--alias 'gpt-5'"):
         client.models.retrieve("gpt-5")
 
 
@@ -238,11 +238,6 @@ def test_a_model_without_tools_says_what_to_do() -> None:
         client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="x", max_retries=0)
         with pytest.raises(openai.BadRequestError, match=way_out):
             client.chat.completions.create(model="m", messages=[USER], tools=tools)
-
-
-def test_another_model_is_not_found(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match=r"'gpt-5' is not served .*--alias 'gpt-5'"):
-        client.chat.completions.create(model="gpt-5", messages=[USER])
 
 
 def test_a_client_that_leaves_stops_its_answer(client: openai.OpenAI, served: Served) -> None:

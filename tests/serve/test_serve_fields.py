@@ -1,7 +1,6 @@
 """Every field of the known APIs is supported, rejected or ignored by name, and none is silent."""
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -207,36 +206,28 @@ def test_too_many_fields_without_an_effect() -> None:
         FIELDS.check(CHAT, body)
 
 
-@dataclass
-class Objects:
-    """Fields inside the objects of a body, and what is said of them."""
-
-    path: str
-    body: dict[str, Any]
-    ignored: list[str] = field(default_factory=list)
-
-
-OBJECTS = (
-    Objects(MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 9}},
-            ["thinking.budget_tokens (thinking cannot be cut)"]),
-    Objects(RESPONSES, {"text": {"verbosity": "low"}},
-            ["text.verbosity (the model has no such switch)"]),
-    Objects(CHAT, {"chat_template_kwargs": {"enable_thinking": False, "style": "x"}},
-            ["chat_template_kwargs.style (only enable_thinking and thinking are read)"]),
-    Objects(CHAT, {"stream_options": {"include_usage": True, "include_obfuscation": True}},
-            ["stream_options.include_obfuscation (every event is sent as it is)"]),
-    Objects(CHAT, {"tools": [{"type": "function", "function": {"name": n, "strict": True}}
-                             for n in ("f", "g")]},
-            ["tools.function.strict (calls follow their schema where tool_choice forces them)"]),
-    Objects(MESSAGES, {"output_config": {"effort": "low", "speed": 3}},
-            [f"output_config.speed ({UNKNOWN})"]),
+# Path, fields inside the objects of a body, and what is said of them.
+OBJECTS: tuple[tuple[str, dict[str, Any], list[str]], ...] = (
+    (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 9}},
+     ["thinking.budget_tokens (thinking cannot be cut)"]),
+    (RESPONSES, {"text": {"verbosity": "low"}},
+     ["text.verbosity (the model has no such switch)"]),
+    (CHAT, {"chat_template_kwargs": {"enable_thinking": False, "style": "x"}},
+     ["chat_template_kwargs.style (only enable_thinking and thinking are read)"]),
+    (CHAT, {"stream_options": {"include_usage": True, "include_obfuscation": True}},
+     ["stream_options.include_obfuscation (every event is sent as it is)"]),
+    (CHAT, {"tools": [{"type": "function", "function": {"name": n, "strict": True}}
+                      for n in ("f", "g")]},
+     ["tools.function.strict (calls follow their schema where tool_choice forces them)"]),
+    (MESSAGES, {"output_config": {"effort": "low", "speed": 3}},
+     [f"output_config.speed ({UNKNOWN})"]),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", OBJECTS)
-def test_fields_inside_objects(case: Objects) -> None:
-    body = BODIES[case.path].model_validate({**LEAST[case.path], **case.body})
-    assert list(FIELDS.check(case.path, body).ignored) == case.ignored
+@pytest.mark.parametrize(("path", "more", "ignored"), OBJECTS)
+def test_fields_inside_objects(path: str, more: dict[str, Any], ignored: list[str]) -> None:
+    body = BODIES[path].model_validate({**LEAST[path], **more})
+    assert list(FIELDS.check(path, body).ignored) == ignored
 
 
 SUPPORTED: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import threading
 import time
 from importlib import import_module
@@ -60,6 +61,17 @@ class Stopping:
             os.kill(os.getpid(), self._number)
 
 
+def run_and_stop(server: app.Server, at: socket.socket, stopping: Stopping) -> int:
+    """Run a server until it is stopped; returns its exit code."""
+    for thread in stopping.threads:
+        thread.start()
+    with pytest.raises(typer.Exit) as caught:
+        run_until_stopped(server, at, Output())
+    for thread in stopping.threads:
+        thread.join()
+    return caught.value.exit_code
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("twice", [False, True])
 def test_ctrl_c_while_an_answer_runs(
@@ -82,14 +94,8 @@ def test_ctrl_c_while_an_answer_runs(
         "stream": stream,
     }
     stopping = Stopping(server, at.getsockname()[1], body, twice=twice)
-    for thread in stopping.threads:
-        thread.start()
     began = time.monotonic()
-    with pytest.raises(typer.Exit) as caught:
-        run_until_stopped(server, at, Output())
-    for thread in stopping.threads:
-        thread.join()
-    assert caught.value.exit_code == 130
+    assert run_and_stop(server, at, stopping) == 130
     assert time.monotonic() - began < 10
     seconds = 60 if twice else 1
     told = f"stopping: running answers have {seconds} seconds to finish; Ctrl-C again ends them now"
@@ -120,13 +126,7 @@ def test_sigterm_ends_streams_with_an_error(
     limit = {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 1900}
     body = {**prompt, **limit, "ignore_eos": True, "stream": True}
     stopping = Stopping(server, at.getsockname()[1], body, number=signal.SIGTERM, path=path)
-    for thread in stopping.threads:
-        thread.start()
-    with pytest.raises(typer.Exit) as caught:
-        run_until_stopped(server, at, Output())
-    for thread in stopping.threads:
-        thread.join()
-    assert caught.value.exit_code == 143
+    assert run_and_stop(server, at, stopping) == 143
     last = stopping.reply.removesuffix("data: [DONE]\n\n").rstrip().rpartition("\n\n")[2]
     assert STOPPED in last
     assert error in last

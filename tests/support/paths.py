@@ -5,4 +5,3 @@ from pathlib import Path
 SUPPORT = Path(__file__).parent
 TESTS = SUPPORT.parent
 ROOT = TESTS.parent
-GOLDEN = TESTS / "golden"

@@ -151,21 +151,25 @@ class Adapter(Protocol):
     @property
     def goes_anywhere(self) -> bool:
         """Whether a cache can rewind to any token; otherwise it needs snapshots."""
+        ...
 
     def can_rewind(self, cache: Any, length: int) -> bool:
         """Whether a cache can rewind to `length` tokens, at most its offset, without a snapshot."""
+        ...
 
     def rewind(self, caches: Sequence[Any], length: int) -> None:
         """Rewind the caches of one sequence's layers, where `can_rewind` is true for all."""
 
     def can_keep_path(self, cache: Any) -> bool:
         """Whether a cache can keep only some of the newest rows."""
+        ...
 
     def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
         """Of the newest `count` rows, a tree, keep `rows`: a path from the anchor's row 0."""
 
     def save(self, cache: Any) -> tuple[mx.array, ...]:
         """Copies of the arrays that a non-empty cache needs to continue from here."""
+        ...
 
     def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
         """Restore a cache to the arrays that `save` returned after `length` tokens."""
