@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -456,28 +455,3 @@ def test_who_is_offered_what(start: Callable[..., ChatTerminal], tmp_path: Path)
     declined.prompted()
     assert left_marks(tmp_path) == []
     assert "word9 " in kept_answer(tmp_path)
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments(start: Callable[..., ChatTerminal], tmp_path: Path) -> None:
-    """Eight times, each time in the chat that was killed before: every prompt and text is there."""
-    dice = random.Random(5)
-    turns: list[Any] = []
-    for number in range(8):
-        chat = start()
-        if number:
-            chat.wait_for(r"\[Y/n\]: ")
-            chat.send("\r")
-        chat.prompted()
-        chat.answers(says=WORDS, piece=10, sleep=0.02, keep=0.05)
-        chat.send(f"prompt {number}\r")
-        chat.wait_until(lambda: left_marks(tmp_path), "marked")
-        time.sleep(dice.random() / 2)
-        chat.process.kill()
-        chat.ends()
-        (file,) = (tmp_path / "data/dflash/chats").glob("*.json")
-        turns = json.loads(file.read_text())["turns"]
-        assert [turn["prompt"] for turn in turns] == [f"prompt {n}" for n in range(number + 1)]
-        assert all(WORDS.startswith(turn["answer"]) for turn in turns)
-        assert all(turn["finish_reason"] == "interrupted" for turn in turns)
-    assert any(turn["answer"] for turn in turns)

@@ -96,26 +96,10 @@ def test_after_a_failure_the_bundled_pair_answers(
     assert "run the same command again" in text
 
 
-def test_a_disk_that_is_full_by_then(
-    mac: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing is downloaded."""
-    monkeypatch.setattr("dflash_mlx.hub.download.RESERVED_BYTES", 1 << 60)
-    assert offer() is NOTHING
-    assert "there is no room for" in capsys.readouterr().err
-    assert not mac.asked
-
-
 def test_no_offer_offline_or_without_metal(mac: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     offline = replace(NOTHING, offline=True)
     assert offer(offline) is offline
     monkeypatch.setattr(first_model, "has_metal", lambda: False)
-    assert offer() is NOTHING
-
-
-def test_a_full_disk(mac: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is offered that does not fit."""
-    monkeypatch.setattr(first_model, "free_disk", lambda: 1_000_000_000)
     assert offer() is NOTHING
 
 
