@@ -103,6 +103,12 @@ def test_no_offer_offline_or_without_metal(mac: Any, monkeypatch: pytest.MonkeyP
     assert offer() is NOTHING
 
 
+def test_a_full_disk(mac: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is offered that does not fit."""
+    monkeypatch.setattr(first_model, "free_disk", lambda: 1_000_000_000)
+    assert offer() is NOTHING
+
+
 PROGRAM = Path(first_start.__file__)
 LOADING = 240.0  # seconds that a busy machine may take to load the bundled pair
 
