@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 import tiny
-from terminal import PATIENCE, SLOWED, ChatTerminal, Terminal, environment
+from terminal import SLOWED, ChatTerminal, Terminal, environment
 
 import dflash_mlx
 from dflash_mlx.engine.stats import Stats
@@ -301,28 +300,6 @@ def test_the_prompt_is_on_disk_before_its_answer(
     else:
         assert not found
         assert not transcript.data_path().exists()
-
-
-def test_the_text_is_on_disk_while_it_streams(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chat that is read in the middle of an answer goes on as any other."""
-    monkeypatch.setattr(unfinished, "KEEP_SECONDS", 0.01)
-    found: list[Any] = []
-
-    def read() -> None:
-        end = time.monotonic() + PATIENCE
-        while not saved_turns()[-1].answer and time.monotonic() < end:
-            time.sleep(0.01)
-        found.extend(saved_turns())
-
-    at_block(monkeypatch, 4, read)
-    answer = state.dialogue.ask("one")
-    (turn,) = found
-    assert (turn.prompt, turn.finish_reason) == ("one", "interrupted")
-    assert turn.answer
-    assert answer.text.startswith(turn.answer)
-    state.dialogue.chat = transcript.Chat((turn,))
-    expected = fresh_answer(state, "two")
-    assert state.dialogue.ask("two").text.strip("\n") == expected
 
 
 def test_an_answer_without_text_leaves_nothing(

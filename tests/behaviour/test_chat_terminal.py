@@ -557,20 +557,15 @@ def test_answers_into_a_file(start: Callable[..., ChatTerminal], tmp_path: Path)
     assert WEDNESDAY[1] not in chat.screen_text()
 
 
-def pipe(folder: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """`dflash chat --demo` with pipes at all ends."""
-    return subprocess.run(
-        [sys.executable, "-m", "dflash_mlx.cli", "chat", "--demo", *arguments],
-        input=given,
-        capture_output=True,
-        env=environment(folder),
-        timeout=120,
-    )
-
-
 def test_pipes(tmp_path: Path) -> None:
     """One prompt, one answer, and only its bytes."""
-    done = pipe(tmp_path, given=WEDNESDAY[0].encode() + b"\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "dflash_mlx.cli", "chat", "--demo"],
+        input=WEDNESDAY[0].encode() + b"\n",
+        capture_output=True,
+        env=environment(tmp_path),
+        timeout=120,
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == WEDNESDAY[1].encode() + b"\n"
     assert not list(tmp_path.glob("data/**/*"))

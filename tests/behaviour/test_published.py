@@ -1,4 +1,4 @@
-"""One published drafter of each layout, at its true shapes: its checkpoint would load.
+"""One published drafter of each layout of DFlash v1, at its true shapes: its checkpoint would load.
 
 Files have a real header and no data (a hole of the right length), so that no memory is used. The
 names and shapes are written down here from the published layout, not asked of the code under test.
@@ -40,7 +40,6 @@ class Row:
     softcap: float | None = None
     top_level_block: bool = False
     rope: tuple[float, dict[str, Any] | None] = (1e6, None)
-    dflash2: bool = False
 
 
 def spread(layers: int, count: int) -> tuple[int, ...]:
@@ -77,10 +76,6 @@ ROWS = (
     row("gemma-4-26B-A4B-it-DFlash", (5, 2816, 5632, 32, 8), (30, GEMMA), 6, **SOFT),
     row("gpt-oss-20b-DFlash", (8, 2880, 7680, 64, 8), (24, OSS), 5, block=8, **GPT_OSS),
     row("Kimi-K2.5-DFlash", (6, 7168, 18432, 64, 8), (61, KIMI), 6, **K2),
-    Row(
-        "Qwen3.8-27B-DFlash2", 5, 5120, 17408, 32, 8, 128, 64, QWEN35, 8, (5, 19, 33, 47, 61),
-        248_077, window=2048, dflash2=True,
-    ),
 )  # fmt: skip
 
 
@@ -91,7 +86,7 @@ def config_of(row: Row) -> dict[str, Any]:
     if row.window:
         kinds[:-1] = [SLIDING] * (row.layers - 1)
     config: dict[str, Any] = {
-        "architectures": ["DFlash2DraftModel" if row.dflash2 else "DFlashDraftModel"],
+        "architectures": ["DFlashDraftModel"],
         "model_type": "gpt_oss" if row.bias else "qwen3",
         "hidden_size": row.hidden,
         "intermediate_size": row.inner,
@@ -119,15 +114,11 @@ def config_of(row: Row) -> dict[str, Any]:
     (config if row.top_level_block else nested)["block_size"] = row.block
     if row.softcap:
         config["final_logit_softcapping"] = row.softcap
-    if row.dflash2:
-        config["is_causal"] = False
-        nested |= {"conv_kernel_size": 2, "conv_group_size": 16}
-        nested |= {"selector_rank": 256, "selector_top_k": 16}
     return config
 
 
 def tensors_of(row: Row) -> dict[str, list[int]]:
-    """The names and shapes in its weight file, as in Z Lab's checkpoints (v1 and DFlash 2)."""
+    """The names and shapes in its weight file, as in Z Lab's checkpoints."""
     width, queries, keys = row.hidden, row.heads * row.dim, row.kv_heads * row.dim
     found = {
         "fc.weight": [width, len(row.taps) * width],
@@ -151,17 +142,7 @@ def tensors_of(row: Row) -> dict[str, list[int]]:
         if row.bias:
             for part, size in (("q", queries), ("k", keys), ("v", keys), ("o", width)):
                 layer[f"self_attn.{part}_proj.bias"] = [size]
-        if row.dflash2:
-            for part in ("attention_conv", "mlp_conv"):
-                layer[f"{part}.base_kernel"] = [2, 2, width]
-                layer[f"{part}.kernel_projection.weight"] = [2 * 2 * width // 16, width]
         found |= {f"layers.{number}.{name}": shape for name, shape in layer.items()}
-    if row.dflash2:
-        found |= {
-            "candidate_selector.hidden_projection.weight": [256, width],
-            "candidate_selector.predecessor_codebook": [row.vocab, 256],
-            "candidate_selector.successor_codebook": [row.vocab, 256],
-        }
     return found
 
 
@@ -203,5 +184,4 @@ def test_it_would_load(row: Row, tmp_path: Path) -> None:
     )
     assert config.final_logit_softcapping == row.softcap
     assert config.rope_theta == row.rope[0]
-    if not row.dflash2:
-        assert len(tensors_of(row)) == (15 if row.bias else 11) * row.layers + 3
+    assert len(tensors_of(row)) == (15 if row.bias else 11) * row.layers + 3
