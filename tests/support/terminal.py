@@ -192,6 +192,10 @@ class Terminal:
             flags[3] & termios.ECHO and flags[3] & termios.ICANON and flags[0] & termios.ICRNL
         )
 
+    def reads_keys(self) -> bool:
+        """Whether a program reads single keys, Enter included."""
+        return not termios.tcgetattr(self._slave)[0] & termios.ICRNL
+
     def _set_size(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
