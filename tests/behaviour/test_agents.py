@@ -1,6 +1,6 @@
-"""Agents of other packages, as they are, complete a task of three steps with the bundled pair.
+"""Agents of other packages, and our own loop, complete a task of three steps with the bundled pair.
 
-Each speaks another API of the server. With drafts, they make the calls of plain decoding.
+Each agent speaks another API of the server. With drafts, they make the calls of plain decoding.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ from openai import AsyncOpenAI
 from serving import Served, serving
 
 import dflash_mlx
+from dflash_mlx import SamplingParams, tools
+from dflash_mlx.options import Mode
 
 CALLED = [(name, arguments) for name, arguments, _ in CALLS]
 
@@ -100,3 +102,21 @@ def as_text(tool: Any) -> Any:
         return str(tool(*args, **kwargs))
 
     return text_of
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_our_own_loop(temperature: float) -> None:
+    """`tools.run` in Python, also where it samples: drafts change no call and no word."""
+    pair = dflash_mlx.load()
+
+    def run(mode: Mode) -> tools.Answered:
+        sampling = SamplingParams(temperature=temperature, seed=4)
+        return tools.run(pair, TASK, TOOLS, mode=mode, sampling=sampling, max_tokens=200)
+
+    plain, drafted = run("baseline"), run("dflash")
+    assert drafted.messages == plain.messages
+    assert sum(stats.accepted for stats in drafted.stats) > 20
+    if temperature == 0:
+        made = [call for step in drafted.steps for call in step.calls]
+        assert [(c.name, json.loads(c.arguments), c.result) for c in made] == CALLS
+        assert drafted.text == REPORT

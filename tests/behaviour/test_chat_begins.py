@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from terminal import SLOWED, Terminal, environment
 
-from dflash_mlx.errors import UsageError
+from dflash_mlx.errors import DFlashError, UsageError
 
 start = import_module("dflash_mlx.cli.chat.start")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
@@ -51,6 +51,12 @@ def test_words_that_do_not_fit(words: list[str], flags: dict[str, bool]) -> None
     flags = {"resume": False, "latest": False, "piped": False} | flags
     with pytest.raises(UsageError):
         start.read_beginning(words, **flags)
+
+
+def test_nothing_to_resume() -> None:
+    """Said before a model is loaded."""
+    with pytest.raises(DFlashError, match="there is no saved chat yet"):
+        start.read_beginning([], resume=True, latest=False, piped=True)
 
 
 def test_hint_without_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:

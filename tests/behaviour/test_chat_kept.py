@@ -2,12 +2,10 @@
 
 import json
 import os
-import random
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 import tiny
-from terminal import PATIENCE, SLOWED, ChatTerminal, Terminal, environment
+from terminal import SLOWED, ChatTerminal, Terminal, environment
 
 import dflash_mlx
 from dflash_mlx.engine.stats import Stats
@@ -304,28 +302,6 @@ def test_the_prompt_is_on_disk_before_its_answer(
         assert not transcript.data_path().exists()
 
 
-def test_the_text_is_on_disk_while_it_streams(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chat that is read in the middle of an answer goes on as any other."""
-    monkeypatch.setattr(unfinished, "KEEP_SECONDS", 0.01)
-    found: list[Any] = []
-
-    def read() -> None:
-        end = time.monotonic() + PATIENCE
-        while not saved_turns()[-1].answer and time.monotonic() < end:
-            time.sleep(0.01)
-        found.extend(saved_turns())
-
-    at_block(monkeypatch, 4, read)
-    answer = state.dialogue.ask("one")
-    (turn,) = found
-    assert (turn.prompt, turn.finish_reason) == ("one", "interrupted")
-    assert turn.answer
-    assert answer.text.startswith(turn.answer)
-    state.dialogue.chat = transcript.Chat((turn,))
-    expected = fresh_answer(state, "two")
-    assert state.dialogue.ask("two").text.strip("\n") == expected
-
-
 def test_an_answer_without_text_leaves_nothing(
     state: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -456,28 +432,3 @@ def test_who_is_offered_what(start: Callable[..., ChatTerminal], tmp_path: Path)
     declined.prompted()
     assert left_marks(tmp_path) == []
     assert "word9 " in kept_answer(tmp_path)
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments(start: Callable[..., ChatTerminal], tmp_path: Path) -> None:
-    """Eight times, each time in the chat that was killed before: every prompt and text is there."""
-    dice = random.Random(5)
-    turns: list[Any] = []
-    for number in range(8):
-        chat = start()
-        if number:
-            chat.wait_for(r"\[Y/n\]: ")
-            chat.send("\r")
-        chat.prompted()
-        chat.answers(says=WORDS, piece=10, sleep=0.02, keep=0.05)
-        chat.send(f"prompt {number}\r")
-        chat.wait_until(lambda: left_marks(tmp_path), "marked")
-        time.sleep(dice.random() / 2)
-        chat.process.kill()
-        chat.ends()
-        (file,) = (tmp_path / "data/dflash/chats").glob("*.json")
-        turns = json.loads(file.read_text())["turns"]
-        assert [turn["prompt"] for turn in turns] == [f"prompt {n}" for n in range(number + 1)]
-        assert all(WORDS.startswith(turn["answer"]) for turn in turns)
-        assert all(turn["finish_reason"] == "interrupted" for turn in turns)
-    assert any(turn["answer"] for turn in turns)

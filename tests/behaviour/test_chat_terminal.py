@@ -188,26 +188,6 @@ def test_interrupt_while_the_prompt_is_read(chat: ChatTerminal) -> None:
     assert [(t["prompt"], t["answer"]) for t in turns(chat.script.parent)] == [WEDNESDAY]
 
 
-def test_interrupt_of_an_answer(chat: ChatTerminal) -> None:
-    """The text stays, on the screen and on disk, and the chat goes on from the caches."""
-    chat.answers(sleep=0.3)
-    chat.send(TYRE + "\r")
-    chat.wait_for("Here is a good way")
-    chat.wait_for(r"\d+ tok · ")
-    chat.interrupt()
-    kept = int(chat.wait_for(r"stopped · (\d+) tokens kept")[1])
-    chat.wait_for(r"\(Ctrl-C\s+again\s+within\s+2\s+seconds\s+to\s+leave\)")
-    chat.prompted()
-    said = turns(chat.script.parent)
-    assert said[-1]["finish_reason"] == "interrupted"
-    assert said[-1]["answer"].startswith("Here is a good way")
-    assert chat.screen_text().count("Here is a good way") == 1
-    assert " tok · " not in chat.screen_text()
-    chat.answers()
-    assert cached(chat.ask(WEDNESDAY[0])) >= 25 + kept - 1
-    assert turns(chat.script.parent)[-1]["prompt"] == WEDNESDAY[0]
-
-
 def test_interrupt_at_the_prompt(chat: ChatTerminal) -> None:
     """It clears what is typed; on an empty line it says how to leave, and goes on."""
     chat.send("never sent")
@@ -357,35 +337,6 @@ def test_history_and_editor(chat: ChatTerminal, tmp_path: Path) -> None:
     history = chat.script.parent / "data/dflash/history"
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     assert "alpha prompt" in history.read_text()
-
-
-def test_completion(chat: ChatTerminal) -> None:
-    """Tab completes commands and what they take, and the menu is gone after."""
-    chat.send("/thi\t")
-    chat.prompted("/think")
-    chat.send(" sh\t")
-    chat.prompted("/think show")
-    chat.send("\x03")
-    chat.prompted()
-    chat.send("/ex\t")
-    chat.wait_for("write the chat as Markdown")
-    chat.send("\t\t")  # /export, then /exit
-    chat.prompted("/exit")
-    chat.send("\r")  # takes it, and does not leave
-    chat.settle()
-    chat.send("\x03")
-    chat.prompted()
-    assert "write the chat as Markdown" not in chat.screen_text()
-
-
-def test_the_default_measures_and_tells_what_it_chose(start, tmp_path: Path) -> None:
-    """Whatever it chose: the answer is the same, and /stats has the choice and its reason."""
-    chat = start(env={"DFLASH_MODE": "auto"})
-    chat.prompted()
-    chat.ask(WEDNESDAY[0])
-    chat.command("/model", "block 16 · auto")
-    chat.command("/stats", r"(?s)chosen .*why ")
-    assert turns(chat.script.parent)[0]["answer"] == WEDNESDAY[1]
 
 
 def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
@@ -576,16 +527,6 @@ def test_plain_and_killed(start: Callable[..., ChatTerminal], tmp_path: Path) ->
     chat.leaves(143)
 
 
-def test_unknown_size(start: Callable[..., ChatTerminal]) -> None:
-    """0x0: nothing moves."""
-    chat = start(columns=0, rows=0)
-    chat.prompted()
-    chat.send(WEDNESDAY[0] + "\r")
-    chat.wait_for(re.escape(WEDNESDAY[1]) + r"[\s\S]*?prompt \d+ new")
-    chat.prompted()
-    assert "tok · " not in chat.raw
-
-
 @pytest.mark.parametrize("busy", [True, False])
 def test_the_window_is_closed(
     start: Callable[..., ChatTerminal], tmp_path: Path, busy: bool
@@ -616,42 +557,15 @@ def test_answers_into_a_file(start: Callable[..., ChatTerminal], tmp_path: Path)
     assert WEDNESDAY[1] not in chat.screen_text()
 
 
-def pipe(folder: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """`dflash chat --demo` with pipes at all ends."""
-    return subprocess.run(
-        [sys.executable, "-m", "dflash_mlx.cli", "chat", "--demo", *arguments],
-        input=given,
-        capture_output=True,
-        env=environment(folder),
-        timeout=120,
-    )
-
-
 def test_pipes(tmp_path: Path) -> None:
     """One prompt, one answer, and only its bytes."""
-    done = pipe(tmp_path, given=WEDNESDAY[0].encode() + b"\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "dflash_mlx.cli", "chat", "--demo"],
+        input=WEDNESDAY[0].encode() + b"\n",
+        capture_output=True,
+        env=environment(tmp_path),
+        timeout=120,
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == WEDNESDAY[1].encode() + b"\n"
     assert not list(tmp_path.glob("data/**/*"))
-
-
-@pytest.mark.parametrize(
-    ("given", "arguments", "code", "says"),
-    [
-        (b"", (), 2, "the prompt is empty."),
-        (b"caf\xe9\n", (), 2, "standard input is not UTF-8 text."),
-        (b"hi\n", ("--resume",), 1, "there is no saved chat yet."),
-        (b"hi\n", ("--resume", "nowhere"), 1, "there is no saved chat 'nowhere'."),
-        (b"hi\n", ("no", "quotes"), 2, "'quotes' is not expected here."),
-    ],
-)
-def test_wrong_use(
-    tmp_path: Path, given: bytes, arguments: tuple[str, ...], code: int, says: str
-) -> None:
-    """One sentence, one hint, nothing on stdout."""
-    done = pipe(tmp_path, *arguments, given=given)
-    assert (done.returncode, done.stdout) == (code, b"")
-    lines = done.stderr.decode().splitlines()
-    assert lines[0] == f"Error: {says}"
-    assert len(lines) == 2
-    assert lines[1].startswith("Hint:  ")

@@ -33,17 +33,6 @@ def answers_of(pair: dflash_mlx.Pair, numbers: range) -> list[list[int]]:
     return found
 
 
-@pytest.mark.slow
-def test_load_in_one_thread_and_answer_in_others() -> None:
-    """Four at once on one pair say what each says alone."""
-    with ThreadPoolExecutor(1) as loader:
-        pair = loader.submit(tiny.golden_pair, "qwen3_full").result()
-    wanted = answers_of(pair, range(30))
-    with ThreadPoolExecutor(4) as callers:
-        runs = [callers.submit(answers_of, pair, range(30)) for _ in range(4)]
-        assert all(run.result() == wanted for run in runs)
-
-
 def test_callers_share_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who ask at the same time are packed into one pass."""
     pair = tiny.golden_pair("qwen3_full")

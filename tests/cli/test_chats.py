@@ -11,14 +11,11 @@ from pathlib import Path
 import pytest
 import typer
 from golden_pair import PAIR
-from long_answer import DOCUMENT
 from rich.cells import cell_len
-from terminal import ChatTerminal
 from typer.testing import CliRunner, Result
 
 import dflash_mlx
 
-chat_file = import_module("dflash_mlx.cli.chat.messages")
 messages = import_module("dflash_mlx.cli.chat.messages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 Chat, Turn = transcript.Chat, transcript.Turn
@@ -62,7 +59,7 @@ def test_titles(prompt: str, title: str) -> None:
     chat = Chat((Turn(prompt, "Yes."),))
     names = []
     for _ in range(3):
-        file = chat_file.ChatFile()
+        file = messages.ChatFile()
         file.save(chat)
         names.append(file.name)
     assert names == [title, f"{title}-2", f"{title}-3"]
@@ -70,7 +67,7 @@ def test_titles(prompt: str, title: str) -> None:
 
 def test_a_prompt_without_words_has_the_date() -> None:
     """Nothing that a title could be made of."""
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}", chat_file.title(Chat((Turn("?!", ""),))))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}", messages.title(Chat((Turn("?!", ""),))))
 
 
 def test_list(chats: Callable[..., Result]) -> None:
@@ -102,7 +99,7 @@ def test_a_table_of_wide_names_stays_in_line() -> None:
         "Why is the sky blue, in short words?",
     )
     rows = [
-        saved_chat(chat_file.title(chat), time.time(), chat)
+        saved_chat(messages.title(chat), time.time(), chat)
         for chat in (Chat((Turn(prompt, "Yes."),)) for prompt in prompts)
     ]
     lines = table(rows, 80)
@@ -187,35 +184,3 @@ def test_generate_goes_on(cli_app: typer.Typer) -> None:
     assert (chat.system, chat.model) == ("Be brief.", PAIR[1])
     assert generate("x", "--raw").exit_code == 2
     assert generate("x", "--compare").exit_code == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [(80, 24), (40, 12)])
-def test_the_end_of_a_resumed_chat(tmp_path: Path, size: tuple[int, int]) -> None:
-    """Half a screen of it as it looked; /history has all, and /fork leaves the old one alone."""
-    folder = tmp_path / "data/dflash/chats"
-    folder.mkdir(parents=True)
-    turns = (Turn("tell all", DOCUMENT), Turn("and?", "It is **done**.\n\nBye."))
-    chat = transcript.chat_json(Chat(turns, model="bundled", draft="bundled"))
-    file = folder / "long.json"
-    file.write_text(json.dumps(chat))
-    terminal = ChatTerminal(tmp_path, "-c", columns=size[0], rows=size[1])
-    try:
-        terminal.prompted()
-        lines = terminal.screen_text().splitlines()
-        begin = lines.index("  long: 2 turns")
-        shown = lines[begin + 1 : -1]
-        assert shown[:2] == ["", "  … more: /history shows all of it"]
-        assert shown[-6:] == ["› and?", "", "It is done.", "", "Bye.", ""][-(size[1] // 2) :]
-        assert len(shown) <= size[1] // 2 + 2
-        assert max(map(len, lines[begin:])) <= size[0]
-        terminal.command("/fork", r"goes on as\s+long-2;\s+long\s+stays\s+as\s+it\s+is")
-        terminal.command("/history 1", r"› and\?[\s\S]*Bye\.")
-        terminal.answers(says="Fine.\n")
-        terminal.ask("more")
-        terminal.send("\x04")
-        terminal.leaves(0)
-    finally:
-        terminal.close()
-    assert len(json.loads(file.read_text())["turns"]) == 2
-    assert len(json.loads((folder / "long-2.json").read_text())["turns"]) == 3

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from golden_pair import EXPECTED, PAIR, RAW, said
+from terminal import Terminal
 
 
 def kill_at(monkeypatch, number, times=1):
@@ -79,16 +80,12 @@ def test_interrupt_of_the_plain_half(ask, monkeypatch):
     assert "comparison" not in found
 
 
-def start(*arguments, **options):
-    """`dflash generate` with the golden pair in a process of its own."""
-    program = "from importlib import import_module; import_module('dflash_mlx.cli.app').main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, "generate", *PAIR, *arguments], **options
-    )
+COMMAND = [sys.executable, "-m", "dflash_mlx.cli", "generate", *PAIR]
 
 
 def test_closed_pipe_is_silent():
-    process = start(*RAW, "--max-tokens", "4000", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [*COMMAND, *RAW, "--max-tokens", "4000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.read(4) == said(0)[:4].encode()
@@ -97,53 +94,24 @@ def test_closed_pipe_is_silent():
     assert process.wait(60) == 141
 
 
-def read_all(fd):
-    """What a terminal got."""
-    got = b""
-    while True:
-        try:
-            part = os.read(fd, 4096)
-        except OSError:
-            return got.decode()
-        if not part:
-            return got.decode()
-        got += part
-
-
-def on_terminal(*arguments, pipe=False, **env):
-    """Run on a terminal of 80 columns: what it showed, and what a pipe on stdout got."""
-    termios = pytest.importorskip("termios")
-    lead, follow = os.openpty()
-    termios.tcsetwinsize(follow, (24, 80))
-    process = start(
-        *arguments,
-        stdin=follow,
-        stdout=subprocess.PIPE if pipe else follow,
-        stderr=follow,
-        env={**os.environ, "TERM": "xterm-256color", **env},
-    )
-    os.close(follow)
-    piped = process.stdout.read() if process.stdout else b""
-    shown = read_all(lead)
-    assert process.wait(60) == 0
-    os.close(lead)
-    return shown.replace("\r\n", "\n"), piped
+def on_terminal(*arguments, **env):
+    """Run on a terminal of 80 columns: what it showed."""
+    shown = Terminal(COMMAND + list(arguments), {**os.environ, "TERM": "xterm-256color", **env})
+    try:
+        assert shown.ends() == 0
+        return shown.raw.replace("\r\n", "\n")
+    finally:
+        shown.close()
 
 
 def test_terminal_shows_answer_and_dim_stats():
-    shown, _ = on_terminal(*RAW, "--max-tokens", "30")
+    shown = on_terminal(*RAW, "--max-tokens", "30")
     assert said(0)[:30] + "\n" in shown
     assert re.search(
         r"\x1b\[2m  30 tokens · [\d.]+ tok/s · τ [\d.]+ · accept \d+% · [\d.]+ s · cut by "
         r"--max-tokens\x1b\[0m\n",
         shown,
     )
-
-
-def test_pipe_stays_clean_beside_a_terminal():
-    shown, piped = on_terminal(*RAW, "--max-tokens", "30", pipe=True)
-    assert piped.decode() == said(0)[:30] + "\n"
-    assert "30 tokens" in shown
 
 
 @pytest.mark.quick_every(2)
@@ -155,7 +123,7 @@ def test_pipe_stays_clean_beside_a_terminal():
     ],
 )
 def test_poor_terminal_gets_ascii_without_codes(flags, env):
-    shown, _ = on_terminal(*RAW, "--max-tokens", "30", *flags, **env)
+    shown = on_terminal(*RAW, "--max-tokens", "30", *flags, **env)
     assert shown.isascii()
     assert "\x1b" not in shown
     assert " tok/s | tau " in shown
@@ -164,7 +132,7 @@ def test_poor_terminal_gets_ascii_without_codes(flags, env):
 @pytest.mark.slow
 def test_no_color_leaves_no_colour():
     """Dim is no colour and may stay."""
-    shown, _ = on_terminal(*RAW, "--max-tokens", "30", NO_COLOR="1")
+    shown = on_terminal(*RAW, "--max-tokens", "30", NO_COLOR="1")
     assert not re.search(r"\x1b\[[\d;]*3\d", shown)
 
 

@@ -96,16 +96,6 @@ def test_after_a_failure_the_bundled_pair_answers(
     assert "run the same command again" in text
 
 
-def test_a_disk_that_is_full_by_then(
-    mac: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing is downloaded."""
-    monkeypatch.setattr("dflash_mlx.hub.download.RESERVED_BYTES", 1 << 60)
-    assert offer() is NOTHING
-    assert "there is no room for" in capsys.readouterr().err
-    assert not mac.asked
-
-
 def test_no_offer_offline_or_without_metal(mac: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     offline = replace(NOTHING, offline=True)
     assert offer(offline) is offline

@@ -16,9 +16,7 @@ from dflash_mlx.models import memory
 from dflash_mlx.options import GenerationOptions, declared
 
 chat = import_module("dflash_mlx.cli.chat.start")
-first_run = import_module("dflash_mlx.cli.loading")
 loading = import_module("dflash_mlx.cli.loading")
-option_values = import_module("dflash_mlx.cli.options")
 options = import_module("dflash_mlx.cli.options")
 resolve = import_module("dflash_mlx.cli.resolve")
 output = import_module("dflash_mlx.cli.terminal.output")
@@ -33,13 +31,13 @@ class Mac:
 
     def __init__(self, patch: pytest.MonkeyPatch):
         self.limit, self.cached = 12e9, set[str]()
-        patch.setattr(first_run, "has_metal", lambda: True)
+        patch.setattr(loading, "has_metal", lambda: True)
         patch.setattr(memory, "working_set", lambda: int(self.limit))
         patch.setattr(hub_cache, "cached_state", lambda r: "yes" if r in self.cached else "no")
 
     def choice(self, models: Any = NOTHING, interactive: bool = True) -> str | None:
         """The target that `dflash chat` would take; None is the bundled pair."""
-        return first_run.choose_pair(models, output.Output(), interactive=interactive).model
+        return loading.choose_pair(models, output.Output(), interactive=interactive).model
 
 
 @pytest.fixture
@@ -49,8 +47,8 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
 
 def test_not_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundled pair, and no question."""
-    monkeypatch.setattr(first_run, "has_metal", lambda: False)
-    assert first_run.choose_pair(NOTHING, output.Output(), interactive=True) is NOTHING
+    monkeypatch.setattr(loading, "has_metal", lambda: False)
+    assert loading.choose_pair(NOTHING, output.Output(), interactive=True) is NOTHING
 
 
 def test_what_is_downloaded_is_taken(mac: Mac) -> None:
@@ -82,10 +80,10 @@ def values_of(**given: Any) -> Any:
     command = SimpleNamespace(params=[], meta={})
     plain = {one.name: one.command_default for one in declared(GenerationOptions)}
     plain |= {one.name: one.default for one in fields(options.ModelOptions)}
-    values = {name: option_values.OptionValue(value) for name, value in plain.items()}
-    flag = option_values.Origin.FLAG
-    values |= {name: option_values.OptionValue(value, flag) for name, value in given.items()}
-    return option_values.OptionValues(command, values)
+    values = {name: options.OptionValue(value) for name, value in plain.items()}
+    flag = options.Origin.FLAG
+    values |= {name: options.OptionValue(value, flag) for name, value in given.items()}
+    return options.OptionValues(command, values)
 
 
 def test_a_saved_chat_brings_its_pair() -> None:

@@ -3,17 +3,14 @@
 import fcntl
 import json
 import os
-import pty
-import select
-import signal
 import sys
-import time
 from importlib import import_module
 from pathlib import Path
 from threading import Timer
 
 import pytest
 from hub_server import GATED, blob_of, environment, tiny_repo
+from terminal import Terminal
 from typer.testing import CliRunner
 
 from dflash_mlx.families import FAMILIES
@@ -24,7 +21,6 @@ REPO, DRAFT = "owner/model", "owner/draft"
 KNOWN = "mlx-community/Qwen3-4B-4bit"
 EIGHT_BIT = "mlx-community/Qwen3-4B-8bit"
 KNOWN_DRAFT = "z-lab/Qwen3-4B-DFlash-b16"
-MAIN = "from importlib import import_module; import_module('dflash_mlx.cli.app').main()"
 
 
 @pytest.fixture
@@ -376,63 +372,30 @@ def test_settings_do_not_get_in_the_way(run, server, pull):
     assert "did you mean 'temp'?" in run("list").stderr
 
 
-class Terminal:
-    """A command on a pseudo-terminal of its own."""
-
-    def __init__(self, arguments, env, columns=100):
-        import struct
-        import termios
-
-        self.text = ""
-        self.pid, self.end = pty.fork()
-        if self.pid == 0:
-            os.execve(sys.executable, [sys.executable, "-c", MAIN, *arguments], env)
-        fcntl.ioctl(self.end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-
-    def until(self, wanted, seconds=60):
-        """Read until a text was shown."""
-        end = time.monotonic() + seconds
-        while wanted not in self.text:
-            assert time.monotonic() < end, self.text
-            if select.select([self.end], [], [], 0.1)[0]:
-                self.text += os.read(self.end, 65536).decode(errors="replace")
-
-    def type(self, text):
-        """Press keys."""
-        os.write(self.end, text.encode())
-
-    def code(self):
-        """Wait for the end; the exit code."""
-        while True:
-            try:
-                self.text += os.read(self.end, 65536).decode(errors="replace")
-            except OSError:  # the other end is closed
-                break
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
 def test_pull_in_a_terminal(server, cache):
     """It asks, shows bytes, rate and time left; Ctrl-C says that a second pull goes on."""
     server.repos[REPO] = tiny_repo(2_000_000)
     server.piece, server.delay = 10_000, 0.02
     env = environment(server.endpoint, cache, TERM="xterm-256color", PYTHONUTF8="1")
-    shown = Terminal(["models", "pull", REPO, "--no-draft"], env)
-    shown.until("Download 2.0 MB?")
+    command = [sys.executable, "-m", "dflash_mlx.cli", "models", "pull", REPO, "--no-draft"]
+    shown = Terminal(command, env, 100, 30)
+    shown.wait_for("Download 2.0 MB?")
     assert not server.asked
-    shown.type("y\n")
-    shown.until("/s")
-    shown.until("MB")
-    os.kill(shown.pid, signal.SIGINT)
-    assert shown.code() == 130
-    assert f"a second `dflash models pull {REPO}` goes on from here" in shown.text
-    assert "Traceback" not in shown.text
+    shown.send("y\n")
+    shown.wait_for("MB.*/s")
+    shown.interrupt()
+    assert shown.ends() == 130
+    assert f"a second `dflash models pull {REPO}` goes on from here" in shown.raw
+    assert "Traceback" not in shown.raw
+    shown.close()
     assert hub_cache.cached_state(REPO) == "partly"
     have = max(path.stat().st_size for path in cache.rglob(f"*{hub_cache.INCOMPLETE}"))
     assert have > 100_000
     server.delay = 0.0
-    again = Terminal(["models", "pull", REPO, "--no-draft", "--yes"], env)
-    assert again.code() == 0
-    assert "of 2.0 MB to download" in again.text
+    again = Terminal([*command, "--yes"], env, 100, 30)
+    assert again.ends() == 0
+    assert "of 2.0 MB to download" in again.raw
+    again.close()
     assert hub_cache.cached_state(REPO) == "yes"
     assert server.starts("model.safetensors") == [0, have]
 
@@ -441,9 +404,10 @@ def test_list_in_a_terminal(server, cache):
     """The same table, in columns, no wider than the window."""
     env = environment(server.endpoint, cache, TERM="xterm-256color", PYTHONUTF8="1")
     env.pop("COLUMNS", None)
-    shown = Terminal(["models", "list", "--all"], env, columns=90)
-    assert shown.code() == 0
-    lines = shown.text.splitlines()
+    shown = Terminal([sys.executable, "-m", "dflash_mlx.cli", "models", "list", "--all"], env, 90)
+    assert shown.ends() == 0
+    lines = shown.raw.splitlines()
     assert lines[0].startswith("TARGET  ")
     assert max(map(len, lines)) <= 90
-    assert "not yet: this version" in shown.text
+    assert "not yet: this version" in shown.raw
+    shown.close()

@@ -554,8 +554,10 @@ def test_all_depths_are_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert depths == [64, 256, 1024]
 
 
-def test_other_pairs_and_block_sizes_have_their_own_costs() -> None:
-    """Costs of one pair never serve another, nor another block size."""
+def test_other_pairs_sizes_and_versions_have_their_own_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Costs of one pair never serve another, nor another block size, nor a new MLX."""
     count = Counted()
     pair, other = pair_of("qwen3"), pair_of("llama")
     for table in (table_of(pair, count), table_of(other, count), table_of(pair, count, 4)):
@@ -565,54 +567,31 @@ def test_other_pairs_and_block_sizes_have_their_own_costs() -> None:
     assert len(count.depths) == 3
     parts = [(p.target, random_drafter(p.target)) for p in (pair, other)]
     assert fingerprint(*parts[0]) != fingerprint(*parts[1])
-
-
-def test_other_versions_measure_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new MLX may have faster kernels."""
-    pair, count = pair_of("qwen3"), Counted()
-    table_of(pair, count).at(1)
     monkeypatch.setattr("dflash_mlx.engine.latency_table.version", lambda name: "9.9")
     table_of(pair, count).at(1)
-    assert len(count.depths) == 2
+    assert len(count.depths) == 4
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        "",
-        "{",
-        "[]",
-        '{"format": 0, "costs": {}}',
-        '{"format": 4, "costs": 3}',
+        *("", "{", "[]", '{"format": 0, "costs": {}}', '{"format": 4, "costs": 3}'),
         '{"format": 4, "costs": {"KEY": {"plain": 1}}}',
-        "plain",
-        "chain",
-        "rows",
-        "read",
-        "block",
-        "depth",
-        "infinite",
+        *({"plain": -1.0}, {"chain": []}, {"chain": [[8, 1.0], [4, 1.0]]}, {"draft": math.nan}),
+        *({"read": None}, {"block": None}, {"depth": None}),
     ],
 )
-def test_damaged_files_are_measured_again(damage: str) -> None:
+def test_damaged_files_are_measured_again(damage: str | dict[str, Any]) -> None:
     """Whatever is in the file: costs are measured, and the file is sound afterwards."""
     pair, count = pair_of("qwen3"), Counted()
     table_of(pair, count).at(1)
     file = STORE.path
     data = json.loads(file.read_text())
     (entry,) = data["costs"].values()
-    if damage == "plain":
-        entry["plain"] = -1.0
-    elif damage == "chain":
-        entry["chain"] = []
-    elif damage == "rows":
-        entry["chain"] = [[8, 1.0], [4, 1.0]]
-    elif damage in entry:
-        entry[damage] = None
-    elif damage == "infinite":
-        entry["draft"] = math.nan
-    named = damage in entry or damage in ("rows", "infinite")
-    file.write_text(json.dumps(data) if named else damage)
+    if isinstance(damage, dict):
+        entry.update(damage)
+        damage = json.dumps(data)
+    file.write_text(damage)
     assert table_of(pair, count).at(1) == replace(COSTS, depth=64)
     assert len(count.depths) == 2
     assert list(STORE.read().values()) == [replace(COSTS, depth=64)]

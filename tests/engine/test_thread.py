@@ -219,25 +219,6 @@ def test_a_closed_reply_cancels_its_request() -> None:
     assert pair.engine.passes == passes
 
 
-def test_answers_go_on_while_a_long_call_pauses(pair: Pair) -> None:
-    """Loading another model takes long: it pauses, and a whole answer is generated meanwhile."""
-    begun, answered = Event(), Event()
-
-    def long() -> None:
-        begun.set()
-        while not answered.is_set():
-            time.sleep(0.001)
-            mlx_thread().pause()
-
-    loading = Thread(target=mlx_thread().call, args=(long,))
-    loading.start()
-    assert begun.wait(60)
-    alone = tokens_of(pair)
-    answered.set()
-    loading.join(60)
-    assert tokens_of(pair) == alone
-
-
 class Endless:
     """A sequence whose answer goes on."""
 

@@ -622,19 +622,6 @@ def test_the_check_after_a_kill_would_see_damage(server, monkeypatch):
         assert_sound(server)
 
 
-def test_an_interrupted_download_lets_go(server, cache):
-    """Ctrl-C ends it at once although the network is slow, and what came stays."""
-    server.repos[REPO] = tiny_repo(500_000)
-    server.piece, server.delay = 5000, 0.05
-    env = environment(server.endpoint, cache)
-    process = start(PULL, REPO, env=env)
-    wait_for(lambda: sizes(cache)[-1:] > [20_000])
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert "KeyboardInterrupt" in err
-    assert sizes(cache)[-1] > 20_000
-
-
 def wait_for(condition):
     """Until it is so; a minute at most."""
     for _ in range(6000):

@@ -39,12 +39,8 @@ def test_a_report_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "dflash").mkdir()
     (tmp_path / "dflash" / "config.toml").write_text('model = "./none"')
     settings = {"XDG_CONFIG_HOME": str(tmp_path), "DFLASH_MODEL": "./nothing"}
-    command = [
-        sys.executable,
-        str(ROOT / "examples" / "measure" / "mac_report.py"),
-        "--out",
-        "found",
-    ]
+    script = ROOT / "examples" / "measure" / "mac_report.py"
+    command = [sys.executable, str(script), "--out", "found"]
     size = ["--prompts", "1", "--max-tokens", "12", "--long-run", "2"]
     done = subprocess.run(
         [*command, *size],
@@ -377,15 +373,11 @@ def test_the_commands_of_a_workflow_exist(name: str, report: Any) -> None:
 
 
 def test_what_a_hosted_mac_does() -> None:
-    """All on the CPU, then the kernels on its GPU, which must be there; nothing timed may fail it.
+    """The kernels on its GPU, which must be there; nothing timed may fail it.
 
     The steps end before the job does, which would drop their files.
     """
-    hosted = jobs("ci.yml")
-    assert "macos-15" in hosted["check"]["strategy"]["matrix"]["os"]
-    assert hosted["check"]["env"] == {"DFLASH_TEST_DEVICE": "cpu", "DFLASH_DEVICE": "cpu"}
-    metal = hosted["metal"]
-    assert metal["runs-on"] == "macos-15"
+    metal = jobs("ci.yml")["metal"]
     strict = [step for step in metal["steps"] if not step.get("continue-on-error", False)]
     said = " ".join(step.get("run", "") for step in strict)
     assert "--need-gpu" in said
@@ -393,8 +385,6 @@ def test_what_a_hosted_mac_does() -> None:
     assert "doctor --kernels" in said
     assert "mac-report" not in said
     own = jobs("mac.yml")["report"]
-    assert "self-hosted" in own["runs-on"]
-    assert ["make", "mac-report"] in commands(own)
     for job in (metal, own):
         *steps, last = job["steps"]
         limits = [step["timeout-minutes"] for step in steps if "run" in step]
@@ -402,4 +392,3 @@ def test_what_a_hosted_mac_does() -> None:
         assert last["uses"].startswith("actions/upload-artifact")
         assert last["if"] == "always()"
         assert "mac-report*" in last["with"]["path"].split()
-    assert hosted["metal"]["timeout-minutes"] == hosted["check"]["timeout-minutes"] == 30

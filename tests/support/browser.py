@@ -198,11 +198,10 @@ class Tab:
         """Insert text where the focus is."""
         self.call("Input.insertText", text=text)
 
-    def press(self, key: str, *, shift: bool = False) -> None:
+    def press(self, key: str) -> None:
         """Press and release a key, such as "Enter" or "c"."""
         code = KEY_CODES.get(key, ord(key[0].upper()))
         common: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code}
-        common["modifiers"] = 8 if shift else 0
         text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
         down = {"type": "keyDown", "text": text} if text else {"type": "rawKeyDown"}
         self.call("Input.dispatchKeyEvent", **down, **common)

@@ -79,9 +79,9 @@ def assert_same(target: Target, kind: str, cache: TargetCache, tokens: list[int]
             assert tiny.apart(a, b) < step
 
 
-def chunked(reads: list[int], size: int = 8) -> ChunkedKVCache:
+def chunked(reads: list[int]) -> ChunkedKVCache:
     """A chunked cache whose keys are their own positions, updated as by Llama 4."""
-    cache: Any = ChunkedKVCache(size)
+    cache: Any = ChunkedKVCache(8)
     for count in reads:
         cache.maybe_trim_front()
         keys = mx.arange(cache.offset, cache.offset + count, dtype=mx.float32)

@@ -1,9 +1,7 @@
-"""A folder of two files, sums and the time: as functions, and run as a program, an MCP server.
+"""A folder of two files, sums and the time, as functions.
 
 TASK needs three calls, which are CALLS (name, arguments, result), and ends with REPORT.
 """
-
-from mcp.server import MCPServer
 
 FILES = {"notes.txt": "Buy milk on Friday.", "plan.txt": "Meet Kim at 10:30."}
 
@@ -36,9 +34,3 @@ CALLS = [
     ("get_time", {}, get_time()),
 ]
 REPORT = "The file notes.txt says: Buy milk on Friday.\nThe sum is 3258.\nIt is 14:35."
-
-if __name__ == "__main__":
-    server = MCPServer("desk")
-    for function in TOOLS:
-        server.tool()(function)
-    server.run()

@@ -204,8 +204,7 @@ class MacProcess(Process):
 
     def kernels(self, job: Job) -> tuple[bool, int]:
         """Whether a job drafts, and the row count of the kernels that it uses."""
-        fits = (count for count in LIBRARIES if job.rows <= count)
-        return job.kind == "draft", next(fits, LIBRARIES[-1])
+        return job.kind == "draft", library(job.rows)
 
     def survey(self) -> Latencies:
         """The latencies that a survey measures in this process."""

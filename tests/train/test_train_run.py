@@ -36,7 +36,6 @@ from dflash_mlx.train.events import (
     Saved,
     StepDone,
     TapsProgress,
-    TauMeasured,
 )
 from dflash_mlx.train.run import TrainJob
 from dflash_mlx.train.settings import DrafterShape, TrainSettings
@@ -397,19 +396,6 @@ def test_an_end_among_the_answers_is_no_abort(prompts, tmp_path):
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (130, "")
         assert len((tmp_path / "a").read_text().splitlines()) == number
-
-
-def test_events_of_a_run(target, prompts, tmp_path):
-    """Guards what the command line shows: counts before, steps and τ during the run."""
-    run, events = start(target, prompts, tmp_path, steps=4, eval_every=2)
-    run.train()
-    prepared = next(e for e in events if isinstance(e, Prepared))
-    assert prepared.sequences + prepared.held_out == 12
-    assert (prepared.mask_token_id, prepared.layer_ids) == (99, (1, 3, 5))
-    assert prepared.parameters == sum(w.size for w in weights(tmp_path).values())
-    measured = [e for e in events if isinstance(e, TauMeasured)]
-    assert [e.step for e in measured] == [2, 4]
-    assert all(1 <= e.tau <= 6 for e in measured)
 
 
 def test_warm_start_goes_on_from_a_drafter(target, prompts, tmp_path):

@@ -31,7 +31,6 @@ signals = import_module("dflash_mlx.cli.terminal.signals")
 options = import_module("dflash_mlx.cli.options")
 shell = import_module("dflash_mlx.cli.chat.attachments")
 output = import_module("dflash_mlx.cli.terminal.output")
-external_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 thinking = import_module("dflash_mlx.cli.resolve")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
@@ -204,11 +203,9 @@ def test_the_guide_has_what_help_has() -> None:
 def test_completion(state: Any) -> None:
     """Tab knows commands, settings, and what belongs after them."""
 
-    begins = import_module("dflash_mlx.cli.terminal.line_editor").begins
-
     def offered(text: str) -> list[str]:
         last = text.split(" ")[-1]
-        return [w for w, _ in commands.complete(state, text) if begins(w, last)]
+        return [w for w, _ in commands.complete(state, text) if line_editor.begins(w, last)]
 
     assert offered("/te") == ["/temp"]
     settings = {"/temp", "/top-p", "/top-k", "/tree-budget"}
@@ -549,21 +546,19 @@ def test_stop_and_accept(state: Any, use: Callable[[str], str]) -> None:
 
 def test_the_shell(state: Any, use: Callable[[str], str]) -> None:
     """What a command prints is shown, and goes with the next prompt, once."""
-    shell = import_module("dflash_mlx.cli.chat.attachments")
-    files = import_module("dflash_mlx.cli.chat.attachments")
     assert shell.is_shell_command("!ls")
     assert not any(map(shell.is_shell_command, ("!", "! ", " !ls", "a!")))
     shell.run_in_shell(state, "!echo one; echo two >&2; exit 3")
     assert state.lines[:3] == ["  one", "  two", "  exit code 3"]
     assert "with the next prompt; /read off drops it" in state.lines[3]
     wanted = "why?\n\n$ echo one; echo two >&2; exit 3:\n\n```text\none\ntwo\n```"
-    assert files.with_files(state, "why?") == wanted
-    assert files.with_files(state, "why?") == "why?"
+    assert shell.with_files(state, "why?") == wanted
+    assert shell.with_files(state, "why?") == "why?"
     shell.run_in_shell(state, "!true")
-    assert files.with_files(state, "why?") == "why?"
+    assert shell.with_files(state, "why?") == "why?"
     shell.run_in_shell(state, "!echo one")
     use("/read off")
-    assert files.with_files(state, "why?") == "why?"
+    assert shell.with_files(state, "why?") == "why?"
 
 
 def test_a_shell_command_has_no_terminal(state: Any) -> None:
@@ -617,13 +612,13 @@ def test_the_external_editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     script.chmod(0o755)
     monkeypatch.setenv("EDITOR", f"'{script}' --wait")
     monkeypatch.delenv("VISUAL", raising=False)
-    assert external_editor.edit_externally("text") == "text more"
+    assert line_editor.edit_externally("text") == "text more"
     monkeypatch.setenv("VISUAL", "false")
     with pytest.raises(DFlashError, match="ended with 1"):
-        external_editor.edit_externally("text")
+        line_editor.edit_externally("text")
     monkeypatch.setenv("VISUAL", "/no/such/editor")
     with pytest.raises(DFlashError, match="cannot be used"):
-        external_editor.edit_externally("text")
+        line_editor.edit_externally("text")
 
 
 def test_the_history_file_is_private(tmp_path: Path) -> None:

@@ -232,8 +232,10 @@ def test_the_oldest_turns_are_left_out(bundled: Pair, monkeypatch: pytest.Monkey
     soon = [text for text in told if "soon the oldest turns" in text]
     assert told.index(soon[0]) < told.index(full[0])
     assert "(40 of 640 tokens stay free for the answer)" in full[0]
+    assert "/compact sends a summary of them" in " ".join(full[0].split())
     assert len(talk.chat.turns) == 12
     assert 0 < talk.chat.left_out < 12
+    assert talk.chat.summaries == ()
     kept = talk.chat.left_out
     with pytest.raises(UsageError, match="context holds"):
         talk.ask("word " * talk.context_length)

@@ -220,19 +220,6 @@ def test_a_summary_that_fails_changes_nothing(
     assert transcript.load(state.dialogue.file.name).summaries == ()
 
 
-def test_a_full_context_names_the_way_out(
-    state: RecordedState, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Leaving out the oldest turns stays the default, and is told with the command."""
-    state.dialogue.ask("a" * 12000)
-    state.dialogue.ask("b" * 9000)
-    assert state.dialogue.chat.left_out == 1
-    assert state.dialogue.chat.summaries == ()
-    assert "not sent any more. /compact sends a summary of them" in " ".join(
-        capsys.readouterr().err.split()
-    )
-
-
 def test_files_of_summaries(state: RecordedState) -> None:
     """They come back as they were; damaged ones are refused."""
     turns = tuple(transcript.Turn("a", "b") for _ in range(3))

@@ -12,7 +12,6 @@ import pytest
 from terminal import ChatTerminal
 
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
-multiline = import_module("dflash_mlx.cli.terminal.keys")
 output = import_module("dflash_mlx.cli.terminal.output")
 spinner = import_module("dflash_mlx.cli.terminal.spinner")
 type_ahead = import_module("dflash_mlx.cli.terminal.keys")
@@ -129,13 +128,13 @@ def test_what_is_typed_shows_beside_a_status(
 
 def test_quotes_and_backslashes() -> None:
     """What goes on after Enter, and what is left of the quotes."""
-    assert multiline.continued("one") is None
-    assert multiline.continued("one\\") == "one\n"
-    assert multiline.continued('"""one') == '"""one\n'
-    assert multiline.continued('"""one\n"""') is None
-    assert multiline.unquoted('"""one\n"""') == "one"
-    assert multiline.unquoted('"""\none\n"""\n') == "one"
-    assert multiline.unquoted('say """one"""') == 'say """one"""'
+    assert type_ahead.continued("one") is None
+    assert type_ahead.continued("one\\") == "one\n"
+    assert type_ahead.continued('"""one') == '"""one\n'
+    assert type_ahead.continued('"""one\n"""') is None
+    assert type_ahead.unquoted('"""one\n"""') == "one"
+    assert type_ahead.unquoted('"""\none\n"""\n') == "one"
+    assert type_ahead.unquoted('say """one"""') == 'say """one"""'
 
 
 # In a terminal ------------------------------------------------------------------------------------
@@ -201,42 +200,6 @@ def test_each_enter_is_a_message(chat: ChatTerminal, size: tuple[int, int]) -> N
     chat.send("\x1b[A\x1b[A\x1b[A")
     chat.prompted("sécond")  # the history has them, too
     chat.send("\x03")
-
-
-@pytest.mark.slow
-def test_a_paste_in_an_answer_is_one_message(chat: ChatTerminal) -> None:
-    """Its newlines send nothing."""
-    chat.send("first\r")
-    chat.wait_for(r"\d+ tok · ")
-    chat._write(PASTE.format("a\rb\rc").encode())
-    chat.wait_for("› a / b / c█")
-    chat.answers(says="Fine.\n")
-    chat._write(b"\r")
-    chat.wait_for("queued  a / b / c")
-    chat.wait_for(r"› a\s+b\s+c\s[\s\S]*prompt \d+ new")
-    chat.prompted()
-    assert prompts(chat) == ["first", "a\nb\nc"]
-
-
-@pytest.mark.slow
-def test_after_a_stop_messages_come_back(chat: ChatTerminal) -> None:
-    """Nothing is sent unseen: Enter sends one, Ctrl-C drops one, the draft comes last."""
-    chat.send("first\r")
-    chat.wait_for(r"\d+ tok · ")
-    chat._write(b"second\rthird\rdraft")
-    chat.wait_for("› draft█")
-    chat.interrupt()
-    chat.wait_for("2 queued messages come back one by one: Enter sends, Ctrl-C drops")
-    chat.prompted("second")
-    chat.interrupt()
-    chat.prompted("third")
-    chat.answers(says="Fine.\n")
-    chat.send("!\r")
-    chat.wait_for(r"prompt \d+ new")
-    chat.prompted("draft")
-    chat.send("\x03")
-    chat.prompted()
-    assert prompts(chat) == ["first", "third!"]
 
 
 @pytest.mark.slow
