@@ -191,6 +191,11 @@ class Mac(PairOnMac):
         return self.chip.host * layers, gpu
 
 
+def library(rows: int) -> int:
+    """The row count of the kernels that a pass over `rows` rows uses."""
+    return next((count for count in LIBRARIES if rows <= count), LIBRARIES[-1])
+
+
 class MacProcess(Process):
     """A process on an idle Mac: times its survey and its rounds on one simulated clock.
 
