@@ -34,15 +34,13 @@ MAX_BLOCK_SIZE = 256  # tokens of a chain that one pass verifies, the anchor inc
 class Option:
     """One declared option.
 
-    name, type, default: those of the dataclass field; the type without None, and `optional` says
-    whether None was in it. sampling: whether it is a field of `SamplingParams`.
-
-    help: one sentence. flag: the long flag; empty if only Python has the option. low, high: the
-    range of a number; `above` excludes `low` itself. scope: "local" needs a model on this machine.
-    metavar: the value in help texts. unless_given: the default in words. setting: the name for
-    `/set`; empty if `/set` does not have it. unset: the word for None there. noun: what an error
-    calls it. words: the values it can take, unless the type is a Literal. default_of_commands: the
-    default of the commands, if it differs. panel: the heading that `--help` lists it under.
+    name, type, default: of the dataclass field; `optional`: the type may also be None. sampling:
+    whether it is a field of `SamplingParams`. help: one sentence. flag: empty if only Python has
+    the option. low, high: the range of a number; `above` excludes `low` itself. scope: "local"
+    needs a model on this machine. metavar: the value in help texts. unless_given: the default in
+    words. setting: its name for `/set`, if any; unset: the word for None there. noun: what an error
+    calls it. words: its values, unless the type is a Literal. default_of_commands: if they have
+    another. panel: the heading that `--help` lists it under.
     """
 
     help: str = ""

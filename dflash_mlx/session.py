@@ -346,13 +346,11 @@ class Session:
     def _split_prompt(
         self, prompt: Prompt, ids: list[int], options: TemplateOptions, raw: bool
     ) -> tuple[list[int], list[int]]:
-        """The lengths of prefixes that other prompts will share, and the generation prompt.
+        """The lengths of the prefixes that later prompts may share, and the generation prompt.
 
-        Those other prompts are the next one of this chat, from whose beginning a reminder may have
-        moved to its end, and the first ones of chats with the same system message and tools. The
-        generation prompt is what the template adds after the messages. It is not part of the
-        prefixes, because a template may write past answers differently. For a prompt without
-        messages it is the whole prompt.
+        Later prompts: this chat's next one, and those of chats with the same system message and
+        tools. The generation prompt is what the template adds after the messages. No prefix has
+        it, because a template may write past answers differently.
         """
         last = len(ids) - 1
         pair = self.pair

@@ -86,13 +86,10 @@ TAGGED_FORMATS = {
 class CallFormat:
     """One family's format of tool calls.
 
-    name: that of mlx-lm's parser, or harmony.
-    starts: the texts that start calls.
-    end: the text after all calls; empty if there is none, and a call ends with its JSON or the
-    answer.
-    header: the start of a call whose arguments are read here; its group is the tool's name. It
-    comes after a start, or includes the start if `header_has_start`.
-    tagged: how these arguments are written; None for JSON.
+    name: that of mlx-lm's parser, or harmony. starts: the texts that start calls. end: the text
+    after all calls; empty if a call ends with its JSON or the answer. header: the start of a call
+    whose arguments are read here; its group is the tool's name. It comes after a start, or includes
+    the start if `header_has_start`. tagged: how these arguments are written; None for JSON.
     parse: from the text between start and end to a call {"name", "arguments"} or a list of them.
     """
 

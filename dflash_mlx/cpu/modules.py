@@ -1,7 +1,5 @@
 """Modules and caches for MLX's CPU backend that all layers of a forward pass share.
 
-`use_cpu_modules` and `use_cpu_caches` put them in place, when models and drafters are loaded.
-
 On a GPU a rotary embedding or a causal mask is part of a kernel. On the CPU each layer computes its
 own by small operations; in a narrow model these are a third of all operations. Here the layers
 share one `nn.RoPE` table and one mask, with the same bits. Feed-forward modules get a faster SwiGLU

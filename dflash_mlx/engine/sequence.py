@@ -45,16 +45,13 @@ class PrefillChunk:
 class AnswerState:
     """One answer that is being generated: its request, its acceptance rule, and its progress.
 
-    `to_read`: the tokens that the caches must hold before the next decode step: the prompt; after a
-    fault of the GPU, all tokens before the anchor. `failed_rounds`: rounds that such faults ended
-    since a token was committed.
-    `anchor`: the newest token, which is not in the caches yet; None while the prompt is read.
-    `position`: tokens committed. `remaining`: how many may follow. `snapshots_at`: the lengths of
-    the prompt at which the caches take a snapshot. `separate_last_token`: the prompt's last token
-    is read in a pass of its own, as in mlx-lm. `constraint`: None without a grammar. `token_rules`:
-    None without rules. `acceptance`: how each drafter's drafts do in this sequence.
-    `finish_reason`: "stop", "length", or "error" if the answer failed; None before the end.
-    `notes`: as in `Stats`.
+    `to_read`: what the caches must hold before the next decode step: the prompt, or after a fault
+    of the GPU all tokens before the anchor. `failed_rounds`: those since the last committed token.
+    `anchor`: the newest token, not yet in the caches; None while the prompt is read. `position`:
+    tokens committed. `remaining`: how many may follow. `snapshots_at`: the lengths of the prompt at
+    which the caches take a snapshot. `separate_last_token`: the prompt's last token has a pass of
+    its own, as in mlx-lm. `acceptance`: of each drafter in this sequence. `finish_reason`: "stop",
+    "length", or "error" if the answer failed; None before the end. `notes`: as in `Stats`.
     """
 
     request: Request

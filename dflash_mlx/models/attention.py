@@ -1,20 +1,14 @@
 """Attention of a target's layers by this package's operation, where it supports the layer.
 
-mlx-lm's attention modules take no function as a parameter: their `__call__` looks up the name
-`scaled_dot_product_attention` in its globals. Replacing that global would change every model in
-the process. So each attention module of one model instance gets a subclass of its class. The
-subclass has the same code with other globals:
+An attention module of mlx-lm finds `scaled_dot_product_attention` in its globals. To replace it for
+one model alone, each attention module of that model gets a subclass of its class, whose `__call__`
+has the same code and other globals:
 
-    mlx_lm.models.qwen3.Attention           its subclass, for the modules of one target
-      __call__                                __call__
-        code     -------- the same object ----> code
-        globals                                 globals: a copy
-          scaled_dot_product_attention            scaled_dot_product_attention
-            -> mlx-lm's function                    -> Attention.attend, here
-
-mlx-lm's classes and modules stay as they are, and so do other models of the same class.
-Subclassing and overriding `__call__` would not do: it would copy the code of each family's
-attention into this package.
+    mlx_lm.models.qwen3.Attention.__call__     __call__ of its subclass, for one target
+      code     ---------- the same object ----> code
+      globals                                   globals: a copy
+        scaled_dot_product_attention              scaled_dot_product_attention
+          -> mlx-lm's function                      -> Attention.attend, here
 
 A packed pass attends sequence by sequence. Attention that `covered` excludes (latent attention)
 keeps its own function, and runs as a whole for one sequence after another.

@@ -158,13 +158,11 @@ def check_steps(
 ) -> Iterator[KernelResult]:
     """Check the kernels of the operations that a model of these shapes uses, step by step.
 
-    A step is one comparison of outputs, which may compile the kernel, or one timing. It takes
-    `results` from where they are, and yields the operation's new one. One operation after another
-    is compared and timed, in the order of `trials`. In exact mode no kernel is timed, because all
-    that are right are used. With `everything`, operations that the model does not use are compared
-    too, at `GENERIC` shapes, and all also as exact mode launches them. `on_result` is called before
-    each step with the reason `STARTED`, and after it with the result; if the step is interrupted,
-    with the result before it.
+    A step is one comparison of outputs, which may compile the kernel, or one timing. It continues
+    `results`, and yields the operation's new one. Exact mode times nothing: it uses all kernels
+    that are right. With `everything`, operations that the model does not use are compared too, at
+    `GENERIC` shapes, and all also as exact mode launches them. `on_result` is called before each
+    step with the reason `STARTED`, and after it with the result, or the one before if interrupted.
     """
 
     def run(result: KernelResult, step: Step) -> KernelResult:

@@ -63,19 +63,15 @@ from .shapes import Shapes
 class Trial:
     """How an operation is checked and timed.
 
-    `cases(shapes)` are its arguments, those at the model's sizes last; `needs(shapes)` says whether
-    the model has such layers. `stock(*once(*case))` is what MLX or mlx-lm computes without the
-    operation; `once` is what a pass computes once for all its layers. An answer launches the
-    operation with `before(*case)`, which it computes for each launch. `recorded`: it records the
-    launch together with others.
-    Each output is compared with that of `expected(*case)` (None: the reference), after `comparable`
-    is applied to both. `alone(*case)` are the arguments for one row: row `row` along `axis` of the
-    first output. Exact mode requires the same bits from both. `sizes(shapes)` are the cases to
-    time; without it, the last of `cases` is timed. `untimed(shapes)` are cases that run other texts
-    of the kernel than those, to be built, too. `rival`: another operation, with the same
-    arguments, that may compute these cases in its place; it has to be slower, too.
+    `cases(shapes)` are its arguments, the model's own last; `needs(shapes)`: whether the model has
+    such layers. `stock(*once(*case))` is the same without the operation; a pass computes `once`
+    for all its layers, and `before(*case)` for each launch. `recorded`: launched with others.
+    Outputs are compared with `expected(*case)` (None: the reference), both after `comparable`.
+    `alone(*case)` are the arguments of one row, `row` along `axis` of the first output; exact mode
+    wants its bits. `sizes(shapes)` are timed, by default the last of `cases`; `untimed(shapes)` are
+    built only. `rival`: another operation for the same arguments, which must be slower too.
     `again(case, number)`: a case that reads other bytes, in place of a copy of all arrays. `slow`:
-    the reason to show if the operation is faster at no size, in place of the ratio.
+    what to show in place of the ratio if the operation is faster at no size.
     """
 
     op: Op

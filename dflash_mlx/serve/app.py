@@ -69,10 +69,9 @@ class Api:
 
     writer: has `complete` and `stream`. bare: clients may leave /v1 out of the path. kind: the
     content type of its streams. ping: keeps a stream alive, by its model's name and a comment for
-    people. loading: what such a stream begins with while the model is loaded. write_problem: the
-    end of a stream after an error. keep_alive: for how long a body wants its model to stay loaded.
-    write_loaded: the answer to a body that only loads or unloads a model, by the body, the model's
-    name and the word load or unload.
+    people; loading: its first while the model is loaded. write_problem: the end of a stream after
+    an error. keep_alive: how long a body wants its model loaded. write_loaded: the answer to a body
+    that only loads or unloads a model, by the body, the model's name and the word load or unload.
     """
 
     path: str

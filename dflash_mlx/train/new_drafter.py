@@ -343,11 +343,9 @@ def new_drafter(
 def scale_weights(drafter: DFlashDrafter, taps_width: int) -> None:
     """Scale random weights until the first loss is near that of a uniform guess.
 
-    A block begins with the mask token's embedding. With a tied head, the remainder of it in the
-    hidden states makes the mask token likely, though it is never a label. The loss was twice that
-    of a uniform guess on SmolLM2, seven times on a narrow model. So the layers' outputs are scaled
-    up, and the last norm is scaled down until logits have a standard deviation of at most 1.
-
+    A block begins with the mask token's embedding. With a tied head, what is left of it in the
+    hidden states makes the mask token likely, which is never a label. So the layers' outputs are
+    scaled up, and the last norm is scaled down until logits have a standard deviation of at most 1.
     taps_width: K * Ht.
     """
     model = drafter.model
