@@ -49,7 +49,6 @@ def test_the_order_of_precedence(run, config, monkeypatch):
 
 
 def test_a_preset_names_model_and_mode(run, config, monkeypatch):
-    """Each key arrives; mode and budget of the preset give way to a flag."""
     config(
         f"draft = '{PAIR[3]}'\n[preset.wide]\nmodel = '{TARGET}'\nmode = 'ddtree'\n"
         "tree-budget = 9\nmax-tokens = 6\ntemp = 0.5\nseed = 3\n[preset.plain]\nmode = 'baseline'\n"
@@ -155,7 +154,6 @@ def test_the_example_of_the_guide(cli_app, config):
 
 @pytest.fixture
 def loaded():
-    """The models that `/model` loads, in order."""
     return []
 
 
@@ -176,7 +174,6 @@ def state(cli_app, loaded, monkeypatch):
 
 @pytest.fixture
 def use(state):
-    """Run a command of the chat; what it prints."""
     return state.enter
 
 
