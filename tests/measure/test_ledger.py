@@ -19,17 +19,14 @@ M1, M4, M5 = (gpu_of(name) for name in ("M1", "M4", "M5"))
 
 
 def dispatches(graph: Graph) -> int:
-    """Of the whole pass."""
     return sum(cost.dispatches for cost in costs(graph))
 
 
 def moved(graph: Graph) -> int:
-    """Bytes read and written."""
     return sum(cost.read + cost.written for cost in costs(graph))
 
 
 def row(x: mx.array) -> list[mx.array]:
-    """An index into the first axis."""
     return [x[0]]
 
 

@@ -25,7 +25,6 @@ WORKFLOWS = ROOT / ".github" / "workflows"
 
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "measure"))
     return import_module("mac_report")
 
@@ -92,7 +91,6 @@ def report_checks(phases: dict[str, float]) -> set[str]:
 
 
 def outcome(report: Any, name: str, status: str = "ok", **result: Any) -> Any:
-    """What became of a step."""
     return report.Outcome(name, status, 1.0, 0, result or None, "")
 
 
@@ -211,7 +209,6 @@ def test_memory_heat_and_phases_are_told(report: Any) -> None:
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script of the report's own steps as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "measure"))
     return import_module("mac_probe")
 
@@ -348,12 +345,10 @@ def test_a_program_that_a_test_starts(variables: str, tmp_path: Path) -> None:
 
 
 def jobs(name: str) -> dict[str, Any]:
-    """The jobs of a workflow."""
     return yaml.safe_load((WORKFLOWS / name).read_text("utf-8"))["jobs"]
 
 
 def commands(job: dict[str, Any]) -> list[list[str]]:
-    """The words of the commands of a job."""
     return [shlex.split(step["run"]) for step in job["steps"] if "run" in step]
 
 
