@@ -1,6 +1,4 @@
-"""Presets and the defaults of models: who wins, what is refused before a model is loaded, and what
-`/preset` and `/model` change in a chat.
-"""
+"""Presets and the defaults of models: who wins, what is refused, what changes in a chat."""
 
 from importlib import import_module
 from pathlib import Path

@@ -22,10 +22,6 @@ def dispatches(graph: Graph) -> int:
     return sum(cost.dispatches for cost in costs(graph))
 
 
-def moved(graph: Graph) -> int:
-    return sum(cost.read + cost.written for cost in costs(graph))
-
-
 def row(x: mx.array) -> list[mx.array]:
     return [x[0]]
 
@@ -55,7 +51,7 @@ def test_rules(fn: Callable[..., Any], shapes: list[Any], count: int, nbytes: in
     """Dispatches and bytes of single operations on 16-bit arrays, by hand."""
     graph = trace(fn, [mx.zeros(shape, mx.bfloat16) for shape in shapes])
     assert dispatches(graph) == count
-    assert moved(graph) == nbytes
+    assert sum(cost.read + cost.written for cost in costs(graph)) == nbytes
 
 
 def test_a_product_of_few_rows_reads_its_matrix_for_each() -> None:

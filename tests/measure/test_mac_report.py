@@ -63,7 +63,8 @@ def test_a_report_of_this_machine(tmp_path: Path) -> None:
     ], done.stderr
     phases = [steps[f"{which} start, {pair}"]["result"]["phases"] for which in ("first", "second")]
     assert {"import", "load", "latencies", "first answer"} <= phases[0].keys()
-    assert phases[1].keys() == phases[0].keys() - {"latencies", *report_checks(phases[0])}
+    checks = {name for name in phases[0] if name.startswith("check")}
+    assert phases[1].keys() == phases[0].keys() - {"latencies", *checks}  # kernels are known then
     assert len(steps[f"long run, {pair}"]["result"]["tok_s"]) == 2
     assert [line["tokens"] for line in steps[f"memory, {pair}"]["result"]["contexts"]] == [
         *(4096, 16384, 32768)
@@ -83,11 +84,6 @@ def test_a_report_of_this_machine(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert "no Apple GPU here" in done.stdout.splitlines()[0]
         assert tests["skipped"] == tests["tests"]
-
-
-def report_checks(phases: dict[str, float]) -> set[str]:
-    """The phases that check kernels, which a second start does not do."""
-    return {name for name in phases if name.startswith("check")}
 
 
 def outcome(report: Any, name: str, status: str = "ok", **result: Any) -> Any:
