@@ -32,11 +32,9 @@ class Killed:
 
     @property
     def lines(self) -> int:
-        """Complete lines of answers so far."""
         return self.out.read_bytes().count(b"\n") if self.out.exists() else 0
 
     def kill_after(self, more: int, dice: random.Random) -> None:
-        """Kill a run at a random moment after `more` new answers."""
         before = self.lines
         process = subprocess.Popen(self._command, cwd=self._folder, stderr=subprocess.PIPE)
         while self.lines < before + more:
@@ -48,13 +46,11 @@ class Killed:
         assert process.returncode == -signal.SIGKILL
 
     def finish(self) -> str:
-        """The last run; what it printed."""
         done = subprocess.run(self._command, cwd=self._folder, capture_output=True, text=True)
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
         return done.stderr
 
     def check(self) -> None:
-        """Each prompt has one answer: the one that it gets alone."""
         found = [json.loads(line) for line in self.out.read_text().splitlines()]
         keys = [str(number) for number in range(1, len(self.prompts) + 1)]
         assert sorted(answer["key"] for answer in found) == sorted(keys)

@@ -47,7 +47,6 @@ def test_what_the_words_are(
     ("words", "flags"), [(["two", "words"], {}), ([], {"resume": True, "latest": True})]
 )
 def test_words_that_do_not_fit(words: list[str], flags: dict[str, bool]) -> None:
-    """A prompt without quotes, two chats at once."""
     flags = {"resume": False, "latest": False, "piped": False} | flags
     with pytest.raises(UsageError):
         start.read_beginning(words, **flags)
@@ -71,7 +70,6 @@ def test_hint_without_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def piped(tmp_path: Path) -> Iterator[Terminal]:
-    """A chat whose standard input is a pipe, in a terminal."""
     (tmp_path / "slowed.json").write_text(json.dumps({"says": "Fine.\n"}))
     chat = f"{shlex.quote(sys.executable)} -P {shlex.quote(str(SLOWED))} chat --demo"
     program = f"printf '/help me\\nwith this\\n' | {chat} 'A question:'"

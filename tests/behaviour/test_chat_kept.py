@@ -32,7 +32,6 @@ unfinished = import_module("dflash_mlx.cli.chat.unfinished")
 
 @pytest.fixture
 def state() -> Any:
-    """A chat of a tiny pair, as the command makes it."""
     out = output.Output()
     talk = dialogue.Dialogue(
         backends.LocalBackend(tiny.golden_pair("qwen3_full")),
@@ -47,7 +46,6 @@ def state() -> Any:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., ChatTerminal]]:
-    """Starts a chat in a terminal; it is ended after the test."""
     started: list[ChatTerminal] = []
 
     def begin(*arguments: str, **more: Any) -> ChatTerminal:
@@ -60,7 +58,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., ChatTerminal]]:
 
 
 def prompts(name: str) -> list[str]:
-    """The prompts of a saved chat."""
     return [turn.prompt for turn in transcript.load(name).turns]
 
 
@@ -206,7 +203,6 @@ def at_block(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], Any]
 
 
 def fail_at_pass(monkeypatch: pytest.MonkeyPatch, pair: Any, number: int, error: Exception) -> None:
-    """Make the passes of the target fail with this error, from the given one on."""
     passes = []
     read = pair.target.read
 
@@ -220,14 +216,12 @@ def fail_at_pass(monkeypatch: pytest.MonkeyPatch, pair: Any, number: int, error:
 
 
 def fresh_answer(state: Any, prompt: str) -> str:
-    """What a new session says to the messages of the chat and this prompt."""
     talk = state.dialogue
     sent = talk.messages(talk.chat, prompt)
     return dflash_mlx.generate(talk.pair, sent, max_tokens=12).text.strip("\n")
 
 
 def saved_turns() -> list[Any]:
-    """The turns of the only saved chat."""
     (name,) = transcript.chat_names()
     return [*transcript.load(name).turns]
 
@@ -351,18 +345,15 @@ OFFER = r"Your last chat, '%s', ended in the middle of an\s+answer\."
 
 
 def kept_answer(folder: Path) -> str:
-    """The last answer in the only saved chat; empty without a chat."""
     files = [*(folder / "data/dflash/chats").glob("*.json")]
     return json.loads(files[0].read_text())["turns"][-1]["answer"] if files else ""
 
 
 def left_marks(folder: Path) -> list[str]:
-    """The names of the chats that are being answered, or were when their program ended."""
     return [path.name for path in (folder / "data/dflash/answering").glob("*")]
 
 
 def kill_while_answering(chat: ChatTerminal, folder: Path, how: str) -> None:
-    """End the program as soon as ten words are on disk."""
     crash = folder / "crash"
     crash.unlink(missing_ok=True)
     chat.answers(says=WORDS, piece=10, sleep=0.02, keep=0.05, abort=str(crash))

@@ -75,14 +75,12 @@ class Shared:
         return self.terminal
 
     def close(self) -> None:
-        """End it."""
         if self.terminal is not None:
             self.terminal.close()
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """The chat of this module."""
     found = Shared(tmp_path_factory.mktemp("chat"))
     yield found
     found.close()
@@ -90,13 +88,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 @pytest.fixture
 def chat(shared: Shared) -> ChatTerminal:
-    """The shared chat, at its prompt and with nothing said."""
     return shared.fresh()
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., ChatTerminal]]:
-    """Starts a chat of its own; it is ended after the test."""
     started: list[ChatTerminal] = []
 
     def begin(*arguments: str, **options: Any) -> ChatTerminal:
@@ -116,7 +112,6 @@ def chats(folder: Path) -> list[Path]:
 
 
 def turns(folder: Path) -> list[dict[str, str]]:
-    """What was said in the chat that was saved last."""
     return json.loads(chats(folder)[-1].read_text())["turns"]
 
 
@@ -340,7 +335,6 @@ def test_history_and_editor(chat: ChatTerminal, tmp_path: Path) -> None:
 
 
 def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
-    """Each once as it is meant, and the chat goes on; a wrong one is not sent."""
     commands = import_module("dflash_mlx.cli.chat.commands").COMMANDS
     typed = [
         ("/help", "/help keys lists the keys"),
@@ -401,7 +395,6 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
 
 
 def test_several_answers_and_a_way_back(chat: ChatTerminal) -> None:
-    """Two answers are shown in columns and one is chosen; then back to a turn from the list."""
     chat.answers(says="One *two* three.\n\nFour.\n")
     chat.ask("first")
     chat.ask("second")
@@ -558,7 +551,6 @@ def test_answers_into_a_file(start: Callable[..., ChatTerminal], tmp_path: Path)
 
 
 def test_pipes(tmp_path: Path) -> None:
-    """One prompt, one answer, and only its bytes."""
     done = subprocess.run(
         [sys.executable, "-m", "dflash_mlx.cli", "chat", "--demo"],
         input=WEDNESDAY[0].encode() + b"\n",

@@ -41,14 +41,12 @@ QUESTION = "  run it? y once, s in this session, a always, n no › "
 
 @pytest.fixture
 def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ToolChat]]:
-    """Begins chats; their servers end with the test."""
     with tool_chats(monkeypatch) as begin:
         yield begin
 
 
 @pytest.fixture(params=["stdio", "http"])
 def config(request: pytest.FixtureRequest) -> Iterator[ServerConfig]:
-    """The server, started by the chat or running on a port."""
     if request.param == "stdio":
         yield HERE
         return

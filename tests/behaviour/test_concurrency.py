@@ -20,7 +20,6 @@ PROMPTS = ["ab", "Hello!", "What?", "x = 1", "The end"]
 
 
 def answers_of(pair: dflash_mlx.Pair, numbers: range) -> list[list[int]]:
-    """Answers to some of the prompts, in modes and samplings by turns."""
     found = []
     for number in numbers:
         sampling = dflash_mlx.SamplingParams(temperature=number % 2, seed=number)

@@ -33,12 +33,10 @@ SAMPLINGS: tuple[dict[str, Any], ...] = ({"temperature": 0.0}, {"temperature": 0
 
 @pytest.fixture(scope="module", params=SOURCES)
 def pair(request: pytest.FixtureRequest) -> Pair:
-    """A pair that drafts in this way."""
     return load(*SOURCES[request.param], cache_ram=1 << 28)
 
 
 def tokens_of(pair: Pair, text: str) -> list[int]:
-    """A prompt as the target's template has it, if it has one."""
     if pair.target_name == "bundled":
         return pair.chat_tokens([{"role": "user", "content": text}])
     return pair.encode(text)
@@ -67,13 +65,11 @@ def check_served(pair: Pair, mode: Any) -> None:
 @pytest.mark.quick_every(8)
 @pytest.mark.parametrize("mode", ["dflash", "ddtree"])
 def test_clients_of_a_server(pair: Pair, mode: str) -> None:
-    """Greedy and seeded, in chains and in trees."""
     check_served(pair, mode)
 
 
 @pytest.mark.quick_every(4)
 def test_a_server_that_draws_with_another_seed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted, and noticed."""
     plant("seed", monkeypatch)
     with pytest.raises(AssertionError):
         check_served(pair, "dflash")

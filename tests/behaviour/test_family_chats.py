@@ -20,7 +20,6 @@ THOUGHT = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
 
 
 def family_pair(family: str, form: str) -> Pair:
-    """A random pair of one family's model and one family's chat template."""
     target = tiny.make_target(family, vocab_size=templates.VOCAB)
     tokenizer = templates.tokenizer_of(form)
     target = tiny.with_ends(target, tokenizer)

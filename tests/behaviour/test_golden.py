@@ -19,7 +19,6 @@ from dflash_mlx.speculation.drafts import Lattice
 
 @pytest.fixture(scope="module", params=tiny.CASES)
 def case(request: Any) -> tuple[Pair, dict[str, Any], dict[str, np.ndarray]]:
-    """A pair, its expected.json and its vectors."""
     vectors = dict(np.load(tiny.GOLDEN / request.param / "vectors.npz"))
     return tiny.golden_pair(request.param), tiny.expected(request.param), vectors
 
@@ -37,7 +36,6 @@ def test_greedy_answers(case: Any) -> None:
 
 @pytest.mark.quick_every(3)
 def test_baseline_answers(case: Any) -> None:
-    """Plain decoding gives the reference's plain text."""
     pair, expected, _ = case
     prompt = expected["prompts"][1]
     limit = expected["max_new_tokens"]
@@ -82,7 +80,6 @@ def read_to_block(pair: Pair, vectors: dict[str, np.ndarray], block: str) -> Seq
 
 @pytest.fixture(scope="module")
 def second() -> tuple[Pair, dict[str, np.ndarray]]:
-    """The DFlash 2 pair and its vectors."""
     vectors = dict(np.load(tiny.GOLDEN / "qwen3_dflash2" / "vectors.npz"))
     return tiny.golden_pair("qwen3_dflash2"), vectors
 
@@ -115,7 +112,6 @@ def test_selector_walk(second: Any, block: str) -> None:
 
 
 def no_convolution(patch: pytest.MonkeyPatch) -> None:
-    """A fault: the convolutions are left out."""
     patch.setattr(model, "convolve", lambda x, kernel: x)
 
 

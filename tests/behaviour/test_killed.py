@@ -72,7 +72,6 @@ class Kept:
                 del self.chats[words[0]]
 
     def check(self) -> None:
-        """All of it is whole, and no damaged chat is beside it."""
         for name in transcript.chat_names():
             chat = transcript.load(name)
             assert len(chat.turns) >= self.chats.get(name, 0)
@@ -126,13 +125,11 @@ def in_own_process(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_killed_while_writing() -> None:
-    """50 times, at random moments."""
     done = in_own_process(str(KILLS))
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_writer_in_place_is_caught() -> None:
-    """The check above can fail."""
     done = in_own_process("20", "in place")
     assert done.returncode == 1
     assert "DFlashError" in done.stderr or "AssertionError" in done.stderr

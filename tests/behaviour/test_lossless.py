@@ -63,7 +63,6 @@ def test_block_sizes(family: str, kind: str) -> None:
 @every_family
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_block_sizes(family: str, kind: str) -> None:
-    """All of them."""
     check_sizes(family, kind, range(2, 17))
 
 
@@ -223,7 +222,6 @@ def keep_one_tap_too_many(patch: pytest.MonkeyPatch) -> None:
 def test_faults_are_noticed(
     fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checks above can fail: each planted fault breaks one of them."""
     check("llama", "random", SHORT, 6)
     stock("llama_sliding", tuple(LONG))
     fault(monkeypatch)

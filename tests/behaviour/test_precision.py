@@ -49,7 +49,6 @@ def made(
     draft_bits: int = 0,
     untied: bool = False,
 ) -> DFlashDrafter:
-    """A random pair in these dtypes, either side quantised."""
     sizes: dict[str, Any] = {"hidden_size": 64, "tie_word_embeddings": not untied}
     target = tiny.make_target("qwen3", **sizes)
     target.model.set_dtype(target_type)
@@ -92,7 +91,6 @@ def draft(drafter: DFlashDrafter, target_type: mx.Dtype) -> tuple[list[Operation
 
 
 def wide_products(found: list[Operation]) -> list[Operation]:
-    """The products of matrices that have a float32 operand."""
     return [op for op in found if op.name in PRODUCTS and mx.float32 in {t for _, t in op.inputs}]
 
 

@@ -80,7 +80,6 @@ ROWS = (
 
 
 def config_of(row: Row) -> dict[str, Any]:
-    """Its config.json, in the layout of its generation."""
     nested: dict[str, Any] = {"mask_token_id": row.mask, "target_layer_ids": list(row.taps)}
     kinds = [FULL] * row.layers
     if row.window:

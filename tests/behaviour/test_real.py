@@ -94,7 +94,6 @@ def pair(request: pytest.FixtureRequest, folder: Path, small: Path) -> Pair:
 
 @pytest.fixture(scope="module")
 def stock(folder: Path) -> dict[tuple[int, int], list[int]]:
-    """What stock mlx-lm says, by prompt and sampling."""
     alone = dflash_mlx.load(folder, no_draft=True, cache_ram=0)
     model, found = mlx_thread().call(stock_model, folder), {}
     for number, text in enumerate(PROMPTS):
@@ -202,7 +201,6 @@ def test_output_keeps_to_a_schema(pair: Pair) -> None:
 
 @pytest.fixture
 def client(pair: Pair) -> Iterator[openai.OpenAI]:
-    """OpenAI's client of a server of it."""
     with serving(pair) as served:
         yield openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
 

@@ -124,7 +124,6 @@ async def streamed(http: httpx.AsyncClient, body: dict[str, Any], leave: int = 0
 
 
 def memory() -> int:
-    """Bytes that MLX holds arrays in."""
     gc.collect()
 
     def settled() -> int:

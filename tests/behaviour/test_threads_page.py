@@ -29,7 +29,6 @@ PRINTS = [
 
 @pytest.fixture(scope="module")
 def said() -> dict[str, str]:
-    """The answers to the page's prompts, each alone."""
     pair = dflash_mlx.load()
     prompts = {
         prompt for code in CODE.values() for prompt in re.findall(r'"([A-Z][^"]{9,})"', code)

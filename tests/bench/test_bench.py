@@ -25,12 +25,10 @@ COSTS = Latencies(1e-2, 2e-3, ((1, 1e-2), (8, 1.2e-2)))
 
 @pytest.fixture(scope="module")
 def pair() -> dflash_mlx.Pair:
-    """The golden pair: random weights, a chat template."""
     return dflash_mlx.load(GOLDEN / "target", GOLDEN / "draft")
 
 
 def asked(*turns, number=1, task="s") -> questions.Question:
-    """A question of these turns."""
     return questions.Question("s", number, task, questions.from_user(list(turns)))
 
 

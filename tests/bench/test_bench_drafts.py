@@ -27,7 +27,6 @@ LABELS = ALL.split(",")
 
 @pytest.fixture
 def run(cli_app, tmp_path):
-    """Run `dflash bench` with the golden target on two prompts, in this process."""
     file = tmp_path / "own.jsonl"
     file.write_text('"hello"\n"winter f!"\n')
     flags = ["--prompts", str(file), "--max-tokens", "10", "--repeats", "1"]

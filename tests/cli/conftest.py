@@ -11,13 +11,11 @@ from typer.testing import CliRunner, Result
 
 @pytest.fixture
 def run(cli_app: typer.Typer) -> Callable[..., Result]:
-    """Run `dflash` in this process, through pipes."""
     return lambda *args, **kwargs: CliRunner().invoke(cli_app, list(args), **kwargs)
 
 
 @pytest.fixture
 def config() -> Callable[[str], int]:
-    """Write the config file."""
     path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
     path.parent.mkdir(parents=True)
     return path.write_text

@@ -17,7 +17,6 @@ read, complete = attachments.read_attachments, attachments.complete_path
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with text and other things."""
     folder = tmp_path / "work"
     for name, data in {
         "notes.md": b"some `code`\n\n```py\n1\n```\n",
@@ -40,7 +39,6 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_taken(tree: Path) -> None:
-    """Files, folders and patterns, each file once; what is not text is left out and counted."""
     found = read(["notes.md", "src", "src/*.py", "[odd].txt"])
     assert [file.name for file in found.files] == [
         "notes.md",
@@ -79,13 +77,11 @@ def test_files_come_out_of_a_prompt_again(tree: Path) -> None:
     ],
 )
 def test_what_is_refused(tree: Path, name: str, says: str) -> None:
-    """One sentence each."""
     with pytest.raises(UsageError, match=says.replace("*", r"\*")):
         read([name])
 
 
 def test_limits(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of files and of bytes, in all."""
     for limit, value in (("MAX_FILES", 1), ("MAX_BYTES", 8)):
         with monkeypatch.context() as patch:
             patch.setattr(attachments, limit, value)
@@ -107,7 +103,6 @@ def test_mentions(tree: Path) -> None:
 
 
 def test_completion_of_paths(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders end with a slash; hidden ones are offered when asked for."""
     assert complete("s") == ["src/"]
     shown = ("__pycache__/", "a.py", "deep/", "latin.txt", "picture.png", "pipe")
     assert complete("src/") == [f"src/{name}" for name in shown]

@@ -80,7 +80,6 @@ def test_long_commands_keep_a_mac_awake(
 def test_without_caffeinate(
     caffeinate: Path, monkeypatch: pytest.MonkeyPatch, platform: str, path: str | None
 ) -> None:
-    """On another system, or if the program is missing, nothing is started."""
     module = import_module("dflash_mlx.cli.awake")
     monkeypatch.setattr(module, "sys", SimpleNamespace(platform=platform))
     monkeypatch.setattr(module.subprocess, "Popen", None)

@@ -66,7 +66,6 @@ def test_titles(prompt: str, title: str) -> None:
 
 
 def test_a_prompt_without_words_has_the_date() -> None:
-    """Nothing that a title could be made of."""
     assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}", messages.title(Chat((Turn("?!", ""),))))
 
 
@@ -110,7 +109,6 @@ def test_a_table_of_wide_names_stays_in_line() -> None:
 def test_the_shell_completes_names(
     chats: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, cli_app: typer.Typer
 ) -> None:
-    """Those that begin as typed."""
     for typed in ("dflash chats show why", "dflash chats rm why", "dflash chat --resume why"):
         monkeypatch.setenv("_DFLASH_COMPLETE", "complete_bash")
         monkeypatch.setenv("COMP_WORDS", typed)
@@ -120,7 +118,6 @@ def test_the_shell_completes_names(
 
 
 def test_show_and_export(chats: Callable[..., Result], tmp_path: Path) -> None:
-    """Markdown, of the last one unless named; JSON has all of it."""
     wanted = transcript.to_markdown(transcript.load("colours"))
     assert chats("show").stdout == wanted
     assert chats("show", "why-is-the-sky-blue").stdout != wanted
@@ -136,7 +133,6 @@ def test_show_and_export(chats: Callable[..., Result], tmp_path: Path) -> None:
 
 
 def test_search(chats: Callable[..., Result]) -> None:
-    """All words in one turn, whatever their case; 1 where there is nothing."""
     found = chats("search", "SHORT", "sky")
     assert found.stdout == (
         "colours  1\n    Why is the sky blue? Because **short** waves scatter.\n"
@@ -148,7 +144,6 @@ def test_search(chats: Callable[..., Result]) -> None:
 
 
 def test_remove(chats: Callable[..., Result]) -> None:
-    """Those named, once there is a yes; a wrong name removes none."""
     assert chats("rm", "colours").exit_code == 2  # nobody to ask
     assert chats("rm", "colours", "nowhere", "--yes").exit_code == 1
     assert chats("rm", "../colours", "--yes").exit_code == 2

@@ -111,7 +111,6 @@ def test_only_near_options_are_suggested(run, arguments, hint):
 
 
 def number_options(group, *commands):
-    """The command and the parameter of each option that takes a number."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from number_options(command, *commands, name)

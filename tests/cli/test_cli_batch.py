@@ -21,7 +21,6 @@ SHORT = ["--max-tokens", "12"]
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts of all kinds, in the folder of the test."""
     monkeypatch.chdir(tmp_path)
     lines: list[Any] = [*PROMPTS]
     lines[1] = {"prompt": PROMPTS[1], "key": "second"}
@@ -31,8 +30,6 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def batch(cli_app: Any) -> Callable[..., Result]:
-    """Run `dflash generate --batch prompts.jsonl --out answers.jsonl`."""
-
     def run(*flags: str) -> Result:
         words = ["--batch", "prompts.jsonl", "--out", "answers.jsonl", *SHORT, *flags]
         return CliRunner().invoke(cli_app, ["generate", *PAIR, *words])
@@ -41,7 +38,6 @@ def batch(cli_app: Any) -> Callable[..., Result]:
 
 
 def answers() -> list[dict[str, Any]]:
-    """The lines of answers.jsonl."""
     *lines, rest = Path("answers.jsonl").read_text().split("\n")
     assert not rest
     return [json.loads(line) for line in lines]
@@ -49,7 +45,6 @@ def answers() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, str]:
-    """The text that each prompt gets alone, by its key."""
     app = import_module("dflash_mlx.cli.app").app
     texts = {}
     for key, prompt in zip(["1", "second", "3", "4", "5", "6"], PROMPTS, strict=True):
@@ -59,7 +54,6 @@ def alone() -> dict[str, str]:
 
 
 def check_answers(alone: dict[str, str]) -> None:
-    """Each prompt has one answer, the one that it gets alone."""
     found = answers()
     assert len(found) == len(alone)
     assert {answer["key"]: answer["text"] for answer in found} == alone
@@ -107,7 +101,6 @@ def test_a_line_that_was_cut_is_written_again(
 def test_a_cut_line_that_stays_is_noticed(
     batch: Callable[..., Result], alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check above can fail."""
     batch()
     written = Path("answers.jsonl").read_bytes()
     Path("answers.jsonl").write_bytes(written[:-9])
@@ -141,7 +134,6 @@ def test_ctrl_c_keeps_what_is_answered(
     "content", ["dear diary", "a\nb\n", '{"key": "1", "text": "a"}\n', '{"id": 1', "[1]\n\n"]
 )
 def test_another_file_is_left_alone(batch: Callable[..., Result], content: str) -> None:
-    """Nothing of it is cut, and nothing is added."""
     Path("answers.jsonl").write_text(content)
     result = batch()
     assert result.exit_code == 2

@@ -22,7 +22,6 @@ def quick_costs(monkeypatch):
 
 @pytest.fixture
 def prompts(tmp_path):
-    """Three prompts of two tasks; the golden pair says something else to each."""
     file = tmp_path / "own.jsonl"
     lines = [
         {"prompt": "hello", "task": "sums"},
@@ -35,7 +34,6 @@ def prompts(tmp_path):
 
 @pytest.fixture
 def run(cli_app, prompts):
-    """Run `dflash bench` with the golden pair on these prompts, in this process."""
     return lambda *args, **kwargs: CliRunner().invoke(
         cli_app, ["bench", *PAIR, "--prompts", str(prompts), *SMALL, *TWO, *args], **kwargs
     )
@@ -244,7 +242,6 @@ def test_bad_input_gets_one_sentence_and_a_hint(run, flags, code, message):
 
 
 def test_mode_leads_to_modes(run):
-    """Each run compares several modes."""
     listed = run("--help").stdout.split()
     assert "--modes" in listed
     assert not {"--mode", "--tree-budget"} & set(listed)

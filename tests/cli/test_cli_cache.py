@@ -22,12 +22,10 @@ PROMPT = ["the lighthouse and the paper boat", "--raw", "--max-tokens", "8"]
 
 @pytest.fixture
 def cache(cli_app):
-    """Run `dflash cache` in this process."""
     return lambda *args, **more: CliRunner().invoke(cli_app, ["cache", *args], **more)
 
 
 def listed(cache) -> list[dict[str, Any]]:
-    """What `dflash cache list --json` says."""
     result = cache("list", "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -94,7 +92,6 @@ def test_sizes(text: str, wanted: int) -> None:
 
 
 def test_a_wrong_size_is_refused(dflash) -> None:
-    """Said with an example."""
     result = dflash(*PROMPT, "--cache-disk", "much")
     assert result.exit_code == 2
     assert "'much' is not a size such as 500MB or 4GB" in result.stderr
@@ -136,7 +133,6 @@ def test_no_history_keeps_nothing_on_disk(cli_app, cache) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path, monkeypatch) -> None:
-    """With what to do."""
     (tmp_path / "dflash").write_text("a file")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(DFlashError, match="prefix cache cannot use the folder") as caught:

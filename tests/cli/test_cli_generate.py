@@ -52,7 +52,6 @@ def test_json_object(ask):
 
 
 def test_json_lines(dflash, ask):
-    """A line for each block; the last is what --json gives."""
     result = dflash("--jsonl", *RAW, "--max-tokens", "96")
     *blocks, last = map(json.loads, result.stdout.splitlines())
     assert {block["type"] for block in blocks} == {"block"}

@@ -11,8 +11,6 @@ from typer.testing import CliRunner
 
 @pytest.fixture
 def target(cli_app):
-    """`dflash generate --json` with the golden target and no word of its drafter."""
-
     def run(*args):
         result = CliRunner().invoke(cli_app, ["generate", "--json", *PAIR[:2], *args])
         assert result.exit_code == 0, result.output
@@ -67,7 +65,6 @@ def test_baseline_is_without_a_drafter(target):
     ],
 )
 def test_contradictions(dflash, flags, part):
-    """Each is one sentence and exit code 2; none is ignored."""
     result = dflash(*RAW, *flags)
     assert result.exit_code == 2
     assert part in " ".join(result.stderr.split()).replace("│ ", "")

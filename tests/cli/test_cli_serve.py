@@ -64,8 +64,6 @@ def test_it_says_how_long_it_measures(
 def test_a_drafter_of_no_use_is_told_once(
     run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the line of an answer, on stderr."""
-
     def answer(server: Any, *_: object) -> None:
         record = server.first.pair.engine.scheduler.draft_record
         for number in range(30):
@@ -84,7 +82,6 @@ def test_a_drafter_of_no_use_is_told_once(
 def served_key(
     run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., str | None]:
-    """The key that a server is given, or the error, of flags."""
     found: list[str | None] = []
 
     def end(host: str, api_key: str | None) -> None:

@@ -15,7 +15,6 @@ from terminal import Terminal
 
 
 def kill_at(monkeypatch, number, times=1):
-    """Ctrl-C while the given block is counted."""
     stats, seen = import_module("dflash_mlx.engine.stats").Stats, []
     record = stats.record
 
@@ -95,7 +94,6 @@ def test_closed_pipe_is_silent():
 
 
 def on_terminal(*arguments, **env):
-    """Run on a terminal of 80 columns: what it showed."""
     shown = Terminal(COMMAND + list(arguments), {**os.environ, "TERM": "xterm-256color", **env})
     try:
         assert shown.ends() == 0
@@ -137,7 +135,6 @@ def test_no_color_leaves_no_colour():
 
 
 def dflash_in_shell(command, *, redirect=""):
-    """Run `python -m dflash_mlx.cli` in a shell that redirects its streams."""
     words = [sys.executable, "-m", "dflash_mlx.cli", *command]
     script = f'"$@" {redirect}'
     return subprocess.run(["sh", "-c", script, "sh", *words], capture_output=True, check=False)

@@ -23,8 +23,6 @@ EFFORT = templates.PLAIN + "{{ reasoning_effort | default('medium') }}"
 
 @pytest.fixture
 def run(cli_app: typer.Typer, tmp_path: Path) -> Callable[..., Result]:
-    """Run a command with the golden pair under another chat template."""
-
     def run(*arguments: str, template: str = "", command: str = "generate", **more: Any) -> Result:
         folder = tmp_path / "target"
         shutil.rmtree(folder, ignore_errors=True)
@@ -41,7 +39,6 @@ def run(cli_app: typer.Typer, tmp_path: Path) -> Callable[..., Result]:
 
 
 def prompt_size(result: Result) -> int:
-    """How many tokens the prompt had."""
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)["usage"]["prompt"]
 
@@ -100,7 +97,6 @@ def test_settings_for_all_models(
 
 
 def test_what_is_left_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line for a person who watches."""
     thinking = import_module("dflash_mlx.cli.resolve")
     output = import_module("dflash_mlx.cli.terminal.output")
     told: list[str] = []
@@ -135,7 +131,6 @@ def test_code_of_a_tokenizer(run: Callable[..., Result], tmp_path: Path) -> None
 def test_code_of_a_tokenizer_in_training(
     cli_app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in the other commands."""
     seen: list[bool] = []
 
     def load(checkpoint: Checkpoint, *, trust_remote_code: bool) -> None:

@@ -17,8 +17,6 @@ output, view, spinner = (
 
 
 class Terminal(io.TextIOWrapper):
-    """A stream that says it is a terminal and remembers what it got."""
-
     def __init__(self, encoding="utf-8"):
         super().__init__(
             io.BytesIO(), encoding=encoding, errors="backslashreplace", write_through=True
@@ -28,7 +26,6 @@ class Terminal(io.TextIOWrapper):
         return True
 
     def shown(self):
-        """Everything written so far."""
         return self.buffer.getvalue().decode(self.encoding)  # type: ignore[attr-defined]
 
 
@@ -50,7 +47,6 @@ def terminals(monkeypatch):
 
 
 def play(shower, *blocks):
-    """Show some blocks as an answer."""
     stats = Stats()
     with shower:
         for block in blocks:

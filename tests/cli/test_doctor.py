@@ -62,8 +62,6 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def look(cli_app):
-    """Run the command with --json: its exit code and its checks by name."""
-
     def run():
         result = CliRunner().invoke(cli_app, ["doctor", "--json"])
         found = json.loads(result.stdout)
@@ -91,7 +89,6 @@ def plant(folder: Path, name: str, version: str) -> Path:
 
 
 def test_a_healthy_installation(cli_app):
-    """The whole report with the real self-test, through a pipe."""
     result = CliRunner().invoke(cli_app, ["doctor"])
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
@@ -198,7 +195,6 @@ def test_versions_are_compared_as_numbers():
 
 
 def executable(path: Path) -> Path:
-    """A program named `dflash`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
@@ -206,7 +202,6 @@ def executable(path: Path) -> Path:
 
 
 def on_path(monkeypatch, *folders):
-    """Make these folders PATH."""
     monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
 
 
@@ -466,7 +461,6 @@ class Mac:
         return self.battery if "batt" in arguments else self.pmset
 
     def plant_mlx(self) -> None:
-        """MLX's library, and the metadata of its wheel."""
         (self.folder / "lib").mkdir(exist_ok=True)
         (self.folder / "lib" / "mlx.metallib").write_text(self.kernels)
         if self.wheel is not None:
@@ -809,7 +803,6 @@ def test_self_test_without_the_bundled_pair(monkeypatch, look):
 
 @pytest.fixture
 def screen(monkeypatch):
-    """Make stdout a terminal of a size and an encoding."""
     termios = pytest.importorskip("termios")
     opened = []
 
@@ -868,7 +861,6 @@ def test_report_fits_its_terminal(screen, columns):
 
 
 def show_on_terminal(**env):
-    """What a terminal of 80 columns gets while a warning is there; no models."""
     plain = {k: value for k, value in os.environ.items() if not k.startswith("DFLASH_")}
     program = (
         "from importlib import import_module as get\n"

@@ -180,7 +180,6 @@ def wait_for_offer(shown: Terminal) -> None:
 
 
 def settings(hub: Any, cache: Path) -> dict[str, str]:
-    """The variables that lead a program to the fake Hub."""
     names = ("HF_ENDPOINT", "HF_HUB_CACHE", "HF_HUB_DISABLE_XET")
     found = hub_environment(hub.endpoint, cache)
     path = os.pathsep.join((str(PROGRAM.parent), str(PROGRAM.parents[2])))

@@ -27,8 +27,6 @@ SMALL, LARGE = "mlx-community/Qwen3-4B-4bit", "Qwen/Qwen3-8B"
 
 
 class Mac:
-    """A Mac with the given gigabytes and downloads."""
-
     def __init__(self, patch: pytest.MonkeyPatch):
         self.limit, self.cached = 12e9, set[str]()
         patch.setattr(loading, "has_metal", lambda: True)
@@ -46,7 +44,6 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
 
 
 def test_not_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bundled pair, and no question."""
     monkeypatch.setattr(loading, "has_metal", lambda: False)
     assert loading.choose_pair(NOTHING, output.Output(), interactive=True) is NOTHING
 
@@ -76,7 +73,6 @@ def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:
 
 
 def values_of(**given: Any) -> Any:
-    """The values of `dflash chat` with these options on the command line and no other."""
     command = SimpleNamespace(params=[], meta={})
     plain = {one.name: one.command_default for one in declared(GenerationOptions)}
     plain |= {one.name: one.default for one in fields(options.ModelOptions)}

@@ -44,7 +44,6 @@ def test_without_a_command_it_says_where_to_begin(run):
 
 
 def command_lines(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple]:
-    """The words of every command."""
     yield path
     for name, inner in getattr(command, "commands", {}).items():
         yield from command_lines(inner, (*path, name))

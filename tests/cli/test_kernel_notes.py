@@ -27,7 +27,6 @@ LINE = (
 
 
 def part(name: str) -> Any:
-    """A module of the command line."""
     return import_module(f"dflash_mlx.cli.{name}")
 
 
@@ -94,7 +93,6 @@ def test_rounded_float32_is_told(
 
 
 def test_stats_have_it(dialogue: Any) -> None:
-    """One line of `/stats`."""
     page = part("chat.pages").stats_page(dialogue, dialogue.out)
     (line,) = (line for line in page if line.strip().startswith("kernels"))
     assert "selector_walk · verify_attention off" in line

@@ -42,7 +42,6 @@ def run(cli_app: Any) -> Any:
 
 
 def listed(run: Any, *arguments: str) -> dict[str, dict[str, Any]]:
-    """`models list --json`, by target."""
     result = run("models", "list", "--json", *arguments)
     assert result.exit_code == 0, result.output
     return {row["target"]: row for row in reversed(json.loads(result.stdout))}
@@ -81,7 +80,6 @@ def test_a_gguf_file_in_the_hubs_cache_is_marked(hub: Any, cache: Path, run: Any
 def test_folders_of_the_users_own(
     hub: Any, tmp_path: Path, run: Any, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list and -m find what is in them."""
     tiny.save_pair(tmp_path / "own" / "Mine-1B", tiny.draft_settings)
     arguments = []
     if by == "flag":

@@ -25,7 +25,6 @@ KNOWN_DRAFT = "z-lab/Qwen3-4B-DFlash-b16"
 
 @pytest.fixture
 def server(hub):
-    """A Hub with some models, which this process's client asks."""
     hub.repos = {name: tiny_repo() for name in (REPO, KNOWN, EIGHT_BIT)}
     drafter = {**tiny_repo(8000), "config.json": b'{"architectures": ["DFlashDraftModel"]}'}
     hub.repos |= {DRAFT: drafter, KNOWN_DRAFT: drafter}
@@ -34,14 +33,11 @@ def server(hub):
 
 @pytest.fixture
 def run(cli_app):
-    """Run `dflash models` in this process."""
     return lambda *args, **kwargs: CliRunner().invoke(cli_app, ["models", *args], **kwargs)
 
 
 @pytest.fixture
 def pull(run):
-    """`models pull` without questions; it must work."""
-
     def go(*args):
         result = run("pull", "--yes", *args)
         assert result.exit_code == 0, result.output
@@ -52,13 +48,11 @@ def pull(run):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    """Let the command believe that somebody can be asked."""
     module = import_module("dflash_mlx.cli.models")
     monkeypatch.setattr(module, "check_can_ask", lambda yes: None)
 
 
 def rows(run):
-    """`models list --json`, by target."""
     result = run("list", "--json")
     assert result.exit_code == 0, result.output
     found = {}
@@ -205,7 +199,6 @@ def test_pull_of_any_id(run, server, pull):
 
 
 def test_pull_of_a_pair_that_does_not_run(run, server, pull):
-    """It is fetched all the same, and said."""
     entry = next(e for e in registry.best_known() if e.family not in FAMILIES)
     server.repos[entry.target] = server.repos[entry.draft] = tiny_repo()
     assert "this pair cannot run yet" in pull(entry.target).stderr

@@ -20,7 +20,6 @@ NUMBERS = [one for one in declared(GenerationOptions) if one.type in (int, float
 
 
 def made(name: str, value: Any) -> GenerationOptions:
-    """Options with one value."""
     if name in SamplingParams.__dataclass_fields__:
         return GenerationOptions(sampling=SamplingParams(**{name: value}))
     return GenerationOptions(**{name: value})

@@ -1,6 +1,4 @@
-"""Presets and the defaults of models: who wins, what is refused before a model is loaded, and what
-`/preset` and `/model` change in a chat.
-"""
+"""Presets and the defaults of models: who wins, what is refused, what changes in a chat."""
 
 from importlib import import_module
 from pathlib import Path
@@ -49,7 +47,6 @@ def test_the_order_of_precedence(run, config, monkeypatch):
 
 
 def test_a_preset_names_model_and_mode(run, config, monkeypatch):
-    """Each key arrives; mode and budget of the preset give way to a flag."""
     config(
         f"draft = '{PAIR[3]}'\n[preset.wide]\nmodel = '{TARGET}'\nmode = 'ddtree'\n"
         "tree-budget = 9\nmax-tokens = 6\ntemp = 0.5\nseed = 3\n[preset.plain]\nmode = 'baseline'\n"
@@ -155,7 +152,6 @@ def test_the_example_of_the_guide(cli_app, config):
 
 @pytest.fixture
 def loaded():
-    """The models that `/model` loads, in order."""
     return []
 
 
@@ -176,7 +172,6 @@ def state(cli_app, loaded, monkeypatch):
 
 @pytest.fixture
 def use(state):
-    """Run a command of the chat; what it prints."""
     return state.enter
 
 

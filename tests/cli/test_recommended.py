@@ -56,7 +56,6 @@ def test_a_damaged_file(tmp_path: Path, raw: str) -> None:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """The golden target with Qwen's recommendation."""
     folder = tmp_path / "target"
     folder.mkdir()
     for file in Path(PAIR[1]).iterdir():
@@ -106,8 +105,6 @@ def test_never_by_itself_in_a_command_and_who_counts_first(
 def chat_sampling(
     cli_app: typer.Typer, target: Path, tmp_path: Path
 ) -> Callable[..., tuple[float, ...]]:
-    """Temperature, top-p and top-k of a chat with these flags."""
-
     def run(*flags: str) -> tuple[float, ...]:
         log = tmp_path / "log"
         log.unlink(missing_ok=True)
@@ -125,8 +122,6 @@ def chat_sampling(
 def served_sampling(
     cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[float, ...]]:
-    """Temperature, top-p and top-k of a request to `dflash serve` that names none."""
-
     def run(*flags: str) -> tuple[float, ...]:
         servers: list[Any] = []
         monkeypatch.setattr(

@@ -19,13 +19,11 @@ SECRET = "winter finds Zanzibar"
 
 @pytest.fixture
 def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ToolChat]]:
-    """Begins chats; their servers end with the test."""
     with tool_chats(monkeypatch) as begin:
         yield begin
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 

@@ -13,7 +13,6 @@ from dflash_mlx.engine.worker_thread import mlx_thread
 
 
 def test_models_of_a_server(run: Callable[..., Result]) -> None:
-    """Loaded ones, with --all the others; a stopped one is gone."""
     with serving(mlx_thread().call(make, 1), offers=Shelf(), keep_alive=300.0) as served:
         where = ("--server", served.url)
         named = [row.split("\t")[0] for row in run("ps", *where).stdout.splitlines()]

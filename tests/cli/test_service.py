@@ -60,8 +60,6 @@ FLAGS = (
 
 @dataclass(frozen=True)
 class Mac:
-    """A Mac with the program in the place of its launchctl."""
-
     place: Path
     run: Callable[..., Result]
 
@@ -77,7 +75,6 @@ class Mac:
 
     @property
     def words(self) -> list[str]:
-        """The command line of the service, as launchd reads it."""
         return plistlib.loads(self.manager.file.read_bytes())["ProgramArguments"]
 
     @property
@@ -85,7 +82,6 @@ class Mac:
         return plistlib.loads(self.manager.file.read_bytes())["EnvironmentVariables"]
 
     def become(self, state: str) -> None:
-        """What launchd says from now on."""
         (self.place / "state").write_text(STATES[state])
 
 
@@ -107,7 +103,6 @@ def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Resu
 
 
 def parameters(cli_app: typer.Typer, words: list[str]) -> dict[str, Any]:
-    """What `dflash serve` understands."""
     group: Any = typer.main.get_command(cli_app)
     return group.commands["serve"].make_context("serve", words).params
 

@@ -26,7 +26,6 @@ PROMPTS, MAX_TOKENS, EARLY = 200, 250, 10
 
 @cache
 def pair() -> dflash_mlx.Pair:
-    """The pair as users get it."""
     return dflash_mlx.load()
 
 
@@ -41,14 +40,12 @@ def stock() -> Any:
 
 @cache
 def answer(number: int) -> tuple[list[int], list[int]]:
-    """A held-out prompt, and stock mlx-lm's answer to it."""
     prompt = pair().chat_tokens([{"role": "user", "content": held_out(PROMPTS)[number].prompt}])
     parts = stream_generate(stock(), pair().tokenizer, prompt, max_tokens=MAX_TOKENS)
     return prompt, [part.token for part in parts]
 
 
 def untrained() -> DFlashDrafter:
-    """The bundled drafter's shape with random weights."""
     drafter = pair().drafter
     assert drafter is not None
     model = DraftModel(drafter.config, pair().target.hidden_size)
@@ -57,7 +54,6 @@ def untrained() -> DFlashDrafter:
 
 
 def check(drafter: DFlashDrafter, number: int, sizes: list[int], most: int) -> None:
-    """Hold one prompt's answers against mlx-lm's."""
     prompt, wanted = answer(number)
     wanted = wanted[:most]
     for block_size in sizes:

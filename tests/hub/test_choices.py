@@ -17,7 +17,6 @@ MEASURED = {"mtp": 1.8, "lookup": 1.2, "none": 1.0}
 
 @pytest.fixture
 def target(tmp_path):
-    """A target's folder, in 4 bits."""
     folder = tmp_path / "target"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"quantization": {"bits": 4}}))
@@ -25,7 +24,6 @@ def target(tmp_path):
 
 
 def keep(folder, draft):
-    """Keep a drafter as the best one of this folder's model."""
     config = json.loads((folder / "config.json").read_text())
     assert choices.keep(str(folder), config, Choice(draft, 1.8, MEASURED, "2026-11-26"))
 

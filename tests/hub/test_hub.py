@@ -40,24 +40,20 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture
 def server(hub):
-    """A Hub with one model, which this process's client asks."""
     hub.repos[REPO] = tiny_repo()
     return hub
 
 
 def wanted(server, repo=REPO):
-    """The files that loading needs, with their content."""
     found = server.repos[repo].items()
     return {name: data for name, data in found if "/" not in name and name != "README.md"}
 
 
 def content(folder):
-    """What a model's folder holds."""
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def refused(match, call=lambda: fetch(REPO)):
-    """The call fails in one sentence with one hint."""
     with pytest.raises(DFlashError, match=match) as caught:
         call()
     error = caught.value
@@ -68,7 +64,6 @@ def refused(match, call=lambda: fetch(REPO)):
 
 
 def parts(cache):
-    """Files that are not complete."""
     return list(cache.rglob(f"*{hub_cache.INCOMPLETE}"))
 
 
@@ -377,7 +372,6 @@ def test_nothing_is_downloaded_by_xet(chosen, used):
 
 
 def test_nobody_answers(cache, monkeypatch):
-    """The port is closed."""
     with serve() as gone:
         pass
     point_client(monkeypatch, gone.endpoint, cache)

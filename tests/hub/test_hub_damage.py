@@ -17,7 +17,6 @@ WEIGHTS = "model.safetensors"
 
 @pytest.fixture
 def server(hub):
-    """A Hub with a target and a drafter, which this process's client asks."""
     hub.repos[REPO] = tiny_repo()
     drafter = {**tiny_repo(8000), "config.json": b'{"architectures": ["DFlashDraftModel"]}'}
     hub.repos[DRAFT] = drafter
@@ -26,26 +25,22 @@ def server(hub):
 
 @pytest.fixture
 def run(cli_app):
-    """Run a command in this process."""
     return lambda *args, **kwargs: CliRunner().invoke(cli_app, [*args], **kwargs)
 
 
 def blob(repo=REPO, name=WEIGHTS):
-    """The file that holds the content of a model's file."""
     folder = hub_cache.latest_revision(repo)
     assert folder
     return (folder / name).resolve()
 
 
 def damage(path: Path, offset=-10):
-    """Change a byte; the length stays."""
     data = bytearray(path.read_bytes())
     data[offset] ^= 1
     path.write_bytes(data)
 
 
 def is_sound(server, repo=REPO):
-    """Whether every file of a model has the content that the Hub has."""
     folder = hub_cache.latest_revision(repo)
     assert folder
     files = (path for path in folder.iterdir())

@@ -40,7 +40,6 @@ def test_the_data_file_is_installed():
 
 @pytest.fixture
 def table(monkeypatch):
-    """The module that writes pairs.toml."""
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "measure"))
     return import_module("write_pairs")
 

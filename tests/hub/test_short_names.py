@@ -13,7 +13,6 @@ FOUR, EIGHT = "mlx-community/Qwen3-4B-4bit", "mlx-community/Qwen3-4B-8bit"
 
 
 def none_here(repo: str) -> str:
-    """Nothing is downloaded."""
     return "no"
 
 

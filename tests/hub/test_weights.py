@@ -12,7 +12,6 @@ FLASH = "RedHatAI/DeepSeek-V4-Flash-speculator.dflash"
 
 
 def speculators(name):
-    """The part of a drafter's config that names its target."""
     return {"speculators_config": {"verifier": {"name_or_path": name}}}
 
 

@@ -12,7 +12,6 @@ OVERHEAD = 30  # tokens that the template writes around the messages of a turn
 
 
 def played(name: str, family: str) -> list[Turn]:
-    """The requests of two questions, the first one left out."""
     script = Script()
     conversation = Conversation(AGENTS[name], scripted_pair(family, script), script, 0.03)
     return asyncio.run(conversation.play(8))[1:]

@@ -36,7 +36,6 @@ def test_a_chip_that_nothing_is_known_of() -> None:
 
 
 def product(rows: int, inputs: int = 4096, outputs: int = 4096) -> Graph:
-    """A 4-bit product of so many rows."""
     packed = mx.zeros((outputs, inputs // 8), mx.uint32)
     scale = mx.zeros((outputs, inputs // 64), mx.bfloat16)
 

@@ -25,7 +25,6 @@ WORKFLOWS = ROOT / ".github" / "workflows"
 
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "measure"))
     return import_module("mac_report")
 
@@ -64,7 +63,8 @@ def test_a_report_of_this_machine(tmp_path: Path) -> None:
     ], done.stderr
     phases = [steps[f"{which} start, {pair}"]["result"]["phases"] for which in ("first", "second")]
     assert {"import", "load", "latencies", "first answer"} <= phases[0].keys()
-    assert phases[1].keys() == phases[0].keys() - {"latencies", *report_checks(phases[0])}
+    checks = {name for name in phases[0] if name.startswith("check")}
+    assert phases[1].keys() == phases[0].keys() - {"latencies", *checks}  # kernels are known then
     assert len(steps[f"long run, {pair}"]["result"]["tok_s"]) == 2
     assert [line["tokens"] for line in steps[f"memory, {pair}"]["result"]["contexts"]] == [
         *(4096, 16384, 32768)
@@ -86,13 +86,7 @@ def test_a_report_of_this_machine(tmp_path: Path) -> None:
         assert tests["skipped"] == tests["tests"]
 
 
-def report_checks(phases: dict[str, float]) -> set[str]:
-    """The phases that check kernels, which a second start does not do."""
-    return {name for name in phases if name.startswith("check")}
-
-
 def outcome(report: Any, name: str, status: str = "ok", **result: Any) -> Any:
-    """What became of a step."""
     return report.Outcome(name, status, 1.0, 0, result or None, "")
 
 
@@ -211,7 +205,6 @@ def test_memory_heat_and_phases_are_told(report: Any) -> None:
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script of the report's own steps as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "measure"))
     return import_module("mac_probe")
 
@@ -348,12 +341,10 @@ def test_a_program_that_a_test_starts(variables: str, tmp_path: Path) -> None:
 
 
 def jobs(name: str) -> dict[str, Any]:
-    """The jobs of a workflow."""
     return yaml.safe_load((WORKFLOWS / name).read_text("utf-8"))["jobs"]
 
 
 def commands(job: dict[str, Any]) -> list[list[str]]:
-    """The words of the commands of a job."""
     return [shlex.split(step["run"]) for step in job["steps"] if "run" in step]
 
 

@@ -21,7 +21,6 @@ def module_name(file: Path) -> str:
 
 
 def imported_modules(name: str, file: Path, known: dict[str, Path]) -> Iterator[str]:
-    """The package's modules that a file imports anywhere in its code."""
     inside = name.split(".") if file.stem == "__init__" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):

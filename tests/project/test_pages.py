@@ -36,7 +36,6 @@ PROGRAM = os.environ.get("DFLASH_PROGRAM")
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The code blocks of a page."""
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
 
 
@@ -67,8 +66,6 @@ FILES = {
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
-
     exit_code: int
     stdout: str
     stderr: str

@@ -18,14 +18,12 @@ def page() -> str:
 
 
 def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command and group, with its words."""
     yield words, command
     for name, inner in getattr(command, "commands", {}).items():
         yield from commands(inner, (*words, name))
 
 
 def flags(command: Any) -> set[str]:
-    """The flags that a command's help lists."""
     shown = [p for p in command.params if p.param_type_name == "option"]
     return {flag for option in shown for flag in (*option.opts, *option.secondary_opts)}
 

@@ -37,21 +37,18 @@ Run = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    """Our own server with the bundled pair."""
     with serving(dflash_mlx.load(cache_ram=0), api_key=KEY) as found:
         yield found
 
 
 @pytest.fixture
 def fake() -> Iterator[Behaviour]:
-    """A server of others."""
     with openai_server.openai_server() as found:
         yield found
 
 
 @pytest.fixture
 def run(cli_app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A command with its own folders."""
     for name in ("DATA", "CONFIG", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
 
@@ -62,7 +59,6 @@ def run(cli_app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def asked(url: str, key: str | None = None, **options: Any) -> tuple[RemoteSession, list[Any]]:
-    """A session after one answer, and its blocks."""
     session = RemoteSession(connect(parse_address(url), key))
     return session, list(session.stream(PROMPT, **options))
 
@@ -86,7 +82,6 @@ def test_our_own_server_says_what_this_machine_says(served: Served) -> None:
 
 
 def test_a_lost_piece_is_noticed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison above would see it."""
     local = dflash_mlx.generate(served.server.first.pair, PROMPT, max_tokens=60)
     told = RemoteSession._block
     monkeypatch.setattr(
@@ -240,7 +235,6 @@ def test_a_stream_that_breaks(fake: Behaviour, run: Run, fault: str, why: str) -
 
 
 def dialogue_with(fake: Behaviour) -> Any:
-    """A chat with a server that nobody sees."""
     model = import_module("dflash_mlx.cli.backend.remote").RemoteBackend
     backend = model(connect(parse_address(fake.url)))
     return start_dialogue(backend, GenerationOptions(mode="auto"), autosaves=False)

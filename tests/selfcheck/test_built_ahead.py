@@ -54,7 +54,6 @@ class Noting(MetalLauncher):
 
 
 def noted(launcher: Noting, run: Callable[[], Iterable[Any]]) -> set[Any]:
-    """What a function launches, traced."""
     launcher.texts = set()
 
     def inside(_: mx.array) -> list[mx.array]:

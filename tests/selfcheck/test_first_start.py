@@ -150,7 +150,6 @@ def in_use(kernels: Kernels) -> set[Any]:
 
 
 def products(used: set[Any]) -> set[Any]:
-    """The sizes of matrix products among them."""
     return {(name, size) for name, size in used if name == PRODUCTS}
 
 

@@ -80,14 +80,12 @@ class Device:
         return Trial(op, lambda shapes: [(X,), (X * shapes.rows,)], self.stock, lambda _: needs)
 
     def prove(self, *names: str, **options: Any) -> dict[str, KernelResult]:
-        """The verdicts on some operations."""
         trials = tuple(self.trial(name) for name in names)
         given: Any = {"clock": self.clock, "trials": trials, **options}
         device: Any = self
         return {result.name: result for result in prove(device, SHAPES, **given)}
 
     def check(self, trials: Sequence[Trial], *, exact: bool = False) -> PairCheck:
-        """The check of a pair at a program's start."""
         launcher: Any = self
         kernels = Kernels(launcher, exact=exact, on=frozenset())
         shapes = replace(SHAPES, exact=exact)
@@ -346,8 +344,6 @@ def test_products_are_timed_recorded_as_answers_run_them() -> None:
     """MLX writes the text of a launch once, not for each call."""
 
     class Tracing(MetalLauncher):
-        """Counts launches, and gives zeros."""
-
         count = 0
 
         def __call__(self, source: Source, inputs: Any, **call: Any) -> list[mx.array]:

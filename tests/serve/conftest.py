@@ -17,14 +17,12 @@ def pair() -> Pair:
 
 @pytest.fixture(scope="module")
 def served(pair: Pair) -> Iterator[Served]:
-    """A server of it."""
     with serving(pair) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def client(served: Served) -> openai.OpenAI:
-    """OpenAI's client of it."""
     return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
 
 

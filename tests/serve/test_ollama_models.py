@@ -13,7 +13,6 @@ QWEN = "{% if tools %}{{ tools }}{% endif %}{% if enable_thinking %}<think>{% en
 
 
 def listed(path: Path, template: Any, **config: Any) -> Listed:
-    """A model's folder without weights."""
     (path / "config.json").write_text(json.dumps({"model_type": "qwen3", **config}))
     (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     return Listed("qwen", {"size": 5}, Checkpoint.read(path))

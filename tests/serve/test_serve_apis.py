@@ -24,8 +24,6 @@ LIMIT = 60  # tokens
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client reads of an answer."""
-
     texts: list[str]
     tokens: int
     prompt_tokens: int
@@ -33,7 +31,6 @@ class Answer:
 
 
 def from_messages(server: Server, sampling: SamplingParams, *, streamed: bool) -> Answer:
-    """The answer to QUESTION of the messages API."""
     ask = messages_api.ask_streamed if streamed else messages_api.ask
     message = ask(
         server,
@@ -55,7 +52,6 @@ def from_messages(server: Server, sampling: SamplingParams, *, streamed: bool) -
 
 
 def from_responses(server: Server, sampling: SamplingParams, *, streamed: bool) -> Answer:
-    """The answer to QUESTION of the responses API."""
     ask = responses_api.ask_streamed if streamed else responses_api.ask
     response = ask(
         server,

@@ -20,7 +20,6 @@ USER: Any = {"role": "user", "content": QUESTION}
 
 
 def ask(client: openai.OpenAI, prompt: str = QUESTION, **options: Any) -> ChatCompletion:
-    """One whole answer."""
     messages: Any = [{"role": "user", "content": prompt}]
     return client.chat.completions.create(model="m", messages=messages, **options)
 

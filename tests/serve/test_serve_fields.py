@@ -85,7 +85,6 @@ OLLAMA_MORE = """
 
 
 def names_of(*classes: Any) -> set[str]:
-    """The fields that the classes of a client's package have."""
     return {name for one in classes for name in one.__annotations__}
 
 
@@ -107,7 +106,6 @@ for path in OLLAMA:
 
 
 def post(served: Served, path: str, **more: Any) -> httpx.Response:
-    """Send a small request with more fields."""
     return httpx.post(served.url + path, json={**LEAST[path], **more}, timeout=60)
 
 
@@ -124,7 +122,6 @@ def test_each_field_of_a_known_api_is_declared(path: str) -> None:
 
 
 def test_a_field_that_is_not_declared_is_noticed() -> None:
-    """The planted fault."""
     fewer = FieldRegister(BODIES, tuple(one for one in OTHERS if one.name != "prediction"))
     assert missing(fewer, CHAT) == {"prediction"}
 
@@ -135,7 +132,6 @@ def test_the_table_of_the_guide() -> None:
 
 
 def body_with(name: str, value: Any) -> dict[str, Any]:
-    """A field of the body, or of an object in it."""
     for part in reversed(name.split(".")):
         value = {part: value}
     return value
@@ -172,7 +168,6 @@ def test_neutral_values_pass(served: Served, path: str) -> None:
 
 
 def told(reply: httpx.Response) -> list[str]:
-    """The fields that an answer calls ignored."""
     return reply.json()["dflash"]["ignored"]
 
 

@@ -61,7 +61,6 @@ def chat_calls(server: Server, name: str | None, *, streamed: bool, one: bool) -
 
 
 def responses_calls(server: Server, name: str | None, *, streamed: bool, one: bool) -> Calls:
-    """The same of the responses API."""
     choice: Any = {"type": "function", "name": name} if name else "required"
     ask = responses_api.ask_streamed if streamed else responses_api.ask
     tools: Any = [{"type": "function", **tool["function"]} for tool in TOLD]
@@ -73,7 +72,6 @@ def responses_calls(server: Server, name: str | None, *, streamed: bool, one: bo
 
 
 def messages_calls(server: Server, name: str | None, *, streamed: bool, one: bool) -> Calls:
-    """The same of Anthropic's API."""
     choice: Any = {"type": "tool", "name": name} if name else {"type": "any"}
     ask = messages_api.ask_streamed if streamed else messages_api.ask
     tools = [

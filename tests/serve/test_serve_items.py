@@ -24,7 +24,6 @@ Told = list[tuple[str, str, str]]
 
 
 def items_of(pieces: Sequence[str], parse: object) -> Told:
-    """The items of an answer that comes in pieces."""
     tokenizer = tool_tokenizer()
     tokenizer._tool_parser = parse
     parser, items = make_tool_parser(tokenizer, TOLD), OutputItems()
@@ -44,7 +43,6 @@ def items_of(pieces: Sequence[str], parse: object) -> Told:
 
 
 def cut(text: str, rng: random.Random) -> list[str]:
-    """A text in up to eight pieces."""
     places = sorted(rng.randrange(len(text)) for _ in range(rng.randrange(8)))
     return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
 

@@ -110,7 +110,6 @@ def responses(answer: Answer, parts: list[Any]) -> Answer:
 
 
 def messages(answer: Answer, parts: list[Any]) -> Answer:
-    """A whole message."""
     (whole,) = parts
     for block in whole["content"]:
         answer.text += block.get("text", "")
@@ -122,7 +121,6 @@ def messages(answer: Answer, parts: list[Any]) -> Answer:
 
 
 def message_events(answer: Answer, parts: list[Any]) -> Answer:
-    """The events of a message's stream."""
     for part in parts:
         delta = part.get("delta", {})
         block = part.get("content_block", {})

@@ -25,7 +25,6 @@ LIMIT = 12
 
 @pytest.fixture(scope="module")
 def served(pair: Pair) -> Iterator[Served]:
-    """A server with few connections."""
     with serving(pair, connections=LIMIT) as found:
         yield found
 

@@ -46,7 +46,6 @@ def states(served: Served) -> dict[str, str]:
 
 
 def alone(number: int) -> str:
-    """The answer of the pair of this number by itself."""
     pair = mlx_thread().call(make, number)
     return dflash_mlx.generate(pair, PROMPT, replace(DEFAULTS, raw=True)).text
 

@@ -23,7 +23,6 @@ BODY = {"messages": [{"role": "user", "content": "How do I make toast?"}], "stre
 
 @pytest.fixture(scope="module")
 def served(pair: Pair) -> Iterator[Served]:
-    """A server with a key, for this machine only."""
     with serving(pair, api_key="geheim", hosts=guard.LOCAL_HOSTS) as running:
         yield running
 

@@ -82,7 +82,6 @@ def ask(tab: Tab, text: str) -> None:
 
 
 def greedy_tokens(served: Served, prompt: str) -> int:
-    """The number of tokens of the greedy answer to a prompt."""
     body = {"messages": [{"role": "user", "content": prompt}], "temperature": 0}
     answer = httpx.post(f"{served.url}/v1/chat/completions", json=body).json()
     return answer["usage"]["completion_tokens"]

@@ -79,7 +79,6 @@ SHOW = """(async (source, spans) => {
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, served: Served) -> Iterator[Tab]:
-    """The page, for its modules."""
     with browser.tab() as tab:
         tab.open(served.url)
         yield tab

@@ -241,7 +241,6 @@ def test_what_cannot_be_had_is_named(body: dict[str, Any], what: str) -> None:
 
 
 def test_errors_are_the_clients_classes() -> None:
-    """Other models and keys; a prompt that is too long."""
     pair = pair_saying("yes", HI)
     with pytest.raises(openai.NotFoundError) as caught:
         ask(server_of(pair), model="other")

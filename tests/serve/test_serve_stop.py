@@ -62,7 +62,6 @@ class Stopping:
 
 
 def run_and_stop(server: app.Server, at: socket.socket, stopping: Stopping) -> int:
-    """Run a server until it is stopped; returns its exit code."""
     for thread in stopping.threads:
         thread.start()
     with pytest.raises(typer.Exit) as caught:

@@ -14,7 +14,6 @@ ARGUMENTS = {"a": 1, "b": [2, "}"]}
 
 
 def whole(server: Server, **asked: Any) -> Any:
-    """The choice of a whole answer."""
     body = {"model": "tiny", "messages": HI, **asked}
     return asyncio.run(client_of(server).chat.completions.create(**body)).choices[0]
 

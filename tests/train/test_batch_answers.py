@@ -13,13 +13,11 @@ START = tiny.prompt_of(7)
 
 
 def requests(count: int = 9) -> list[AnswerRequest]:
-    """Prompts of different lengths with the same beginning, and different limits."""
     rest = [tiny.prompt_of(1 + 5 * (n % 3) + n, seed=n) for n in range(count)]
     return [AnswerRequest(str(n), (*START, *more), 1 + 3 * n, n) for n, more in enumerate(rest)]
 
 
 def answers(target: Target, temperature: float, batch: int) -> dict[str, Completion]:
-    """The answers by key."""
     made = complete(target, None, requests(), temperature, batch)
     return {completion.key: completion for completion in made}
 

@@ -18,13 +18,11 @@ JSON = {"string": str, "integer": int, "boolean": bool, "array": list, "number":
 
 
 def said(chat: Chat) -> list[str]:
-    """All that the model writes in a chat."""
     answers = [message for message in chat.messages if message["role"] == "assistant"]
     return [f"{each.get('reasoning_content', '')}\n{each['content']}" for each in answers]
 
 
 def mistakes(text: str) -> list[str]:
-    """The sums, differences and products in a text that are wrong."""
     wrong = []
     for a, sign, b, result in re.findall(r"(-?\d+) ([+-]) (\d+) = (-?\d+)", text):
         if (int(a) + int(b) if sign == "+" else int(a) - int(b)) != int(result):
@@ -36,7 +34,6 @@ def mistakes(text: str) -> list[str]:
 
 
 def test_a_wrong_sum_is_found() -> None:
-    """The planted faults of the next test."""
     assert mistakes("12 + 7 = 29. 6 times 7 is 41.") == ["12 + 7 = 29", "6 times 7 is 41"]
 
 

@@ -29,7 +29,6 @@ HIDDEN, LENGTH = 12, 14
 
 
 def make_drafter(config: DraftConfig) -> DFlashDrafter:
-    """A drafter with random weights, embedding and head."""
     mx.random.seed(3)
     embedding = mx.random.normal((config.vocab_size, config.hidden_size))
     model = DraftModel(config, HIDDEN)

@@ -34,18 +34,15 @@ SETTINGS = AnswerSettings(max_tokens=12, answer_batch=2)
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    """A random target, loaded from its folder."""
     return tiny.load_target(GOLDEN / "qwen3_full" / "target")
 
 
 def write(path, lines):
-    """A JSONL file of these values."""
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
 def questions(target, path, prompts):
-    """Prompts written to a file and read back as token ids."""
     return tokenize(target, tiny.tokenizer(), read_prompts(write(path, prompts)))
 
 

@@ -52,7 +52,6 @@ def new_student(target: Target, seed: int = 1) -> MTPStudent:
 
 
 def gated_student(target: Target) -> MTPStudent:
-    """The family's own kind of head."""
     drafter = random_head(target)
     attention: Any = drafter.model.layers[0].self_attn
     attention.rope = RowRope(attention.rope)
@@ -67,7 +66,6 @@ STUDENTS: dict[str, Callable[[], MTPStudent]] = {
 
 
 def make_text() -> Text:
-    """Two sequences with random hidden states."""
     key = mx.random.key(4)
     taps = mx.random.normal((2, LENGTH, tiny.BASE["hidden_size"]), key=key)
     tokens = mx.random.randint(0, 90, (2, LENGTH + BLOCK), key=key)

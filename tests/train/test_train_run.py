@@ -55,7 +55,6 @@ def prompts(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def target() -> Target:
-    """A fresh random target."""
     return tiny.load_target(TARGET)
 
 
@@ -501,7 +500,6 @@ def test_learning_rate_warms_up_and_falls_to_zero():
 
 
 def arguments(prompts, out, *more):
-    """A command line."""
     return [
         "train", str(prompts), "-m", str(TARGET), "-o", str(out), "--layers", "1",
         "--block-size", "4", "--answers", str(prompts.with_name("answers.jsonl")),

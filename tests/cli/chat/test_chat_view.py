@@ -80,7 +80,6 @@ def test_nothing_is_lost(terminal, size):
 
 
 def test_the_screen(terminal):
-    """The whole of a small answer."""
     screen = Screen(30, 10)
     text = "# Title\nA `word` and\nmore\n- one\n- two\n\n```python\nx = 1\n```\nend"
     play(chat_view.make_chat_view(terminal(screen)), blocks_of(text, 4))
@@ -117,7 +116,6 @@ def test_wrong_rows_are_seen(terminal, step):
 
 
 def test_region_while_it_streams(terminal):
-    """At most eight rows of what is not finished, and the numbers below."""
     screen = Screen(40, 24)
     shower = chat_view.make_chat_view(terminal(screen))
     stats, seen = Stats(), []
@@ -185,7 +183,6 @@ def test_thinking_stays_when_it_is_to_be_shown(terminal):
 
 
 def test_thinking_without_an_answer(terminal):
-    """Stopped in mid-thought."""
     screen = Screen(60, 24)
     play(chat_view.make_chat_view(terminal(screen)), blocks_of("", 4, thinking="well, "))
     assert len(screen.lines()) == 1

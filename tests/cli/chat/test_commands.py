@@ -39,13 +39,11 @@ chat_settings = import_module("dflash_mlx.cli.chat.settings")
 
 @pytest.fixture(scope="module")
 def golden() -> Pair:
-    """A pair that answers something."""
     return tiny.golden_pair("qwen3_full")
 
 
 @pytest.fixture
 def state(golden: Pair) -> RecordedState:
-    """A chat that nobody watches."""
     settings = GenerationOptions(max_tokens=12, mode="dflash")
     talk = start_dialogue(backends.LocalBackend(golden), settings)
     return RecordedState(talk, talk.out, options.ModelOptions(model="x", draft="y"))
@@ -53,7 +51,6 @@ def state(golden: Pair) -> RecordedState:
 
 @pytest.fixture
 def use(state: RecordedState) -> Callable[[str], str]:
-    """Run a command of the chat; what it prints."""
     return state.enter
 
 
@@ -80,14 +77,12 @@ def test_what_is_a_command(text: str, ours: bool) -> None:
 
 
 def test_escaped_slashes() -> None:
-    """// sends one slash."""
     assert commands.unescape("//help me") == "/help me"
     assert commands.unescape("a //b") == "a //b"
 
 
 @pytest.mark.parametrize("command", commands.COMMANDS, ids=lambda command: command.name)
 def test_names_and_prefixes(command: Any) -> None:
-    """Every name finds its command; a prefix does when it fits no other."""
     for name in (command.name, *command.aliases):
         assert commands.find_command(name) == (command, "")
     names = [other.name for other in commands.COMMANDS if other is not command]
@@ -106,7 +101,6 @@ def test_names_and_prefixes(command: Any) -> None:
 
 @pytest.mark.parametrize("which", chat_settings.SETTINGS, ids=lambda which: which.setting)
 def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> None:
-    """`/temp` shows, `/temp 2` changes, `/set temp 2` does the same."""
     name = which.setting
     assert use(f"/{name}").startswith(f"  {name} ")
     value = {
@@ -164,7 +158,6 @@ def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> No
     ],
 )
 def test_wrong_use(text: str, message: str, state: Any, use: Callable[[str], str]) -> None:
-    """One sentence and a hint; nothing changes."""
     before = state.dialogue.settings, state.dialogue.chat, state.dialogue.backend.session
     with pytest.raises(DFlashError) as found:
         use(text)
@@ -174,7 +167,6 @@ def test_wrong_use(text: str, message: str, state: Any, use: Callable[[str], str
 
 
 def test_help(use: Callable[[str], str]) -> None:
-    """The everyday commands, all commands, one command, the keys."""
     shown = {
         topic: [command for command in commands.COMMANDS if command.syntax in use(f"/help {topic}")]
         for topic in ("", "all")
@@ -201,8 +193,6 @@ def test_the_guide_has_what_help_has() -> None:
 
 
 def test_completion(state: Any) -> None:
-    """Tab knows commands, settings, and what belongs after them."""
-
     def offered(text: str) -> list[str]:
         last = text.split(" ")[-1]
         return [w for w, _ in commands.complete(state, text) if line_editor.begins(w, last)]
@@ -222,7 +212,6 @@ def test_completion(state: Any) -> None:
 
 
 def test_system(state: Any, use: Callable[[str], str]) -> None:
-    """Shown, set, kept by /clear, removed; turns stay."""
     assert use("/system") == "  no system prompt"
     state.dialogue.ask("hi")
     use("/system Be\nbrief.")
@@ -262,7 +251,6 @@ def test_back_to_the_known_drafter(state: Any, use: Callable[[str], str]) -> Non
 
 
 def test_undo_retry_edit(state: Any, use: Callable[[str], str]) -> None:
-    """The last turn goes, comes again, or gets another prompt."""
     state.dialogue.ask("one")
     state.dialogue.ask("two")
     assert "the same again" in use("/retry")
@@ -337,7 +325,6 @@ def test_turns_that_a_loaded_chat_does_not_show(
 
 
 def use_template(state: Any, template: Template) -> None:
-    """Let the chat's pair have another chat template."""
     state.dialogue.set_pair(replace(state.dialogue.pair, template=template))
 
 
@@ -412,7 +399,6 @@ def test_another_model_thinks_its_own_way(state: Any, use: Callable[[str], str])
 
 
 def test_stats(state: Any, use: Callable[[str], str]) -> None:
-    """Before and after an answer; the counts are the answer's."""
     assert "0 answers" in use("/stats")
     assert "snapshots" not in use("/stats")  # rows need none
     said = state.dialogue.ask("hello")
@@ -511,7 +497,6 @@ def test_copy(state: Any, use: Callable[[str], str], tmp_path: Path, monkeypatch
 
 
 def test_copy_code(state: Any, use: Callable[[str], str], monkeypatch: Any) -> None:
-    """The last block, or one by its number; nothing else is copied."""
     copying = import_module("dflash_mlx.cli.chat.actions")
     kept: list[str] = []
     monkeypatch.setattr(copying, "copy_to_clipboard", lambda text: kept.append(text) or "there")
@@ -529,7 +514,6 @@ def test_copy_code(state: Any, use: Callable[[str], str], monkeypatch: Any) -> N
 
 
 def test_stop_and_accept(state: Any, use: Callable[[str], str]) -> None:
-    """Texts that end an answer, one as it is or several in quotes; the next answer obeys."""
     assert use("/stop") == "  stop none"
     assert use("/set stop the end\\n") == '  stop "the end\\n"'
     assert state.dialogue.settings.stop == ("the end\n",)
@@ -606,7 +590,6 @@ def test_a_file_that_is_refused_is_not_kept(
 
 
 def test_the_external_editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With arguments; a failing or missing one is told."""
     script = tmp_path / "my editor"
     script.write_text(f"#!{sys.executable}\nimport sys\nopen(sys.argv[-1], 'a').write(' more\\n')")
     script.chmod(0o755)

@@ -46,7 +46,6 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def bundled() -> Pair:
-    """The pair as users get it."""
     return dflash_mlx.load()
 
 
@@ -71,7 +70,6 @@ def stranger() -> Iterator[Callable[..., Any]]:
 
 
 def start(pair: Pair, **changes: Any) -> Any:
-    """A dialogue whose screen is a pipe."""
     settings = replace(GenerationOptions(max_tokens=48, mode="dflash"), **changes)
     return start_dialogue(backends.LocalBackend(pair), settings)
 
@@ -125,7 +123,6 @@ class Watched:
         return wanted, common(talk.backend.session.sequence.tokens, ids[:-1])
 
     def check(self, said: Any, wanted: Any, shared: int) -> None:
-        """The answer is the stranger's, or its beginning where it was stopped."""
         if not said.tokens:
             return
         tokens, reason = wanted
@@ -283,13 +280,11 @@ def test_a_chat_to_the_end_of_memory(
 
 
 def untrained_pair() -> Pair:
-    """A pair whose drafter knows nothing."""
     target = tiny.make_target("qwen3", vocab_size=272)
     return tiny.make_pair(target, tiny.random_drafter(target), "tiny", "random")
 
 
 def told_in(talk: Any, prompts: Sequence[str]) -> list[str]:
-    """What is said after the answers to these prompts, each text on one line."""
     told: list[str] = []
     talk.out.note = lambda text, style="": told.append(" ".join(text.split()))
     for prompt in prompts:
@@ -322,7 +317,6 @@ def test_a_drafter_of_no_use_is_told_once(
 
 
 def test_causes_are_those_that_can_be() -> None:
-    """Its bits and float16, where it has them."""
     pair = untrained_pair()
     assert pair.drafter is not None
     nn.quantize(pair.drafter.model, bits=8, class_predicate=precision.quantisable)

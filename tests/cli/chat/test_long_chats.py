@@ -32,20 +32,17 @@ LONG = "word " * 40
 
 @pytest.fixture
 def fake() -> Iterator[Behaviour]:
-    """A server that repeats the prompt, unless told what to say."""
     with openai_server.openai_server() as found:
         yield found
 
 
 def chat_with(backend: Any, **changes: Any) -> RecordedState:
-    """A saved chat that nobody watches."""
     talk = start_dialogue(backend, GenerationOptions(mode="dflash", **changes))
     return RecordedState(talk, talk.out, options.ModelOptions())
 
 
 @pytest.fixture
 def state(fake: Behaviour) -> RecordedState:
-    """A chat with the server."""
     return chat_with(remote.RemoteBackend(connect(parse_address(fake.url))))
 
 
@@ -61,7 +58,6 @@ def golden() -> Pair:
 
 
 def fill(state: RecordedState, count: int) -> None:
-    """Give the chat so many turns, each with a long prompt."""
     turns = tuple(transcript.Turn(f"{n} {LONG}", f"answer {n}") for n in range(1, count + 1))
     state.dialogue.replace_chat(replace(state.dialogue.chat, turns=turns))
 
@@ -183,7 +179,6 @@ def test_turns_that_were_left_out_are_summarised_in_parts(
 def test_wrong_use_of_compact(
     state: RecordedState, use: Callable[[str], str], count: int, text: str, message: str
 ) -> None:
-    """One sentence and a hint; nothing changes, and nothing is sent."""
     fill(state, count)
     before = state.dialogue.chat
     with pytest.raises(UsageError) as found:
@@ -209,7 +204,6 @@ def test_a_summary_that_fails_changes_nothing(
     fault: str,
     message: str,
 ) -> None:
-    """Also not on disk."""
     turns = tuple(transcript.Turn("a", "b") for _ in range(3))
     state.dialogue.replace_chat(transcript.Chat(turns))
     before = state.dialogue.chat
@@ -221,7 +215,6 @@ def test_a_summary_that_fails_changes_nothing(
 
 
 def test_files_of_summaries(state: RecordedState) -> None:
-    """They come back as they were; damaged ones are refused."""
     turns = tuple(transcript.Turn("a", "b") for _ in range(3))
     summary = transcript.Summary("short", 2, 3)
     chat = transcript.Chat(turns, left_out=2, summaries=(summary,))
@@ -312,7 +305,6 @@ def test_a_turn_from_the_list(
 
 
 def test_a_long_list_fits_on_the_screen() -> None:
-    """The last turns, and where the others are; a row is as wide as the screen at most."""
     listing = import_module("dflash_mlx.cli.chat.turns").turn_list
     turns = [transcript.Turn(f"turn {n}\n" + "é" * 200, "x") for n in range(1, 31)]
     lines = listing(turns, 8)
@@ -392,7 +384,6 @@ def test_back_into_what_was_summarised(
 
 
 def rows_of(page: str) -> dict[str, int]:
-    """The tokens of each part of the context."""
     found = re.findall(r"^  (\S.*?) +([\d,]+)  +-?\d+%", page, re.MULTILINE)
     return {label: int(tokens.replace(",", "")) for label, tokens in found}
 
@@ -423,12 +414,10 @@ def test_the_parts_of_the_context(golden: Pair) -> None:
 
 
 def test_the_tools_are_a_part_of_the_context(golden: Pair) -> None:
-    """They take tokens in each prompt."""
     state = chat_with(local.LocalBackend(golden))
     count = state.dialogue.backend.count_tokens
 
     def as_with_tools(sent: Any, asked: GenerationOptions) -> int:
-        """A template that writes each tool in 70 tokens."""
         return count(sent, replace(asked, tools=())) + 70 * len(asked.tools)
 
     state.dialogue.backend.count_tokens = as_with_tools

@@ -48,7 +48,6 @@ def test_lists_and_tables_are_none() -> None:
 
 
 def told_by(backend: Any, prompt: str, settings: GenerationOptions) -> list[str]:
-    """The hints below an answer."""
     talk = start_dialogue(backend, settings, quiet=False, autosaves=False)
     told: list[str] = []
     talk.out.note = lambda text, style="": told.append(text)
@@ -58,7 +57,6 @@ def told_by(backend: Any, prompt: str, settings: GenerationOptions) -> list[str]
 
 @pytest.mark.parametrize("times", [3, 6])
 def test_a_local_answer(times: int) -> None:
-    """Below the answer of a target that loops; one that does not loop gets no hint."""
     pair = pair_saying(LINE * times, HI)
     told = told_by(backends.LocalBackend(pair), "hi", GenerationOptions(max_tokens=400))
     assert told == [
@@ -69,7 +67,6 @@ def test_a_local_answer(times: int) -> None:
 
 @pytest.fixture
 def fake() -> Iterator[Behaviour]:
-    """A server that repeats the prompt."""
     with openai_server() as how:
         yield how
 

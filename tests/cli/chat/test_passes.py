@@ -38,14 +38,11 @@ BLOCKS = [
 
 
 def letters(ids: Any) -> str:
-    """A tokenizer of one letter a token."""
     return "".join(chr(96 + token) for token in ids)
 
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Shows the blocks as a watched answer on a screen; returns the passes."""
-
     def show(
         screen: Screen,
         blocks: list[Block] = BLOCKS,
@@ -98,7 +95,6 @@ def test_each_token_has_the_colour_of_its_pass(watched: Any, size: tuple[int, in
 
 
 def test_rejected_drafts_are_struck_out_for_a_moment(watched: Any) -> None:
-    """Behind the text, until the next pass."""
     screen = Screen(80, 24)
     seen: list[str] = []
 
@@ -115,7 +111,6 @@ def test_rejected_drafts_are_struck_out_for_a_moment(watched: Any) -> None:
 def test_without_colours(
     watched: Any, how: Any, variable: str, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NO_COLOR and --plain: a mark after each pass, and no drafts."""
     monkeypatch.setenv("NO_COLOR", variable)
     screen = Screen(80, 24)
     struck: list[Any] = []
@@ -212,7 +207,6 @@ def test_not_with_a_server(dflash: Callable[..., Result]) -> None:
 
 @pytest.fixture
 def state(golden: Pair) -> RecordedState:
-    """A chat that nobody watches."""
     settings = GenerationOptions(max_tokens=40, mode="dflash")
     backend = backends.LocalBackend(golden)
     talk = start_dialogue(backend, settings, quiet=False, autosaves=False)
@@ -220,7 +214,6 @@ def state(golden: Pair) -> RecordedState:
 
 
 def test_watch_in_a_chat(state: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """On, off, and the other; the legend is below the answer."""
     assert "a │ between two passes of the target" in state.enter("/watch")
     told: list[str] = []
     state.out.note = lambda text, style="": told.append(text)

@@ -36,8 +36,6 @@ SEED = 5
 
 
 class Asked(RecordedState):
-    """A chat whose user gives these replies."""
-
     def replying(self, *replies: str) -> "Asked":
         self.replies = [*replies]
         self.questions: list[str] = []
@@ -49,7 +47,6 @@ class Asked(RecordedState):
 
 
 def chat_with(backend: Any, **changes: Any) -> Asked:
-    """A saved chat that samples with a seed."""
     sampling = SamplingParams(temperature=1.0, seed=SEED)
     settings = GenerationOptions(sampling=sampling, mode="dflash", **changes)
     talk = start_dialogue(backend, settings)
@@ -70,7 +67,6 @@ def fake() -> Iterator[Behaviour]:
 
 @pytest.fixture
 def state(fake: Behaviour) -> Asked:
-    """A chat with the server after one answer."""
     state = chat_with(remote.RemoteBackend(connect(parse_address(fake.url))))
     state.dialogue.ask("hello")
     return state
@@ -93,7 +89,6 @@ def test_each_answer_is_that_of_its_seed(golden: Pair) -> None:
 
 
 def test_answers_with_one_seed_are_noticed(golden: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above can fail."""
     choice = batch.as_choice
     monkeypatch.setattr(batch, "as_choice", lambda prompted, index: choice(prompted, 0))
     with pytest.raises(AssertionError):
@@ -120,7 +115,6 @@ def test_the_answers_share_passes(golden: Pair, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_choice(state: Asked, fake: Behaviour) -> None:
-    """The chosen answer takes the place of the old one, also on disk; a wrong number asks again."""
     said = state.replying("4\n", "2\n").enter("/retry 3")
     assert fake.bodies[-1]["n"] == 3
     assert fake.bodies[-1]["messages"] == [{"role": "user", "content": "hello"}]
@@ -134,7 +128,6 @@ def test_the_choice(state: Asked, fake: Behaviour) -> None:
 
 @pytest.mark.parametrize("reply", ["\n", ""])
 def test_the_old_answer_stays(state: Asked, reply: str) -> None:
-    """Enter, or the end of the input."""
     before = state.dialogue.chat
     said = state.replying(reply).enter("/retry 2")
     assert "the answer before stays" in said
@@ -179,7 +172,6 @@ def test_ctrl_c_while_prompts_are_read(golden: Pair, monkeypatch: pytest.MonkeyP
 
 
 def interrupting(view: Any) -> Any:
-    """Press Ctrl-C before the first block."""
     os.kill(os.getpid(), signal.SIGINT)
     return view
 
@@ -260,7 +252,6 @@ def test_one_below_the_other(shown: Callable[[int, int], list[str]]) -> None:
 
 
 def test_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each answer as it is, below its number."""
     streamed = [answers.Answer(Stats(), text=text, finish_reason="stop") for text in "ab"]
     with several.SeveralView(output.Output(), streamed, markdown=True) as view:
         view.draw()

@@ -68,7 +68,6 @@ def test_names_that_cannot_be(name: str) -> None:
     ],
 )
 def test_damaged_files(text: str) -> None:
-    """Each is refused in one sentence."""
     path = transcript.save("x", CHAT)
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(DFlashError, match="is not a saved chat"):
@@ -87,7 +86,6 @@ def test_fields_of_another_kind(change: dict) -> None:
 
 
 def test_newer_and_missing_files() -> None:
-    """Both say what to do."""
     path = transcript.save("x", CHAT)
     path.write_text(json.dumps({"version": transcript.FORMAT_VERSION + 1}))
     with pytest.raises(DFlashError, match="newer"):

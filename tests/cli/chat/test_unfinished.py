@@ -17,7 +17,6 @@ unfinished = import_module("dflash_mlx.cli.chat.unfinished")
 
 
 def save(name: str, finish_reason: str = "interrupted") -> None:
-    """Save a chat whose only answer ended so."""
     turn = transcript.Turn("hi", "ho", finish_reason=finish_reason)
     transcript.save(name, transcript.Chat((turn,)))
 
@@ -94,7 +93,6 @@ def test_what_is_not_offered(found: str) -> None:
 
 
 def test_a_place_that_cannot_be_written() -> None:
-    """One sentence with the path."""
     save("a")
     unfinished.marks_path().write_text("")
     with pytest.raises(DFlashError, match="answering/a' cannot be written"):

@@ -31,7 +31,6 @@ LINES = [
 
 
 def random_text(rng):
-    """Lines in an order that nobody would write."""
     return "\n".join(rng.choice(LINES) for _ in range(rng.randint(1, 25)))
 
 
@@ -46,12 +45,10 @@ def fragments_of(text, size=None, *, look=False, stream=markdown.MarkdownStream)
 
 
 def shown(text, width=60, **options):
-    """Lines of a text without their styles."""
     return [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in styled(text, width, **options)]
 
 
 def styled(text, width=60, **options):
-    """Lines of a text."""
     renderer, found = render.Renderer(**options), []
     for fragment in fragments_of(text):
         lines = renderer.lines(fragment, width)

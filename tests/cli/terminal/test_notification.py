@@ -16,7 +16,6 @@ OSC_9 = "\x1b]9;the sky\a"
 
 @pytest.fixture
 def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """What the terminal gets after an answer."""
     monkeypatch.delenv("TERM_PROGRAM", raising=False)
 
     def tell(kind: str, seconds: float = LONG, text: str = "the sky", **changes: Any) -> str:
@@ -51,7 +50,6 @@ def test_by_the_terminal(
 
 
 def test_nothing_without_need(told: Callable[..., str]) -> None:
-    """After a short answer, with --quiet, and where no terminal is."""
     assert told("bell", LONG - 0.1) == ""
     assert told("bell", quiet=True) == ""
     assert told("osc9", stderr_is_tty=False) == ""

@@ -22,7 +22,6 @@ PASTE = "\x1b[200~{}\x1b[201~"
 
 
 def fed(*parts: str) -> Any:
-    """A `TypeAhead` after these parts of what was typed."""
     typed = type_ahead.TypeAhead()
     for part in parts:
         typed.feed(part)
@@ -127,7 +126,6 @@ def test_what_is_typed_shows_beside_a_status(
 
 
 def test_quotes_and_backslashes() -> None:
-    """What goes on after Enter, and what is left of the quotes."""
     assert type_ahead.continued("one") is None
     assert type_ahead.continued("one\\") == "one\n"
     assert type_ahead.continued('"""one') == '"""one\n'
@@ -142,7 +140,6 @@ def test_quotes_and_backslashes() -> None:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatTerminal]:
-    """One chat for the tests of this module."""
     terminal = ChatTerminal(tmp_path_factory.mktemp("chat"))
     terminal._write(b"typed early")
     terminal.prompted("typed early")
@@ -154,7 +151,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatTerminal]:
 
 @pytest.fixture
 def chat(shared: ChatTerminal) -> ChatTerminal:
-    """The same with an empty conversation."""
     shared.answers(**SLOW)
     shared.resize(80, 24)
     shared.command("/clear", "new conversation")
@@ -162,7 +158,6 @@ def chat(shared: ChatTerminal) -> ChatTerminal:
 
 
 def prompts(chat: ChatTerminal) -> list[str]:
-    """What was asked in the chat that was saved last."""
     files = chat.script.parent.glob("data/dflash/chats/*.json")
     last = max(files, key=lambda path: path.stat().st_mtime_ns)
     return [turn["prompt"] for turn in json.loads(last.read_text())["turns"]]
