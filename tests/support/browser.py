@@ -119,11 +119,9 @@ class Tab:
         self.expected: tuple[str, ...] = ()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """A command for this page."""
         return self._browser.call(method, self._session, **params)
 
     def events(self, method: str) -> list[dict[str, Any]]:
-        """What the page has reported so far."""
         return [
             event["params"]
             for event in self._browser.events
@@ -141,7 +139,6 @@ class Tab:
         return [text for text in told if not any(part in text for part in self.expected)]
 
     def requests(self) -> list[str]:
-        """The addresses that the page has asked for."""
         return [event["request"]["url"] for event in self.events("Network.requestWillBeSent")]
 
     def resize(self, width: int, height: int) -> None:
@@ -195,7 +192,6 @@ class Tab:
             )  # fmt: skip
 
     def type(self, text: str) -> None:
-        """Insert text where the focus is."""
         self.call("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
@@ -208,6 +204,5 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def shoot(self, path: Path) -> None:
-        """Write a picture of the window as PNG."""
         data = self.call("Page.captureScreenshot", format="png")["data"]
         path.write_bytes(base64.b64decode(data))

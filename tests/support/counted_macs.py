@@ -127,7 +127,6 @@ def outcome(mac: PairOnMac, surveyed: PairOnMac, drafter: Drafter) -> Outcome:
 
 
 def auto_at(recorded: Recorded, depth: int, drafter: Drafter) -> Outcome:
-    """Mode auto after `depth` tokens."""
     surveyed = counted_mac(recorded, surveyed_depth(recorded, depth))
     return outcome(counted_mac(recorded, depth), surveyed, drafter)
 

@@ -121,7 +121,6 @@ class PairOnMac(ABC):
 
     @property
     def draft(self) -> float:
-        """Seconds of a draft alone."""
         return sum(self.block) + SYNC
 
     def round(self, rows: int) -> float:
@@ -136,7 +135,6 @@ class PairOnMac(ABC):
         return self.ends(drafted, drafted, rows) + SYNC - self.round(rows)
 
     def seconds(self, job: Job) -> float:
-        """Seconds of a job of the survey, for one sequence."""
         if job.kind == "plain":
             return self.plain
         if job.kind == "draft":
@@ -208,12 +206,9 @@ class MacProcess(Process):
         self._drafted = True  # whether the last round had a draft
 
     def kernels(self, job: Job) -> tuple[bool, int]:
-        """Whether a job drafts, and the row count of the kernels that it uses."""
         return job.kind == "draft", library(job.rows)
 
     def survey(self) -> Latencies:
-        """The latencies that a survey measures in this process."""
-
         def run(job: Job) -> float:
             took = self.run(job)
             self.now += TIMED * took * (job.kind == "plain")

@@ -34,12 +34,10 @@ class Served:
 
     @property
     def busy(self) -> int:
-        """The number of requests that run or wait."""
         line = self.server.models.admission
         return line.running + line.waiting
 
     def wait_until_idle(self, seconds: float = 20.0) -> None:
-        """Wait until no request runs; AssertionError after `seconds`."""
         until = time.monotonic() + seconds
         while self.busy:
             assert time.monotonic() < until, "an answer goes on that nobody reads"

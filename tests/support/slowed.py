@@ -44,7 +44,6 @@ class Scripted(IncrementalDetokenizer):
         self._parts = [text[at : at + size] for at in range(0, len(text), size)]
 
     def add_tokens(self, tokens: Any) -> TextDelta:
-        """The next piece of the text."""
         part = self._parts.pop(0)
         return TextDelta(part, stop="" if self._parts else "the end")
 

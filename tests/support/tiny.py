@@ -376,12 +376,10 @@ def make_target(
 
 
 def with_ends(target: Target, own: TokenizerWrapper) -> Target:
-    """The same model with the end tokens of another tokenizer."""
     return Target(target.model, target.checkpoint, eos_ids_of(own))
 
 
 def load_target(folder: Path) -> Target:
-    """A model from its folder, with the end tokens of its tokenizer."""
     from dflash_mlx.pair import load_target
 
     return load_target(Checkpoint.read(folder))[0]
@@ -400,17 +398,14 @@ def make_pair(
 
 @cache
 def compiler(vocab_size: int, eos_ids: frozenset[int]) -> Compiler:
-    """A grammar compiler with the tokenizer of the golden cases."""
     return Compiler(tokenizer(), vocab_size, eos_ids)
 
 
 def compiler_of(target: Target) -> Compiler:
-    """A grammar compiler for a target with the tokenizer of the golden cases."""
     return compiler(target.vocab_size, target.eos_ids)
 
 
 def draft_settings(target: Target, **changes: Any) -> dict[str, Any]:
-    """A drafter's config.json for this target."""
     keys = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
     return {
         **{key: target.config[key] for key in keys},
@@ -426,7 +421,6 @@ def draft_settings(target: Target, **changes: Any) -> dict[str, Any]:
 
 
 def dflash2_settings(target: Target, **changes: Any) -> dict[str, Any]:
-    """The config.json of a DFlash 2 drafter for this target."""
     base = draft_settings(target)
     extra = {"conv_group_size": 8, "selector_rank": 8, "selector_top_k": 6}
     return {
@@ -441,7 +435,6 @@ def dflash2_settings(target: Target, **changes: Any) -> dict[str, Any]:
 
 
 def dspark_settings(target: Target, head: str = "vanilla", **changes: Any) -> dict[str, Any]:
-    """The config.json of a DSpark drafter for this target, with this kind of Markov head."""
     return {
         **draft_settings(target),
         "architectures": ["DSparkDraftModel"],
@@ -454,7 +447,6 @@ def dspark_settings(target: Target, head: str = "vanilla", **changes: Any) -> di
 
 
 def random_drafter(target: Target, seed: int = 2, **changes: Any) -> DFlashDrafter:
-    """An untrained drafter, bound to the target."""
     config = parse(draft_settings(target, **changes))
     model = DraftModel(config, target.hidden_size)
     randomise(model, seed, 1.0)
@@ -463,7 +455,6 @@ def random_drafter(target: Target, seed: int = 2, **changes: Any) -> DFlashDraft
 
 
 def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
-    """Save a checkpoint in Hugging Face's layout."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     weights = cast(dict[str, mx.array], dict(tree_flatten(model.parameters())))
@@ -473,7 +464,6 @@ def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
 def save_pair(
     folder: Path, settings_of: Callable[[Target], dict[str, Any]], **changes: Any
 ) -> tuple[Path, Path]:
-    """Save a random target with the golden tokenizer, and a random drafter; returns the folders."""
     target = make_target("qwen3", **changes)
     save_model(folder / "target", target.model, target.config)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -501,7 +491,6 @@ class ScriptedCache:
         return []
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Count the rows [1, T, ...] of taps."""
         self.offset += taps.shape[1]
 
     def rewind(self, length: int) -> None:
@@ -509,7 +498,6 @@ class ScriptedCache:
         self.offset = length
 
     def block(self, anchor: int, width: int) -> DraftBlock:
-        """A draft block in the form of DFlash v1."""
         return Independent(self.draft_logits(anchor, width))
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
@@ -567,14 +555,12 @@ def golden_pair(case: str) -> Pair:
 
 
 def golden_pair_of(pair: Pair, layer_ids: tuple[int, ...]) -> Pair:
-    """A new copy of a golden pair whose target taps other layers."""
     other = golden_pair(Path(pair.target_name).parent.name)
     other.target.tap(layer_ids)
     return other
 
 
 def expected(case: str) -> dict[str, Any]:
-    """The expected results of a golden case."""
     return json.loads((GOLDEN / case / "expected.json").read_text())
 
 
@@ -690,7 +676,6 @@ def speculate(
 
 
 def apart(a: mx.array, b: mx.array) -> float:
-    """The largest absolute difference."""
     return float(np.abs(np.array(a) - np.array(b)).max())
 
 

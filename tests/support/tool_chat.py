@@ -67,7 +67,6 @@ class ToolChat:
 
     @property
     def sent(self) -> list[int]:
-        """The tokens of the last prompt."""
         return self.prompts[-1][1]
 
     @property
