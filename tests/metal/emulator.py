@@ -48,8 +48,6 @@ RUNS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a function gave and what its kernels did."""
-
     outputs: tuple[mx.array, ...]
     records: tuple[Record, ...]
     findings: tuple[Finding, ...]

@@ -56,7 +56,6 @@ def lint(launch: Launch) -> list[str]:
 
 
 def words(launch: Launch) -> list[str]:
-    """The rules on words alone."""
     text = launch.source
     all_tokens = tokens(text)
     start, _ = signature(launch)
@@ -88,7 +87,6 @@ def types(launch: Launch) -> list[str]:
 
 @cache
 def find_clang() -> str | None:
-    """The clang to ask, if there is one."""
     names = ["clang", *(f"clang-{n}" for n in range(22, 13, -1))]
     return next((found for name in names if (found := shutil.which(name))), None)
 

@@ -117,7 +117,6 @@ def harmless(file: str, mutant: Mutant, line: str) -> bool:
 
 
 def planted(file: str) -> list[Mutant]:
-    """The faults of a file that have to be seen."""
     lines = read_source(file).splitlines()
     return [
         mutant
