@@ -48,7 +48,6 @@ def begun(engine: Engine, sequence: Sequence, prompt: list[int]) -> Generator[Bl
 
 
 def half(engine: Engine) -> Sequence:
-    """A sequence in the middle of an answer."""
     sequence = Sequence(engine.target, *engine.drafters)
     blocks = begun(engine, sequence, START)
     for _ in range(3):
@@ -81,14 +80,12 @@ def in_turn(*branches: Iterator[tuple[int, ...]]) -> list[list[tuple[int, ...]]]
 
 
 def forked(engine: Engine) -> list[list[tuple[int, ...]]]:
-    """The blocks of an original and its fork, one of each in turn."""
     original = half(engine)
     twin = original.fork()
     return in_turn(branch(engine, original, LEFT), branch(engine, twin, RIGHT))
 
 
 def apart(engine: Engine) -> list[list[tuple[int, ...]]]:
-    """The blocks of two sequences that share nothing, one after the other."""
     return [list(branch(engine, half(engine), prompt)) for prompt in (LEFT, RIGHT)]
 
 
@@ -159,7 +156,6 @@ def test_what_is_shared_is_noticed(
     kind: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The test above can fail."""
     engine = engine_of(family, kind)
     wanted = apart(engine)
     fault(monkeypatch)

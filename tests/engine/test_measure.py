@@ -172,13 +172,11 @@ def test_what_reading_confidence_costs() -> None:
 
 
 def pair_of(family: str) -> Pair:
-    """A tiny pair that was never trained."""
     target = make_target(family)
     return tiny.make_pair(target, random_drafter(target), f"tiny-{family}", "tiny")
 
 
 def scratch_of(pair: Pair, depth: int) -> Scratch:
-    """Sequences to time the pair's passes on."""
     assert pair.drafter is not None
     return Scratch(pair.target, pair.drafter, depth, 8)
 
@@ -190,7 +188,6 @@ def measured(pair: Pair, depth: int) -> Latencies:
 
 
 def table_of(pair: Pair, costs: Callable[[int], Latencies], block_size: int = 8) -> LatencyTable:
-    """The cost table of the pair."""
     assert pair.drafter is not None
     return LatencyTable(pair.target, pair.drafter, block_size, costs)
 
@@ -244,7 +241,6 @@ def test_measuring_does_not_disturb_a_conversation(family: str) -> None:
     pair = pair_of(family)
 
     def answer(meanwhile: Callable[[], None]) -> list[int]:
-        """The tokens of an answer, with something done after each block."""
         tokens: list[int] = []
         sequence = Sequence(pair.target, pair.drafter)
         options: dict[str, Any] = {"block_size": 6, "max_tokens": 24}
@@ -391,8 +387,6 @@ COSTS = Latencies(plain=0.01, draft=0.004, chain=((1, 0.01), (8, 0.014)), read=1
 
 
 class Counted:
-    """Stands in for measuring; counts."""
-
     def __init__(self) -> None:
         self.depths: list[int] = []
 
@@ -534,8 +528,6 @@ def test_other_kernels_have_other_costs(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def recorded(depths: list[int]) -> Callable[..., Latencies]:
-    """What stands for measuring: notes each depth."""
-
     def costs(target: Target, drafter: Any, depth: int, block_size: int) -> Latencies:
         depths.append(depth)
         return Latencies(1.0, 0.01, ((1, 1.0), (8, 1.1)), depth=depth)
