@@ -117,7 +117,6 @@ def test_snapshots_are_counted():
 
 @pytest.fixture
 def folders(tmp_path):
-    """A target and a drafter of known sizes."""
     for name, size in (("target", 1000), ("draft", 320)):
         folder = tmp_path / name
         folder.mkdir()

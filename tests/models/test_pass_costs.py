@@ -67,7 +67,6 @@ def traced_pair(name: str) -> TracedPair:
 
 
 def pair_of(name: str, kernels: bool) -> TracedPair:
-    """A pair with all kernels or with none."""
     pair = traced_pair(name)
     pair.target.kernels = Kernels(MetalLauncher()) if kernels else Kernels()
     return pair
@@ -86,7 +85,6 @@ def prompt(pair: TracedPair, rows: int) -> Graph:
 
 
 def packed(pair: TracedPair, rows: int, sequences: int) -> Graph:
-    """A verify pass over the chains of several sequences, each of `rows` rows."""
     caches = [pair.cache() for _ in range(sequences)]
 
     def run() -> list[mx.array]:
@@ -109,7 +107,6 @@ def copies(graph: Graph, labels: frozenset[str], share: float = 0.5) -> list[Cos
 
 
 def dispatches(graph: Graph) -> int:
-    """Of the whole pass."""
     return sum(cost.dispatches for cost in costs(graph))
 
 
@@ -176,7 +173,6 @@ def test_decisions_read_the_logits_once(name: str) -> None:
 
 
 def moved(graph: Graph) -> int:
-    """Bytes read and written."""
     return sum(cost.read + cost.written for cost in costs(graph))
 
 
@@ -215,7 +211,6 @@ def known(graph: Graph) -> int:
 
 
 def name_of(cost: Cost) -> str:
-    """A kernel's."""
     return str(cost.op.arguments[0]) if cost.op.name == "CustomKernel" else ""
 
 
