@@ -31,7 +31,6 @@ MODES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def golden() -> tuple[Pair, dict[str, Any]]:
-    """The authors' checkpoint and what their code makes of it."""
     pair = load(GOLDEN / "target", GOLDEN / "draft", cache_ram=0)
     return pair, json.loads((GOLDEN / "expected.json").read_text())
 
@@ -107,7 +106,6 @@ def test_a_draft_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def drafts_of(cache: FeatureCache, anchor: int) -> tuple[Any, ...]:
-    """The chain and the tree after an anchor."""
     (block,) = cache.source.draft([cache], [anchor], 5)
     tree = best_first(block.top_tokens(12).to_host(), 12)
     return np.array(block.greedy().tokens).tolist(), tree.tokens, tree.parents
