@@ -20,7 +20,6 @@ SAMPLINGS = (SamplingParams(), SamplingParams(1.2, top_k=9, repetition_penalty=1
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    """A pair with a drafter that is worth something."""
     return tiny.golden_pair("qwen3_full")
 
 
