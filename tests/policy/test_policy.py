@@ -44,12 +44,10 @@ def known(machine: Machine | None) -> tuple[TrueLatencies, Latencies]:
 
 
 def drafting(policy: AdaptivePolicy, acceptance: Acceptance, room: int = 100) -> bool:
-    """Whether a sequence drafts in the next round."""
     return policy.choose_drafters([[DraftState(acceptance, room)]]) == [0]
 
 
 def proven(policy: AdaptivePolicy) -> AdaptivePolicy:
-    """A policy that has seen a draft accepted."""
     policy._proven = True
     return policy
 
@@ -57,7 +55,6 @@ def proven(policy: AdaptivePolicy) -> AdaptivePolicy:
 def result_of(
     acceptance: Acceptance, plan: Plan, accepted: int, confidence: Confidence | None = None
 ) -> StepResult:
-    """A drafted round that accepted so many drafts and did not end the answer."""
     return StepResult(
         acceptance,
         plan,
