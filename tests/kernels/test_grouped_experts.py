@@ -23,7 +23,6 @@ Case = tuple[mx.array, mx.array, Experts]
 
 
 def case_of(rows: int, kind: Kind = KINDS[1], dtype: mx.Dtype = mx.float32) -> Case:
-    """Rows that take 3 of 8 experts, with biases."""
     layer = experts_of(8, (256, 128, 64), kind, dtype, biased=True)
     return rows_of(rows, 256, dtype), chosen(rows, 3, 8), layer
 
