@@ -1,5 +1,3 @@
-"""Fixtures and settings for all tests."""
-
 import json
 import os
 import signal
@@ -105,7 +103,6 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """Return the folder of the Hub's cache."""
     return tmp_path / "hub"
 
 

@@ -23,7 +23,6 @@ def read(
 def read_with(
     detokenizer: IncrementalDetokenizer, answer: Sequence[int], sizes: Sequence[int]
 ) -> tuple[str, str]:
-    """As `read`, with this detokenizer."""
     pieces = pieces_of(detokenizer, answer, sizes)
     assert not any("\ufffd" in piece.text + piece.thinking for piece in pieces)
     return "".join(p.text for p in pieces), "".join(p.thinking for p in pieces)
