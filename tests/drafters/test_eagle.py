@@ -35,11 +35,6 @@ def golden() -> tuple[Pair, dict[str, Any]]:
     return pair, json.loads((GOLDEN / "expected.json").read_text())
 
 
-def nodes_of(tree: Tree) -> list[list[int]]:
-    """A tree's paths, sorted."""
-    return sorted([*path] for path in tree.paths()[1:])
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_answers_of_the_authors_code(golden: Any, mode: str, monkeypatch: Any) -> None:
     """Tokens, the drafts of the first verifies, and how many each verify accepts are theirs."""
@@ -49,7 +44,8 @@ def test_answers_of_the_authors_code(golden: Any, mode: str, monkeypatch: Any) -
 
     def rows(self: Sequence, anchor: mx.array, drafts: mx.array, tree: Tree | None = None) -> Any:
         chain = np.array(drafts).tolist()
-        seen.append(nodes_of(tree) if tree else [chain[: n + 1] for n in range(len(chain))])
+        paths = tree.paths()[1:] if tree else [chain[: n + 1] for n in range(len(chain))]
+        seen.append(sorted([*path] for path in paths))
         return outcome(self, anchor, drafts, tree)
 
     monkeypatch.setattr(Sequence, "rows", rows)
