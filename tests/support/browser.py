@@ -129,10 +129,7 @@ class Tab:
         ]
 
     def problems(self) -> list[str]:
-        """Exceptions and messages of the console, such as violations of the policy.
-
-        Those that contain one of `expected` are left out.
-        """
+        """Exceptions and messages of the console, but for those with one of `expected`."""
         told = [str(event["exceptionDetails"]) for event in self.events("Runtime.exceptionThrown")]
         for event in self.events("Log.entryAdded"):
             told.append(f"{event['entry']['text']} {event['entry'].get('url', '')}")
@@ -157,7 +154,6 @@ class Tab:
         self.wait("!window.isOld && document.readyState === 'complete'")
 
     def js(self, expression: str) -> Any:
-        """The value of an expression. AssertionError if it throws."""
         found = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True,
             userGesture=True,

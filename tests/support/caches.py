@@ -65,7 +65,6 @@ def rows(layer: Any) -> tuple[mx.array, ...]:
 
 
 def assert_same(target: Target, kind: str, cache: TargetCache, tokens: list[int]) -> None:
-    """Check that every layer equals a fresh prefill; 8-bit rows within one step."""
     fresh = TargetCache(layers_of(kind))
     read(target, fresh, tokens)
     assert cache.offset == len(tokens)

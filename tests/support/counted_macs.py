@@ -58,7 +58,6 @@ class CountedMac(PairOnMac):
 
 
 def counted_mac(recorded: Recorded, depth: int) -> CountedMac:
-    """The pair after `depth` tokens; between the recorded depths in proportion."""
     return CountedMac(str(recorded), costs_at(recorded, depth))
 
 

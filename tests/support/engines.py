@@ -43,7 +43,6 @@ def target_of(family: str) -> Target:
 
 
 def request_of(number: int) -> Request:
-    """Request number N; prompt length, mode and sampling vary with the number."""
     return Request(
         prompt=tuple(tiny.prompt_of((4, 23, 9, 38)[number % 4], number)),
         sampling=SAMPLINGS[number // 4 % 4],

@@ -98,7 +98,6 @@ class Handler(BaseHTTPRequestHandler):
             self.fail(*NOT_FOUND)
 
     def info(self, repo, *, tree):
-        """Send a repository's metadata, or with `tree` its files."""
         if repo in self.hub.refuse_info:
             return self.fail(*self.hub.refuse_info[repo])
         if repo not in self.hub.repos:

@@ -190,15 +190,11 @@ class Mac(PairOnMac):
 
 
 def library(rows: int) -> int:
-    """The row count of the kernels that a pass over `rows` rows uses."""
     return next((count for count in LIBRARIES if rows <= count), LIBRARIES[-1])
 
 
 class MacProcess(Process):
-    """A process on an idle Mac: times its survey and its rounds on one simulated clock.
-
-    Can be passed as `costs` to `play`.
-    """
+    """A process on an idle Mac: times its survey and its rounds on one simulated clock."""
 
     def __init__(self, mac: PairOnMac, hitch: float):
         super().__init__(lambda job: mac.seconds(job), hitch, ramp=True)

@@ -43,7 +43,6 @@ def parameters_of(drafter: MTPDrafter) -> Tensors:
 
 
 def with_differences(tensors: Tensors) -> Tensors:
-    """Tensors whose norms are stored as differences from 1."""
     return {name: value - 1 if "norm" in name else value for name, value in tensors.items()}
 
 

@@ -100,7 +100,6 @@ def stock_law(tables: Tables, params: SamplingParams) -> list[np.ndarray]:
 
 
 def stock_probabilities(logits: mx.array, params: SamplingParams) -> np.ndarray:
-    """The probabilities that mlx-lm's sampler draws from."""
     sampler = sample_utils.make_sampler(
         params.temperature, params.top_p, params.min_p, 1, params.top_k
     )
@@ -229,7 +228,6 @@ def golden(drafter: str = "dflash") -> Pair:
 
 @cache
 def pair_of(family: str, drafter: str = "dflash") -> Pair:
-    """The golden pair, or a random pair of a family with 12 tokens."""
     if family == "golden":
         return golden(drafter)
     target = tiny.make_target(family, scale=0.8, vocab_size=12)

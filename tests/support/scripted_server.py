@@ -121,7 +121,6 @@ class Listener:
         return messages
 
     async def send(self, message: Any) -> None:
-        """ASGI's `send`: queue the body of a message."""
         if message.get("body"):
             await self._came.put(message["body"])
 

@@ -56,7 +56,6 @@ class Served:
 
 
 def settings_of(name: str, settings: dict[str, Any]) -> Settings:
-    """Settings of a server whose model is called `name`; may include generation options."""
     options: dict[str, Any] = {"mode": "dflash"}
     for one in fields(GenerationOptions):
         if one.name in settings:

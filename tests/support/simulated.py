@@ -248,7 +248,6 @@ class Played:
 
     @property
     def rate(self) -> float:
-        """Tokens per second."""
         return self.tokens / self.seconds
 
 

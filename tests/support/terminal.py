@@ -86,7 +86,6 @@ class Terminal:
         self.send("\x1b[200~" + text.replace("\n", "\r") + "\x1b[201~")
 
     def resize(self, columns: int, rows: int) -> None:
-        """Change the window size; the kernel sends SIGWINCH."""
         self.pump(0)
         self.screen.resize(columns, rows)
         self._set_size(columns, rows)
@@ -173,7 +172,6 @@ class Terminal:
         return self.process.returncode
 
     def leaves(self, code: int, timeout: float = PATIENCE) -> None:
-        """Check that the program ends with this code and restores the terminal."""
         assert self.ends(timeout) == code, self.screen_text()
         if self._open:
             assert self.echoes(), "what is typed is not shown any more"

@@ -274,10 +274,7 @@ def byte_tokenizer(
     marks: Sequence[str] = ("<think>", "</think>"),
     template: str | None = None,
 ) -> TokenizerWrapper:
-    """A tokenizer with one byte per token; then come the end token 256 and the `marks`.
-
-    Each mark is one token. `template`: the chat template.
-    """
+    """One byte per token; then come the end token 256 and a token for each of the `marks`."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bare = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -291,10 +288,7 @@ def byte_tokenizer(
 
 
 def randomise(model: nn.Module, seed: int, scale: float, sober: bool = False) -> None:
-    """Set random weights, large enough that greedy text does not repeat itself at once.
-
-    `sober` weights have the magnitudes of a trained model's, see `sobered`.
-    """
+    """Set random weights, large enough that greedy text does not repeat itself at once."""
     key = mx.random.key(seed)
 
     def draw(name: str, value: mx.array) -> mx.array:
@@ -518,10 +512,7 @@ def scripted_drafter(
     vocab: int = VOCAB,
     strict: bool = True,
 ) -> DFlashDrafter:
-    """A drafter that always drafts `text` (prompt included), or always wrong tokens.
-
-    If not `strict`, `text` may differ from the target's text.
-    """
+    """A drafter that always drafts `text` (prompt included), or always wrong tokens."""
     return stand_in(lambda: ScriptedCache(text, wrong, vocab, strict), block_size)
 
 
@@ -544,7 +535,6 @@ def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> DF
 
 
 def chosen(rule: Match, logits: mx.array, history: list[int], place: int = 0) -> int:
-    """The token that a rule chooses from logits [1, V] without drafts."""
     return rule.accept(Draft.none(), rule.step(logits, history, place)[1]).bonus
 
 
@@ -630,7 +620,6 @@ def start(
 
 
 def rounds(engine: Engine, sequence: TokenSequence) -> Generator[Block]:
-    """Run rounds of one sequence until its answer ends or the generator is closed."""
     try:
         while not sequence.answer.finish_reason:
             (block,) = engine.step([sequence])
