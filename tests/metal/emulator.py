@@ -54,7 +54,6 @@ class Outcome:
 
     @property
     def traffic(self) -> dict[str, Traffic]:
-        """By buffer name, of the last launch."""
         return self.records[-1].traffic
 
 

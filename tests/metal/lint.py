@@ -51,7 +51,6 @@ KEYWORDS = SPACES | set(
 
 
 def lint(launch: Launch) -> list[str]:
-    """Every complaint about one launch's text, each with its line."""
     return [*words(launch), *types(launch)]
 
 

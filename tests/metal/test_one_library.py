@@ -54,7 +54,6 @@ def tree(count: int) -> Sequence[Any]:
 
 
 def replay(count: int) -> Sequence[Any]:
-    """All rows of one layer stay."""
     _, k, v, g, _, state = tape(count)
     path, number = mx.arange(count, dtype=mx.int32), mx.array([count], mx.int32)
     return [*(part[None] for part in (state, v, k, g)), path, number, mx.zeros((1, count + 3, 5))]
