@@ -39,7 +39,6 @@ def engine_of(family: str, kind: str) -> Engine:
 
 
 def begun(engine: Engine, sequence: Sequence, prompt: list[int]) -> Generator[Block]:
-    """The rounds of an answer; each of its blocks waits until it is asked for."""
     request = Request(
         tuple(prompt), sampling=SAMPLING, max_tokens=12, block_size=4, mode="dflash", accept="token"
     )

@@ -100,11 +100,7 @@ def test_fault_that_believes_two_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("machine", MACHINES, ids=str)
 @pytest.mark.parametrize("hitch", [0.05, 0.1, 0.25])
 def test_a_process_that_has_just_begun(machine: Machine, hitch: float) -> None:
-    """Kernels are built in first runs and the chip's clock rises: no cost shows it.
-
-    Nor are widths left out for the time that is spent on kernels. Guards against first runs that
-    count, or are charged to the budget.
-    """
+    """First runs build kernels: no cost shows it, and no width is left out for lack of time."""
     process = Process(machine.seconds, hitch, ramp=True)
     found = survey(process.run, BLOCK, batch=True)
     assert found.plain == pytest.approx(machine.verify(1), rel=0.05)
@@ -182,7 +178,6 @@ def scratch_of(pair: Pair, depth: int) -> Scratch:
 
 
 def measured(pair: Pair, depth: int) -> Latencies:
-    """The costs of the pair, in no more time than it takes."""
     assert pair.drafter is not None
     return measure(pair.target, pair.drafter, depth, 8, budget=(0.0, 0))
 
@@ -229,7 +224,6 @@ def test_scratch_rows_are_as_many_as_real_ones(family: str) -> None:
 
 
 def held(cache: Any) -> list[tuple[int, ...]]:
-    """The shapes of what one cache gives a pass to read."""
     if hasattr(cache, "keys_and_values"):
         return [part.shape for part in cache.keys_and_values()]
     return [part.shape for part in cache.cache]
@@ -250,7 +244,6 @@ def test_measuring_does_not_disturb_a_conversation(family: str) -> None:
         return tokens
 
     def all_jobs() -> None:
-        """Every job, on scratch sequences that are as deep as the conversation."""
         scratch = scratch_of(pair, 20 + WINDOW)
         for job in JOBS:
             scratch.run(job)

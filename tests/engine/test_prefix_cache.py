@@ -214,7 +214,6 @@ def test_conversations_keep_within_the_limit(family: str) -> None:
 
 
 def count_again(held: PrefixCache) -> int:
-    """The bytes of all that is held, from the tree."""
     left, total = [held.tree.root], 0
     while left:
         one = left.pop()
