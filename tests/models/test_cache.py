@@ -233,7 +233,6 @@ def test_every_rewind_is_exact_or_refused(chunk: int) -> None:
 
 
 def clone(cache: TargetCache) -> TargetCache:
-    """Caches of the same content that share no array."""
     copies = []
     for layer in cache.layers:
         state = [mx.array(part) if isinstance(part, mx.array) else part for part in layer.state]

@@ -62,7 +62,6 @@ def much_room(little_room: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def traced_pair(name: str) -> TracedPair:
-    """One pair, whose kernels are switched."""
     return TracedPair(next(pair for pair in PAIRS if pair.name == name), Kernels())
 
 
@@ -73,7 +72,6 @@ def pair_of(name: str, kernels: bool) -> TracedPair:
 
 
 def prompt(pair: TracedPair, rows: int) -> Graph:
-    """A prefill chunk of `rows` rows: taps of all rows, logits of the last."""
     cache = pair.cache()
 
     def run() -> list[mx.array]:
@@ -149,7 +147,6 @@ def test_little_more_than_the_least_is_moved(name: str, kernels: bool) -> None:
 
 
 def accepted(pair: TracedPair, sampling: SamplingParams) -> Graph:
-    """The acceptance of a block's drafts, from the logits."""
     vocab = pair.target.vocab_size
     rule = Match(sampling, vocab, pair.target.kernels)
 
