@@ -116,7 +116,6 @@ def case_pair(name: str) -> Pair:
 
 
 def logits_of(block: DraftBlock) -> np.ndarray:
-    """The logits [γ, V] that greedy drafts are chosen by."""
     assert isinstance(block, ChainBlock | Independent)
     if isinstance(block, ChainBlock):
         return np.array(block.chains.greedy[1][:, block.number])

@@ -55,7 +55,6 @@ def draws_of(vocab_size: int) -> list[Draw | None]:
 def drafted(
     drafter: ChainDrafter, caches: Sequence[Any], anchors: Sequence[int], draws: Any
 ) -> list[tuple[list[int], np.ndarray]]:
-    """The drafts of each sequence, and what they were chosen by: logits or distributions."""
     found = []
     blocks: Any = drafter.draft(caches, anchors, WIDTH, draws)
     for block, draw in zip(blocks, draws, strict=True):
