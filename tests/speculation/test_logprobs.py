@@ -36,7 +36,6 @@ def stock(pair: Pair, tokens: list[int], count: int) -> list[TokenLogprob]:
 
 
 def check(pair: Pair, mode: Mode, sampling: SamplingParams) -> None:
-    """Every token of an answer has stock's log-probability, and so have the likeliest ones."""
     blocks = list(api.stream(pair, PROMPT, mode=mode, sampling=sampling, max_tokens=40, logprobs=4))
     tokens = tiny.joined(blocks)
     told = [one for block in blocks for one in block.logprobs]

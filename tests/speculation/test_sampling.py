@@ -116,7 +116,6 @@ FOUR_OF_FIVE = mx.array([0, 1, 3, 4])
 
 
 def head_without_a_token() -> EagleModel:
-    """An EAGLE-3 head that lacks token 2 of five."""
     config = parse(settings(vocab_size=5, draft_vocab_size=4))
     model = EagleModel(config, 3, tiny.BASE["hidden_size"], frozenset({"lm_head"}))
     model.d2t = FOUR_OF_FIVE - mx.arange(4)
