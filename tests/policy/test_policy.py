@@ -77,7 +77,6 @@ def against_best(machine: Machine | None, drafter: Drafter, seeds: Sequence[int]
 
 
 def steady(mean: float) -> Drafter:
-    """Every block is like every other, and the drafter says how sure it may be."""
     return Drafter(mean, spread=0.0, noise=0.0)
 
 
@@ -399,7 +398,6 @@ def batch(
 
 
 def wide(machine: Machine) -> TrueLatencies:
-    """All costs of a machine, also those of passes over the rows of several sequences."""
     widths = tuple((rows, machine.verify(rows)) for rows in range(1, 8 * BLOCK + 1))
     return replace(machine.true_costs(), chain=widths)
 
