@@ -97,8 +97,6 @@ def test_where_mlx_shares_reads_itself() -> None:
 
 
 class Noted:
-    """A launcher that only notes how many pairs it was given."""
-
     def __init__(self) -> None:
         self.pairs: list[int] = []
 

@@ -24,8 +24,6 @@ def host_time(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 class Counted(MetalLauncher):
-    """Counts the texts that are written."""
-
     def __init__(self) -> None:
         super().__init__()
         self.texts: list[str] = []

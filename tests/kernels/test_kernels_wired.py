@@ -58,7 +58,6 @@ def target_of(family: str) -> Target:
 
 
 def drafter_of(kind: str, family: str, prompt: list[int]) -> Any:
-    """Never trained, right, wrong, or of several minds."""
     text = [*prompt, *stock(family, tuple(prompt))]
     if kind == "random":
         return tiny.random_drafter(target_of(family))
