@@ -96,7 +96,6 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unset the variables that `clean_home` sets."""
     for name in ("DFLASH_MODE", *devices.PROGRAM_VARIABLES):
         monkeypatch.delenv(name)
 

@@ -17,7 +17,6 @@ PROMPTS = ["river", "stone, lantern", "paper boat", "amber", "north", "harbor wi
 
 
 def check_answers(pair: Pair, options: GenerationOptions) -> None:
-    """Each answer is the one that its prompt gets alone, at its prompt's place."""
     results = pair.generate(PROMPTS, options, max_sequences=4)
     assert len(results) == len(PROMPTS)
     for prompt, result in zip(PROMPTS, results, strict=True):

@@ -55,11 +55,7 @@ def chat(
 def test_ten_turns_read_nothing_twice(
     golden: Pair, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every turn starts from what the last one read; counts of both models' tokens prove it.
-
-    The target's passes over a turn's prompt cover it but for the part in the cache; the drafter
-    gets each row once: its rows are as many as the target's, in all and at the end of every turn.
-    """
+    """Every turn starts from what the last one read; counts of both models' tokens prove it."""
     sizes = tiny.count_forwards(golden.target, monkeypatch)
     session = Session(golden, mode=mode)
     read = 0

@@ -14,7 +14,6 @@ from dflash_mlx.chat.reasoning_parser import LONGEST_HEADER, IncrementalDetokeni
 def read(
     family: str, prompt: str, answer: Sequence[int], sizes: Sequence[int], stops: Sequence[str] = ()
 ) -> tuple[str, str]:
-    """Read an answer in blocks of these sizes: its text and its thinking."""
     tokenizer = templates.tokenizer_of(family)
     detokenizer = IncrementalDetokenizer(tokenizer, tokenizer.encode(prompt), stops)
     return read_with(detokenizer, answer, sizes)
