@@ -1,5 +1,3 @@
-"""Fixtures and settings for all tests."""
-
 import json
 import os
 import signal
@@ -98,14 +96,12 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unset the variables that `clean_home` sets."""
     for name in ("DFLASH_MODE", *devices.PROGRAM_VARIABLES):
         monkeypatch.delenv(name)
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """Return the folder of the Hub's cache."""
     return tmp_path / "hub"
 
 

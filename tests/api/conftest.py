@@ -1,5 +1,3 @@
-"""Fixtures for tests of `generate` and `stream`."""
-
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +8,6 @@ from dflash_mlx.pair import Pair
 
 @pytest.fixture(scope="module")
 def shared() -> Pair:
-    """A pair with a drafter that is worth something."""
     return tiny.golden_pair("qwen3_full")
 
 

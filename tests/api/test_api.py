@@ -18,7 +18,6 @@ from dflash_mlx.session import Session
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    """A pair with a chat template."""
     return tiny.golden_pair("qwen3_full")
 
 
@@ -82,7 +81,6 @@ def test_a_traceback_shows_the_hint(pair: Pair) -> None:
 
 
 def test_a_whole_answer_has_its_log_probabilities(pair: Pair) -> None:
-    """As the blocks of a stream have them."""
     options = GenerationOptions(max_tokens=8, logprobs=1, mode="dflash")
     streamed = [entry for block in api.stream(pair, "hi", options) for entry in block.logprobs]
     result = api.generate(pair, "hi", options)
@@ -106,7 +104,6 @@ def test_signatures_name_every_argument() -> None:
 
 
 def content(*parts: Any) -> list[dict[str, Any]]:
-    """A chat of one message of several parts."""
     return [{"role": "user", "content": [*parts]}]
 
 

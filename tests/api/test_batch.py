@@ -17,7 +17,6 @@ PROMPTS = ["river", "stone, lantern", "paper boat", "amber", "north", "harbor wi
 
 
 def check_answers(pair: Pair, options: GenerationOptions) -> None:
-    """Each answer is the one that its prompt gets alone, at its prompt's place."""
     results = pair.generate(PROMPTS, options, max_sequences=4)
     assert len(results) == len(PROMPTS)
     for prompt, result in zip(PROMPTS, results, strict=True):
@@ -39,7 +38,6 @@ def test_answers_with_a_seed_are_those_of_each_prompt_alone(pair: Pair) -> None:
 def test_answers_that_change_places_are_noticed(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check above can fail."""
     prepare = batch.prepare_all
     monkeypatch.setattr(batch, "prepare_all", lambda *given: prepare(*given)[::-1])
     with pytest.raises(AssertionError):
@@ -47,7 +45,6 @@ def test_answers_that_change_places_are_noticed(
 
 
 def test_prompts_share_passes(pair: Pair) -> None:
-    """One after another they take more passes of the target."""
     before = pair.engine.passes
     pair.generate(PROMPTS, max_tokens=16, mode="baseline")
     together = pair.engine.passes - before

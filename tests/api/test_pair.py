@@ -35,7 +35,6 @@ GB = 10**9
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """A tiny target and its drafter on disk."""
     return tiny.save_pair(tmp_path, tiny.draft_settings)
 
 
@@ -312,7 +311,6 @@ def test_chat_template_that_refuses(folders: Any) -> None:
 
 
 def spoil(folder: Path, name: str) -> None:
-    """Fill one of a model's weights with NaN."""
     edit_weights(folder, lambda w: w.update({name: mx.full(w[name].shape, mx.nan)}))
 
 
@@ -327,7 +325,6 @@ def test_nan_weights(folders: Any) -> None:
 
 
 def test_nan_drafter_is_only_slow(folders: Any) -> None:
-    """A drafter of NaN cannot change what the target says."""
     spoil(folders[1], "norm.weight")
     pair = load(*folders)
     assert_lossless(pair)
@@ -453,7 +450,6 @@ def test_a_new_drafter_that_was_broken_off(
 
 
 def test_load_drafter_alone(folders: Any) -> None:
-    """A drafter can be bound to a target that is already loaded."""
     pair = load(folders[0], no_draft=True)
     target = pair.target
     drafter = load_drafter(Checkpoint.read(folders[1]), target, pair.tokenizer)

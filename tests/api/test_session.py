@@ -31,12 +31,10 @@ QUESTIONS = "river stone, lantern, paper boat, amber, north, harbor wind, meter,
 
 @pytest.fixture(scope="module")
 def golden() -> Pair:
-    """A pair with a drafter that is worth something."""
     return tiny.golden_pair("qwen3_full")
 
 
 def tiny_pair(family: str, **changes: Any) -> Pair:
-    """A random pair."""
     target = tiny.make_target(family, **changes)
     return tiny.make_pair(target, tiny.random_drafter(target), family, "random")
 
@@ -57,11 +55,7 @@ def chat(
 def test_ten_turns_read_nothing_twice(
     golden: Pair, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every turn starts from what the last one read; counts of both models' tokens prove it.
-
-    The target's passes over a turn's prompt cover it but for the part in the cache; the drafter
-    gets each row once: its rows are as many as the target's, in all and at the end of every turn.
-    """
+    """Every turn starts from what the last one read; counts of both models' tokens prove it."""
     sizes = tiny.count_forwards(golden.target, monkeypatch)
     session = Session(golden, mode=mode)
     read = 0
@@ -89,7 +83,6 @@ def test_ten_turns_read_nothing_twice(
 @every_mode
 @every_family
 def test_turns_are_those_of_a_fresh_session(mode: Mode, family: str) -> None:
-    """Every turn of a long chat is answered as if its prompt were the first one."""
     pair = tiny_pair(family)
     session = Session(pair, mode=mode)
     ids = tiny.prompt_of(9)
@@ -253,12 +246,10 @@ def test_a_fault_in_a_verify(family: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def fail(*args: Any) -> Any:
-    """An error of the program itself."""
     raise ArithmeticError
 
 
 def test_bad_arguments_change_nothing(golden: Pair) -> None:
-    """A call that is refused leaves the conversation as it was."""
     session = Session(golden)
     list(session.stream("light?", max_tokens=5))
     tokens, offset = list(session.sequence.tokens), session.sequence.target_cache.offset

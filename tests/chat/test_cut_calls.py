@@ -33,7 +33,6 @@ def parser_of(family: str) -> ToolParser:
 
 
 def calls_of(calls: Sequence[ToolCall]) -> Calls:
-    """Name and arguments of each call; only the last one may be cut."""
     assert all(call.complete for call in calls[:-1])
     return [(call.name, call.arguments) for call in calls]
 

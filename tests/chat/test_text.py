@@ -13,7 +13,6 @@ from dflash_mlx.chat.reasoning_parser import IncrementalDetokenizer
 def read(
     tokenizer: TokenizerWrapper, text: str, sizes: list[int], stops: tuple[str, ...] = ()
 ) -> tuple[str, str, bool, list[str]]:
-    """Read a text in pieces: answer, thinking, whether a stop string ended it, and the pieces."""
     detokenizer = IncrementalDetokenizer(tokenizer, [], stops)
     pieces = pieces_of(detokenizer, tokenizer.encode(text, add_special_tokens=False), sizes)
     answer = "".join(piece.text for piece in pieces)

@@ -14,7 +14,6 @@ from dflash_mlx.chat.reasoning_parser import LONGEST_HEADER, IncrementalDetokeni
 def read(
     family: str, prompt: str, answer: Sequence[int], sizes: Sequence[int], stops: Sequence[str] = ()
 ) -> tuple[str, str]:
-    """Read an answer in blocks of these sizes: its text and its thinking."""
     tokenizer = templates.tokenizer_of(family)
     detokenizer = IncrementalDetokenizer(tokenizer, tokenizer.encode(prompt), stops)
     return read_with(detokenizer, answer, sizes)
@@ -23,7 +22,6 @@ def read(
 def read_with(
     detokenizer: IncrementalDetokenizer, answer: Sequence[int], sizes: Sequence[int]
 ) -> tuple[str, str]:
-    """As `read`, with this detokenizer."""
     pieces = pieces_of(detokenizer, answer, sizes)
     assert not any("\ufffd" in piece.text + piece.thinking for piece in pieces)
     return "".join(p.text for p in pieces), "".join(p.thinking for p in pieces)

@@ -63,7 +63,6 @@ WORDS = "zero one two three four five six <think> </think> end"
 
 
 def write(path: Path, value: Any) -> None:
-    """Write JSON, or a text as it is."""
     path.write_text(value if isinstance(value, str) else json.dumps(value), "utf-8")
 
 
@@ -76,7 +75,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def settle(folder: Path, generation: Any = None, **top: Any) -> None:
-    """Write generation_config.json, and more settings on top of config.json."""
     if generation is not None:
         write(folder / "generation_config.json", generation)
     config = json.loads((folder / "config.json").read_text("utf-8"))

@@ -23,7 +23,6 @@ Tools = list[dict[str, Any]]
 
 
 def tool(name: str, properties: dict[str, Any], *needed: str, **more: Any) -> dict[str, Any]:
-    """A tool in the form of OpenAI's chat API."""
     schema = {"type": "object", "properties": properties, "required": list(needed), **more}
     return {"type": "function", "function": {"name": name, "parameters": schema}}
 

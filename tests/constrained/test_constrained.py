@@ -183,7 +183,6 @@ TOGETHER = 50  # answers that share their rounds
 
 @cache
 def law_target() -> Target:
-    """A random target whose choices are open."""
     return tiny.make_target("llama_sliding", scale=0.8)
 
 
@@ -208,7 +207,6 @@ class Guesses(tiny.ScriptedCache):
         self.said = said
 
     def block(self, anchor: int, width: int) -> DraftBlock:
-        """What does not depend on the text."""
         return self.said
 
 
@@ -289,7 +287,6 @@ def test_law_of_trees_and_filters() -> None:
 
 
 def neighbours_masks(patch: pytest.MonkeyPatch) -> None:
-    """A fault: each row has the mask of the row before."""
     honest = Constraint._draft_masks
 
     def rows(self: Constraint, draft: Draft) -> np.ndarray:
@@ -341,7 +338,6 @@ def test_faults_are_noticed(
     count: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As many answers show that a law is not kept."""
     assert law_surprise(accept, params=params, count=count) < LIMIT
     fault(monkeypatch)
     assert law_surprise(accept, params=params, count=count) > LIMIT

@@ -48,7 +48,6 @@ def test_logits_are_those_of_transformers(folder: Path) -> None:
 
 
 def causal(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a slot does not see those after it."""
     patch.setattr(DraftConfig, "causal", lambda self, layer: True)
 
 
@@ -67,7 +66,6 @@ def swapped_norms(patch: pytest.MonkeyPatch) -> None:
 def test_a_fault_is_noticed(
     fault: Callable[[pytest.MonkeyPatch], None], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted."""
     fault(monkeypatch)
     with pytest.raises(AssertionError):
         test_logits_are_those_of_transformers(folder)

@@ -29,7 +29,6 @@ CONV, CODEBOOK = "layers.0.mlp_conv.base_kernel", "candidate_selector.predecesso
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """A tiny target and its DFlash 2 drafter on disk."""
     return tiny.save_pair(tmp_path, tiny.dflash2_settings)
 
 
@@ -62,7 +61,6 @@ def published(**changes: Any) -> dict[str, Any]:
 
 
 def without(raw: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """A config without these keys of dflash_config."""
     nested = {k: v for k, v in raw["dflash_config"].items() if k not in keys}
     return {**raw, "dflash_config": nested}
 
@@ -113,7 +111,6 @@ def test_published_shapes(changes: dict[str, Any], count: int, tensors: int) -> 
 
 
 def parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
-    """A model's tensors by name."""
     return tree_flatten(model.parameters())  # type: ignore[return-value]
 
 
@@ -150,17 +147,14 @@ def test_configs_that_do_not_fit(folders: Any, changes: dict[str, Any], message:
 
 
 def drop(name: str) -> Callable[[dict[str, mx.array]], None]:
-    """Take a tensor out."""
     return lambda weights: weights.__delitem__(name)
 
 
 def rename(name: str, other: str) -> Callable[[dict[str, mx.array]], None]:
-    """Give a tensor another name."""
     return lambda weights: weights.update({other: weights.pop(name)})
 
 
 def turn(name: str) -> Callable[[dict[str, mx.array]], None]:
-    """Swap the ends of a tensor's shape."""
     return lambda weights: weights.update({name: weights[name].swapaxes(0, -1)})
 
 
@@ -235,7 +229,6 @@ def test_cut_back_and_read_again() -> None:
 
 
 def lattice(sequence: Sequence) -> Lattice:
-    """What the drafter says of the next block."""
     assert sequence.draft_cache is not None
     block = sequence.draft_cache.block(5, 8)
     assert isinstance(block, Lattice)
@@ -279,7 +272,6 @@ def test_one_look_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forbidden(self: mx.array, *args: Any) -> Any:
-    """Stands in for what copies an array to the host."""
     raise AssertionError("an array was looked at")
 
 

@@ -40,7 +40,6 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bits(pair: Pair) -> int:
-    """Those of the loaded drafter."""
     assert pair.drafter is not None
     return bits_of(pair.drafter.model)
 

@@ -30,7 +30,6 @@ def read() -> tuple[Sequence, mx.array]:
 
 
 def drafted(cache: DraftCache) -> mx.array:
-    """What is proposed now."""
     return cache.draft_logits(5, 8)
 
 

@@ -29,7 +29,6 @@ PROMPTS = ("What is 7 plus 5?", "I want to fix a flat tyre. What should I do?")
 
 @pytest.fixture(scope="module")
 def golden() -> tuple[Pair, dict[str, Any]]:
-    """A small model, and what transformers' assisted generation makes of it."""
     pair = load(tiny.GOLDEN / "qwen3_full" / "target", GOLDEN / "draft", cache_ram=0)
     return pair, json.loads((GOLDEN / "expected.json").read_text())
 
@@ -66,19 +65,16 @@ def test_a_row_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def drafter_of(family: str = "qwen3", vocab_size: int | None = None, **changes: Any):
-    """A random small model."""
     reader = tiny.make_target(family, **changes)
     return SmallModelDrafter(reader, vocab_size or reader.vocab_size)
 
 
 def drafts_of(cache: ModelCache, anchor: int, count: int) -> list[int]:
-    """The greedy drafts after an anchor."""
     (block,) = cache.source.draft([cache], [anchor], count + 1)
     return np.array(block.greedy().tokens).tolist()
 
 
 def fresh_chain(source: SmallModelDrafter, tokens: list[int], anchor: int, count: int) -> list[int]:
-    """What a cache that has read nothing else drafts."""
     cache = source.make_cache()
     cache.append(mx.zeros((1, len(tokens), 0)), tokens)
     return drafts_of(cache, anchor, count)
@@ -121,7 +117,6 @@ def test_what_was_drafted_is_not_read_again_and_nothing_is_lost() -> None:
 
 
 def test_rows_of_drafts_that_were_not_kept_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache that keeps all that it drafted drafts something else."""
     honest = ModelCache.append
 
     def append(self: ModelCache, taps: mx.array, tokens: Any = ()) -> None:

@@ -109,7 +109,6 @@ def test_the_confident_drafts_of_the_authors(golden: Pair) -> None:
 
 @cache
 def case_pair(name: str) -> Pair:
-    """A golden target with the drafter of a case."""
     case = BY_NAME[name]
     with tempfile.TemporaryDirectory() as folder:
         draft = case.save(Path(folder))
@@ -117,7 +116,6 @@ def case_pair(name: str) -> Pair:
 
 
 def logits_of(block: DraftBlock) -> np.ndarray:
-    """The logits [γ, V] that greedy drafts are chosen by."""
     assert isinstance(block, ChainBlock | Independent)
     if isinstance(block, ChainBlock):
         return np.array(block.chains.greedy[1][:, block.number])
@@ -181,7 +179,6 @@ def causal(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_place_on(patch: pytest.MonkeyPatch) -> None:
-    """A block begins one position too late."""
     honest = model.DraftModel.__call__
     patch.setattr(
         model.DraftModel, "__call__", lambda self, x, rows, at, m: honest(self, x, rows, at + 1, m)
@@ -290,7 +287,6 @@ def test_answers_are_those_of_plain_decoding(family: str, head: str) -> None:
 
 
 def test_a_draft_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: one more draft of a chain is accepted than the target chose."""
     accept_one_too_many(monkeypatch)
     with pytest.raises(AssertionError):
         test_answers_are_those_of_plain_decoding("qwen3", "rnn")

@@ -31,7 +31,6 @@ def packaging(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, packaging: str) -> Path:
-    """A drafter in each packaging."""
     return BY_NAME[packaging].save(tmp_path / "draft")
 
 
@@ -92,7 +91,6 @@ def test_tensors_tell_what_the_config_does_not(folder: Path) -> None:
 
 
 def stored_name(weights: dict[str, mx.array], name: str) -> str:
-    """The name in a file of a tensor with this plain name."""
     return next(stored for stored in weights if plain_name(stored) == name)
 
 

@@ -31,14 +31,8 @@ MODES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def golden() -> tuple[Pair, dict[str, Any]]:
-    """The authors' checkpoint and what their code makes of it."""
     pair = load(GOLDEN / "target", GOLDEN / "draft", cache_ram=0)
     return pair, json.loads((GOLDEN / "expected.json").read_text())
-
-
-def nodes_of(tree: Tree) -> list[list[int]]:
-    """A tree's paths, sorted."""
-    return sorted([*path] for path in tree.paths()[1:])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -50,7 +44,8 @@ def test_answers_of_the_authors_code(golden: Any, mode: str, monkeypatch: Any) -
 
     def rows(self: Sequence, anchor: mx.array, drafts: mx.array, tree: Tree | None = None) -> Any:
         chain = np.array(drafts).tolist()
-        seen.append(nodes_of(tree) if tree else [chain[: n + 1] for n in range(len(chain))])
+        paths = tree.paths()[1:] if tree else [chain[: n + 1] for n in range(len(chain))]
+        seen.append(sorted([*path] for path in paths))
         return outcome(self, anchor, drafts, tree)
 
     monkeypatch.setattr(Sequence, "rows", rows)
@@ -107,7 +102,6 @@ def test_a_draft_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def drafts_of(cache: FeatureCache, anchor: int) -> tuple[Any, ...]:
-    """The chain and the tree after an anchor."""
     (block,) = cache.source.draft([cache], [anchor], 5)
     tree = best_first(block.top_tokens(12).to_host(), 12)
     return np.array(block.greedy().tokens).tolist(), tree.tokens, tree.parents

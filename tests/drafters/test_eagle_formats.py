@@ -32,18 +32,15 @@ Tensors = dict[str, mx.array]
 
 @pytest.fixture(scope="module")
 def golden() -> Pair:
-    """The golden target with the authors' checkpoint."""
     return load(GOLDEN / "target", GOLDEN / "draft", cache_ram=0)
 
 
 @pytest.fixture(scope="module")
 def tensors() -> Tensors:
-    """The golden head's."""
     return read_tensors(Checkpoint.read(GOLDEN / "draft"))
 
 
 def save(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
-    """A head's folder with safetensors."""
     (folder / "config.json").write_text(json.dumps(config))
     mx.save_safetensors(str(folder / "model.safetensors"), tensors)
     return folder
@@ -126,17 +123,14 @@ def test_other_sizes_of_the_published_configs() -> None:
 
 
 def without(name: str) -> Callable[[dict[str, Any], Tensors], None]:
-    """A fault: a tensor is missing."""
     return lambda config, tensors: tensors.__delitem__(name) and None
 
 
 def with_config(**changes: Any) -> Callable[[dict[str, Any], Tensors], None]:
-    """A fault: the config says something else."""
     return lambda config, tensors: config.update(changes)
 
 
 def with_tensor(name: str, value: mx.array) -> Callable[[dict[str, Any], Tensors], None]:
-    """A fault: a tensor is another."""
     return lambda config, tensors: tensors.update({name: value})
 
 
@@ -183,7 +177,6 @@ def test_a_file_of_pytorch_is_refused_by_name(part: str, golden: Pair, tmp_path:
 
 
 def test_a_head_cannot_answer(golden: Pair) -> None:
-    """It is no model of its own."""
     with pytest.raises(DFlashError, match="is a drafter, not a model"):
         load(GOLDEN / "draft", cache_ram=0)
 
@@ -210,7 +203,6 @@ def test_as_every_drafter(golden: Pair) -> None:
 
 
 def rounds_of(pair: Pair, prompt: list[int], mode: Mode) -> Iterator[Block]:
-    """An answer by the pair's own engine."""
     sequence = Sequence(pair.target, pair.drafter)
     pair.engine.begin(sequence, Request(tuple(prompt), max_tokens=20, mode=mode), 40)
     return tiny.rounds(pair.engine, sequence)

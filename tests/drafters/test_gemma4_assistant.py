@@ -67,7 +67,6 @@ def pre_norm(pair: Pair, patch: pytest.MonkeyPatch) -> None:
 
 
 def hidden_first(pair: Pair, patch: pytest.MonkeyPatch) -> None:
-    """The hidden state comes before the embedding."""
     assert pair.drafter is not None
     entry = pair.drafter.model.pre_projection
     entry.weight = mx.concatenate([*reversed(mx.split(entry.weight, 2, axis=1))], axis=1)
@@ -87,7 +86,6 @@ def moving_place(pair: Pair, patch: pytest.MonkeyPatch) -> None:
 
 
 def one_place_before(pair: Pair, patch: pytest.MonkeyPatch) -> None:
-    """The drafts have the place of the token before the last."""
     honest: Any = Assistant.__call__
 
     def call(self: Assistant, *inputs: Any) -> Any:
@@ -98,7 +96,6 @@ def one_place_before(pair: Pair, patch: pytest.MonkeyPatch) -> None:
 
 
 def unscaled(pair: Pair, patch: pytest.MonkeyPatch) -> None:
-    """The embedding is not scaled as the target scales it."""
     drafter: Any = pair.drafter
     patch.setattr(drafter, "embed", lambda ids: pair.target.embed(ids) / 8)
 
@@ -183,7 +180,6 @@ def test_its_time_is_measured() -> None:
 
 
 def saved(folder: Path, **changes: Any) -> Checkpoint:
-    """The golden assistant's folder with another config."""
     folder.mkdir()
     config = json.loads((GOLDEN / "dense" / "config.json").read_text())
     inner = {**config["text_config"], **changes.pop("text_config", {})}

@@ -105,7 +105,6 @@ def test_a_text_that_grows_and_one_that_is_looked_for_again() -> None:
 
 
 def drafts_of(drafter: NgramDrafter, cache: NgramCache, anchor: int) -> list[int]:
-    """Three drafts after an anchor."""
     (block,) = drafter.draft([cache], [anchor], 4)
     tokens: list[int] = block.greedy().tokens.tolist()  # type: ignore[assignment]
     return tokens
@@ -174,24 +173,20 @@ def test_copies_leave_the_distribution_as_it_is(rule: type[TokenRejection]) -> N
 
 @pytest.fixture(scope="module")
 def bundled() -> Pair:
-    """The bundled pair."""
     return load(cache_ram=0)
 
 
 @pytest.fixture(scope="module")
 def alone(bundled: Pair) -> Pair:
-    """Its target with copies only."""
     return replace(bundled, drafter=None, draft_name="lookup", lookup=True)
 
 
 @pytest.fixture(scope="module")
 def beside(bundled: Pair) -> Pair:
-    """Both."""
     return replace(bundled, lookup=True)
 
 
 def answer(pair: Pair, prompt: str, mode: str, sampling: SamplingParams, **options: object):
-    """Tokens and counts of one answer."""
     session = Session(pair, mode=mode, use_prefix_cache=False)  # type: ignore[arg-type]
     blocks = session.stream(prompt, sampling=sampling, max_tokens=60, **options)  # type: ignore
     tokens = [token for block in blocks for token in block.tokens]

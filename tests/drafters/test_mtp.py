@@ -34,7 +34,6 @@ FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 
 
 def golden_pair() -> Pair:
-    """The golden target with the head in its own folder."""
     return load(GOLDEN / "target", "mtp", cache_ram=0)
 
 
@@ -167,7 +166,6 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
 
 
 def test_a_draft_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: one more draft of a chain is accepted than the target chose."""
     accept_one_too_many(monkeypatch)
     with pytest.raises(AssertionError):
         test_answers_are_those_of_plain_decoding("qwen3_5")

@@ -40,12 +40,10 @@ TARGET = Checkpoint.read(GOLDEN / "target")
 
 @pytest.fixture(scope="module")
 def alone() -> Pair:
-    """The golden target without a drafter."""
     return load(GOLDEN / "target", no_draft=True, cache_ram=0)
 
 
 def read(folder: Path, target: Target, **options: Any) -> MTPDrafter:
-    """Check and load the head of a folder, as `load` does."""
     checkpoint = Checkpoint.read(folder)
     check_drafter(checkpoint, target.checkpoint)
     found = load_drafter(checkpoint, target, tiny.tokenizer(), **options)
@@ -54,7 +52,6 @@ def read(folder: Path, target: Target, **options: Any) -> MTPDrafter:
 
 
 def same(found: Tensors, wanted: Tensors) -> bool:
-    """Whether the names and the values are the same, but for rounding."""
     return found.keys() == wanted.keys() and all(
         tiny.apart(found[name], wanted[name]) < 1e-5 for name in wanted
     )
@@ -86,7 +83,6 @@ def sidecar(folder: Path) -> Path:
 
 
 def bare_sidecar(folder: Path) -> Path:
-    """The same without a prefix."""
     mx.save_safetensors(str(sidecar(folder) / "mtp.safetensors"), golden_head())
     return folder
 

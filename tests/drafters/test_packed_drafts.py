@@ -48,7 +48,6 @@ def caches_of(drafter: ChainDrafter, width: int) -> list[Any]:
 
 
 def draws_of(vocab_size: int) -> list[Draw | None]:
-    """Half of the sequences draw their drafts."""
     shaper = Shaper(SamplingParams(temperature=0.9, top_p=0.8), vocab_size)
     return [None, Draw(shaper, mx.random.key(4), []), None, Draw(shaper, mx.random.key(7), [])]
 
@@ -56,7 +55,6 @@ def draws_of(vocab_size: int) -> list[Draw | None]:
 def drafted(
     drafter: ChainDrafter, caches: Sequence[Any], anchors: Sequence[int], draws: Any
 ) -> list[tuple[list[int], np.ndarray]]:
-    """The drafts of each sequence, and what they were chosen by: logits or distributions."""
     found = []
     blocks: Any = drafter.draft(caches, anchors, WIDTH, draws)
     for block, draw in zip(blocks, draws, strict=True):
@@ -112,7 +110,6 @@ def places_of_the_first(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["small model", "eagle3", "mtp"])
 def test_rows_at_other_places_are_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the rows of a pass have the places of one sequence."""
     places_of_the_first(monkeypatch)
     with pytest.raises(AssertionError):
         check(kind)

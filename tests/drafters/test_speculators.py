@@ -51,13 +51,11 @@ def settings(target: Target, **changes: Any) -> dict[str, Any]:
 
 
 def reduced(target: Target) -> dict[str, Any]:
-    """With a vocabulary of 40 tokens."""
     return settings(target, draft_vocab_size=FEW)
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """A target, and a drafter of 40 tokens on disk."""
     paths = tiny.save_pair(tmp_path, reduced)
     maps = {
         "d2t": mx.array(KEPT) - mx.arange(FEW),
@@ -159,7 +157,6 @@ def test_law_with_a_reduced_vocabulary(rule: str, setting: str) -> None:
 
 
 def set_map(values: list[int]) -> Any:
-    """Give d2t other values."""
     return lambda weights: weights.update({"d2t": mx.array(values)})
 
 

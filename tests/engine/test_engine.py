@@ -20,7 +20,6 @@ from dflash_mlx.types import Block
 
 
 def check(family: str, count: int, seed: int = 0) -> None:
-    """Hold answers found together against those found alone."""
     engine = engine_of(family)
     requests = [request_of(number + seed) for number in range(count)]
     wanted = [alone(engine, request) for request in requests]
@@ -28,7 +27,6 @@ def check(family: str, count: int, seed: int = 0) -> None:
 
 
 def check_all(family: str, seeds: range) -> None:
-    """`check` in several orders."""
     for seed in seeds:
         check(family, 6, seed)
 
@@ -69,7 +67,6 @@ def test_one_to_sixteen_sequences(family: str, count: int) -> None:
 
 
 def neighbours_offset(patch: pytest.MonkeyPatch) -> None:
-    """A fault: rows stand at the positions of the sequence before."""
     honest = PackedPass.__init__
 
     def init(self: PackedPass, segments: Any) -> None:
@@ -93,7 +90,6 @@ def neighbours_mask(patch: pytest.MonkeyPatch) -> None:
 
 
 def neighbours_state(patch: pytest.MonkeyPatch) -> None:
-    """A fault: layers read and write another sequence's cache."""
     honest = PackedCache.__init__
 
     def init(self: PackedCache, packed: PackedPass, members: Any) -> None:
@@ -119,7 +115,6 @@ def neighbours_state(patch: pytest.MonkeyPatch) -> None:
 def test_a_neighbour_that_interferes_is_noticed(
     fault: Callable[[pytest.MonkeyPatch], None], family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check above can fail."""
     fault(monkeypatch)
     with pytest.raises((AssertionError, ValueError, DFlashError)):
         check_all(family, range(6))

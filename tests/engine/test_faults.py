@@ -47,7 +47,6 @@ def test_what_a_fault_is(error: BaseException, words: str | None) -> None:
 
 
 def check(family: str, seed: int, patch: pytest.MonkeyPatch) -> int:
-    """Hold answers found amid faults against those of a sound GPU. Returns the faults."""
     requests = [request_of(number + seed) for number in range(6)]
     wanted = [alone(engine_of(family), request) for request in requests]
     engine = engine_of(family)
@@ -59,7 +58,6 @@ def check(family: str, seed: int, patch: pytest.MonkeyPatch) -> int:
 
 
 def check_all(family: str, seeds: range, patch: pytest.MonkeyPatch) -> int:
-    """`check` with several orders and places of faults."""
     return sum(check(family, seed, patch) for seed in seeds)
 
 

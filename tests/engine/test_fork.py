@@ -39,7 +39,6 @@ def engine_of(family: str, kind: str) -> Engine:
 
 
 def begun(engine: Engine, sequence: Sequence, prompt: list[int]) -> Generator[Block]:
-    """The rounds of an answer; each of its blocks waits until it is asked for."""
     request = Request(
         tuple(prompt), sampling=SAMPLING, max_tokens=12, block_size=4, mode="dflash", accept="token"
     )
@@ -48,7 +47,6 @@ def begun(engine: Engine, sequence: Sequence, prompt: list[int]) -> Generator[Bl
 
 
 def half(engine: Engine) -> Sequence:
-    """A sequence in the middle of an answer."""
     sequence = Sequence(engine.target, *engine.drafters)
     blocks = begun(engine, sequence, START)
     for _ in range(3):
@@ -81,14 +79,12 @@ def in_turn(*branches: Iterator[tuple[int, ...]]) -> list[list[tuple[int, ...]]]
 
 
 def forked(engine: Engine) -> list[list[tuple[int, ...]]]:
-    """The blocks of an original and its fork, one of each in turn."""
     original = half(engine)
     twin = original.fork()
     return in_turn(branch(engine, original, LEFT), branch(engine, twin, RIGHT))
 
 
 def apart(engine: Engine) -> list[list[tuple[int, ...]]]:
-    """The blocks of two sequences that share nothing, one after the other."""
     return [list(branch(engine, half(engine), prompt)) for prompt in (LEFT, RIGHT)]
 
 
@@ -159,7 +155,6 @@ def test_what_is_shared_is_noticed(
     kind: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The test above can fail."""
     engine = engine_of(family, kind)
     wanted = apart(engine)
     fault(monkeypatch)

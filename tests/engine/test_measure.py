@@ -100,11 +100,7 @@ def test_fault_that_believes_two_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("machine", MACHINES, ids=str)
 @pytest.mark.parametrize("hitch", [0.05, 0.1, 0.25])
 def test_a_process_that_has_just_begun(machine: Machine, hitch: float) -> None:
-    """Kernels are built in first runs and the chip's clock rises: no cost shows it.
-
-    Nor are widths left out for the time that is spent on kernels. Guards against first runs that
-    count, or are charged to the budget.
-    """
+    """First runs build kernels: no cost shows it, and no width is left out for lack of time."""
     process = Process(machine.seconds, hitch, ramp=True)
     found = survey(process.run, BLOCK, batch=True)
     assert found.plain == pytest.approx(machine.verify(1), rel=0.05)
@@ -172,25 +168,21 @@ def test_what_reading_confidence_costs() -> None:
 
 
 def pair_of(family: str) -> Pair:
-    """A tiny pair that was never trained."""
     target = make_target(family)
     return tiny.make_pair(target, random_drafter(target), f"tiny-{family}", "tiny")
 
 
 def scratch_of(pair: Pair, depth: int) -> Scratch:
-    """Sequences to time the pair's passes on."""
     assert pair.drafter is not None
     return Scratch(pair.target, pair.drafter, depth, 8)
 
 
 def measured(pair: Pair, depth: int) -> Latencies:
-    """The costs of the pair, in no more time than it takes."""
     assert pair.drafter is not None
     return measure(pair.target, pair.drafter, depth, 8, budget=(0.0, 0))
 
 
 def table_of(pair: Pair, costs: Callable[[int], Latencies], block_size: int = 8) -> LatencyTable:
-    """The cost table of the pair."""
     assert pair.drafter is not None
     return LatencyTable(pair.target, pair.drafter, block_size, costs)
 
@@ -232,7 +224,6 @@ def test_scratch_rows_are_as_many_as_real_ones(family: str) -> None:
 
 
 def held(cache: Any) -> list[tuple[int, ...]]:
-    """The shapes of what one cache gives a pass to read."""
     if hasattr(cache, "keys_and_values"):
         return [part.shape for part in cache.keys_and_values()]
     return [part.shape for part in cache.cache]
@@ -244,7 +235,6 @@ def test_measuring_does_not_disturb_a_conversation(family: str) -> None:
     pair = pair_of(family)
 
     def answer(meanwhile: Callable[[], None]) -> list[int]:
-        """The tokens of an answer, with something done after each block."""
         tokens: list[int] = []
         sequence = Sequence(pair.target, pair.drafter)
         options: dict[str, Any] = {"block_size": 6, "max_tokens": 24}
@@ -254,7 +244,6 @@ def test_measuring_does_not_disturb_a_conversation(family: str) -> None:
         return tokens
 
     def all_jobs() -> None:
-        """Every job, on scratch sequences that are as deep as the conversation."""
         scratch = scratch_of(pair, 20 + WINDOW)
         for job in JOBS:
             scratch.run(job)
@@ -391,8 +380,6 @@ COSTS = Latencies(plain=0.01, draft=0.004, chain=((1, 0.01), (8, 0.014)), read=1
 
 
 class Counted:
-    """Stands in for measuring; counts."""
-
     def __init__(self) -> None:
         self.depths: list[int] = []
 
@@ -534,8 +521,6 @@ def test_other_kernels_have_other_costs(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def recorded(depths: list[int]) -> Callable[..., Latencies]:
-    """What stands for measuring: notes each depth."""
-
     def costs(target: Target, drafter: Any, depth: int, block_size: int) -> Latencies:
         depths.append(depth)
         return Latencies(1.0, 0.01, ((1, 1.0), (8, 1.1)), depth=depth)

@@ -44,7 +44,6 @@ every_kind = pytest.mark.parametrize("family", KINDS)
 
 
 def engine_of(family: str, limit: int = GB) -> Engine:
-    """An engine with a prefix cache, unless `limit` is 0."""
     target = target_of(family)
     engine = Engine(target, tiny.random_drafter(target))
     engine.prefill_step_size = 16
@@ -100,7 +99,6 @@ def test_answers_are_those_read_anew(family: str) -> None:
 @pytest.mark.parametrize("seed", range(2, 6))
 @every_family
 def test_answers_of_more_conversations(family: str, seed: int) -> None:
-    """The same for more of them."""
     assert check_tree(family, seed, 40) > 400
 
 
@@ -159,7 +157,6 @@ def test_where_prompts_part_is_learned(family: str) -> None:
 
 
 def pair_of(family: str) -> Pair:
-    """A pair with a prefix cache."""
     target = tiny.make_target(family)
     pair = tiny.make_pair(target, tiny.random_drafter(target), family, "random")
     pair.engine.prefix_cache.limit = GB
@@ -217,7 +214,6 @@ def test_conversations_keep_within_the_limit(family: str) -> None:
 
 
 def count_again(held: PrefixCache) -> int:
-    """The bytes of all that is held, from the tree."""
     left, total = [held.tree.root], 0
     while left:
         one = left.pop()
@@ -281,7 +277,6 @@ def test_what_broke_is_not_held() -> None:
 
 @cache
 def exact_target(family: str) -> Target:
-    """One target a family at 16 bits, in exact mode."""
     return exact_rows.target_of(family, Kernels(exact=True), mx.bfloat16)
 
 
@@ -336,7 +331,6 @@ def test_other_passes_give_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_trees(family: str) -> None:
-    """`check_tree` for several trees."""
     for seed in range(3):
         check_tree(family, seed, 12)
 
@@ -389,7 +383,6 @@ def a_later_state(patch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_beginning_is_noticed(
     fault: Callable[[pytest.MonkeyPatch], None], family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checks above can fail."""
     fault(monkeypatch)
     with pytest.raises((AssertionError, ValueError)):
         check_trees(family)

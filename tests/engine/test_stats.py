@@ -1,5 +1,3 @@
-"""The numbers of an answer."""
-
 import pytest
 
 from dflash_mlx.engine.stats import DraftRecord, Stats

@@ -27,7 +27,6 @@ from dflash_mlx.session import Session
 
 
 def interrupt() -> None:
-    """Ctrl-C."""
     os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -128,7 +127,6 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 
 def tokens_of(pair: Pair) -> list[int]:
-    """An answer."""
     blocks = Session(pair).stream(tiny.prompt_of(9), max_tokens=40)
     return [token for block in blocks for token in block.tokens]
 
@@ -179,8 +177,6 @@ def test_a_request_waits_for_one_step_at_most(pair: Pair) -> None:
 def test_work_that_fails_is_said_and_ends_nothing(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The thread computes the next answer."""
-
     def work() -> Iterator[None]:
         yield
         raise RuntimeError("[METAL] no memory")
@@ -220,8 +216,6 @@ def test_a_closed_reply_cancels_its_request() -> None:
 
 
 class Endless:
-    """A sequence whose answer goes on."""
-
     answer = SimpleNamespace(finish_reason=None)
 
 

@@ -23,7 +23,6 @@ Case = tuple[mx.array, mx.array, Experts]
 
 
 def case_of(rows: int, kind: Kind = KINDS[1], dtype: mx.Dtype = mx.float32) -> Case:
-    """Rows that take 3 of 8 experts, with biases."""
     layer = experts_of(8, (256, 128, 64), kind, dtype, biased=True)
     return rows_of(rows, 256, dtype), chosen(rows, 3, 8), layer
 
@@ -98,8 +97,6 @@ def test_where_mlx_shares_reads_itself() -> None:
 
 
 class Noted:
-    """A launcher that only notes how many pairs it was given."""
-
     def __init__(self) -> None:
         self.pairs: list[int] = []
 

@@ -24,8 +24,6 @@ def host_time(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 class Counted(MetalLauncher):
-    """Counts the texts that are written."""
-
     def __init__(self) -> None:
         super().__init__()
         self.texts: list[str] = []
@@ -79,7 +77,6 @@ def test_a_kernel_is_written_once_for_each_number_of_rows(host_time: Any) -> Non
 
 
 def test_a_launcher_that_keeps_nothing_is_noticed(host_time: Any) -> None:
-    """The counts above can be others."""
     first, again = verifies(host_time.narrow_target(LAYERS), Forgetful(), (ROWS, ROWS))
     assert first == again == LAYERS * (7 + 2) + 1
 

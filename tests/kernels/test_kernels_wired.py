@@ -35,8 +35,6 @@ RECURRENT = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 
 
 class Noted(Kernels):
-    """Counts what ran."""
-
     def __init__(self, **options: Any):
         super().__init__(**options)
         object.__setattr__(self, "ran", Counter())
@@ -60,7 +58,6 @@ def target_of(family: str) -> Target:
 
 
 def drafter_of(kind: str, family: str, prompt: list[int]) -> Any:
-    """Never trained, right, wrong, or of several minds."""
     text = [*prompt, *stock(family, tuple(prompt))]
     if kind == "random":
         return tiny.random_drafter(target_of(family))
@@ -153,7 +150,6 @@ def test_logits(family: str, count: int) -> None:
 
 
 def window_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a row sees one token more than its window has."""
     honest = attention.Scores
     patch.setattr(
         attention,
@@ -163,13 +159,11 @@ def window_off_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_sinks(patch: pytest.MonkeyPatch) -> None:
-    """A fault: sinks are forgotten."""
     honest = attention.Scores
     patch.setattr(attention, "Scores", lambda scale, window, sinks: honest(scale, window=window))
 
 
 def parents_of_a_chain(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a tree's rows are taken for a chain."""
     honest = TreePass.__init__
 
     def init(self: TreePass, tree: Tree) -> None:
@@ -190,13 +184,11 @@ def context_one_short(patch: pytest.MonkeyPatch) -> None:
 
 
 def replay_of_one_row_fewer(patch: pytest.MonkeyPatch) -> None:
-    """A fault: the last row that stays is not learned."""
     honest = deltas.replay
     patch.setattr(recurrent_cache, "replay", lambda tapes, rows: honest(tapes, [*rows][:-1]))
 
 
 def replay_of_other_layers(patch: pytest.MonkeyPatch) -> None:
-    """A fault: the layers get each other's states."""
     honest = deltas.replay
     patch.setattr(recurrent_cache, "replay", lambda tapes, rows: honest(tapes, rows)[::-1])
 
@@ -237,7 +229,6 @@ def test_faults_are_noticed(
     tree: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answers above can fail."""
     answer(family, kind, LONG, rows, tree)
     fault(monkeypatch)
     with pytest.raises((AssertionError, RuntimeError)):
@@ -273,12 +264,10 @@ def values_of_several_rows(
 
 
 def other_last_bits(patch: pytest.MonkeyPatch) -> None:
-    """A fault: several rows get other last bits than single ones."""
     values_of_several_rows(patch, lambda values: values * (1 + 2**-22))
 
 
 def windows_one_row_off(patch: pytest.MonkeyPatch) -> None:
-    """A fault: several rows take a window's values one row later."""
     values_of_several_rows(patch, lambda values: mx.roll(values, 1, 2))
 
 
@@ -324,7 +313,6 @@ def plain_steps_of_mlx_lm(patch: pytest.MonkeyPatch) -> None:
 def test_other_bits_are_noticed(
     fault: Callable[[pytest.MonkeyPatch], None], family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checks of bits can fail."""
     target = exact_rows.target_of(family, Kernels(exact=True), mx.float32)
     fault(monkeypatch)
     with pytest.raises(AssertionError):

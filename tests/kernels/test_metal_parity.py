@@ -27,7 +27,6 @@ pytestmark = [
 
 
 def with_dtype(dtype: str) -> Shapes:
-    """The generic shapes in another dtype."""
     assert GENERIC.selector is not None
     linears = tuple(
         kind if kind.dtype == "uint8" else replace(kind, dtype=dtype) for kind in GENERIC.linears

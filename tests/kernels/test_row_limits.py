@@ -12,7 +12,6 @@ SIZES = (2048, 4096, 4097)
 
 
 def chip(name: str) -> Chip:
-    """A chip by the end of its architecture."""
     found = Chip.of(f"applegpu_{name}")
     assert found is not None
     return found

@@ -45,9 +45,6 @@ SHORT_SPLITS = 8  # which are that short
 
 @dataclass(frozen=True)
 class Bordered:
-    """An operation, its cases, what its reference gives for each, the tolerance of its numbers, and
-    options of its launch."""
-
     op: Op
     cases: tuple[Sequence[Any], ...]
     wanted: tuple[Any, ...]
@@ -341,7 +338,6 @@ CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] 
 
 @cache
 def bordered(name: str) -> Bordered:
-    """The cases of an operation; made once."""
     op, make, tolerance, options = CASES[name]
     cases = tuple(make())
     return Bordered(op, cases, tuple(op.reference(*case) for case in cases), tolerance, options)

@@ -12,7 +12,6 @@ NEEDED = bool(os.environ.get("DFLASH_NEED_EMULATOR"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder, and skip them where nothing can be emulated."""
     ours = [item for item in items if Path(__file__).parent in item.path.parents]
     for item in ours:
         item.add_marker(pytest.mark.emulated)

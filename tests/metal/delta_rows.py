@@ -31,7 +31,6 @@ def rows(
 
 
 def path_to(node: int, parents: list[int]) -> list[int]:
-    """The rows from the first to `node`."""
     return ([] if parents[node] < 0 else path_to(parents[node], parents)) + [node]
 
 

@@ -12,10 +12,8 @@ REDUCE = (
 
 
 def dropped(after: str) -> Edit:
-    """The barrier before this text is not there."""
     return BARRIER + after, after
 
 
 def weakened(after: str, barrier: str = WEAK) -> Edit:
-    """The barrier before this text is another one."""
     return BARRIER + after, barrier + after

@@ -48,15 +48,12 @@ RUNS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a function gave and what its kernels did."""
-
     outputs: tuple[mx.array, ...]
     records: tuple[Record, ...]
     findings: tuple[Finding, ...]
 
     @property
     def traffic(self) -> dict[str, Traffic]:
-        """By buffer name, of the last launch."""
         return self.records[-1].traffic
 
 

@@ -39,7 +39,6 @@ def empty_output(shape: tuple[int, ...], dtype: mx.Dtype, init_value: float | No
 
 
 def to_mlx(host: np.ndarray, dtype: mx.Dtype) -> mx.array:
-    """The array of this dtype whose bits these are."""
     if dtype == mx.bool_:
         return mx.array(host).astype(mx.bool_)
     return mx.array(host).view(dtype)

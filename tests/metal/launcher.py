@@ -26,8 +26,6 @@ _make = mx.fast.metal_kernel
 
 @dataclass(frozen=True)
 class Record:
-    """One executed launch."""
-
     launch: Launch
     findings: tuple[Finding, ...]
     traffic: dict[str, Traffic]  # by buffer name; empty unless the build counts
@@ -36,7 +34,6 @@ class Record:
 
     @property
     def groups(self) -> int:
-        """Threadgroups of the grid."""
         sizes = zip(self.launch.grid, self.launch.threadgroup, strict=True)
         return prod(-(-all_threads // threads) for all_threads, threads in sizes)
 
@@ -87,7 +84,6 @@ class Emulator:
     def execute(
         self, launch: Launch, arrays: Sequence[mx.array], init_value: float | None = None
     ) -> list[mx.array]:
-        """Run a traced launch on these inputs."""
         x, y, z = (min(t, g) for t, g in zip(launch.threadgroup, launch.grid, strict=True))
         group, threads = (x, y, z), x * y * z
         if threads < 1:

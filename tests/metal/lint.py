@@ -51,12 +51,10 @@ KEYWORDS = SPACES | set(
 
 
 def lint(launch: Launch) -> list[str]:
-    """Every complaint about one launch's text, each with its line."""
     return [*words(launch), *types(launch)]
 
 
 def words(launch: Launch) -> list[str]:
-    """The rules on words alone."""
     text = launch.source
     all_tokens = tokens(text)
     start, _ = signature(launch)
@@ -88,7 +86,6 @@ def types(launch: Launch) -> list[str]:
 
 @cache
 def find_clang() -> str | None:
-    """The clang to ask, if there is one."""
     names = ["clang", *(f"clang-{n}" for n in range(22, 13, -1))]
     return next((found for name in names if (found := shutil.which(name))), None)
 

@@ -122,7 +122,6 @@ def caught(
 
 
 def same_bits(a: mx.array, b: mx.array) -> bool:
-    """Whether two arrays hold the same bits."""
     words = {2: mx.uint16, 4: mx.uint32}[a.dtype.size]
     return a.dtype == b.dtype and np.array_equal(np.array(a.view(words)), np.array(b.view(words)))
 

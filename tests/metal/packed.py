@@ -20,7 +20,6 @@ AFFINE = tuple((group, bits, "affine") for group in (32, 64, 128) for bits in (4
 
 
 def rows_of(count: int, k: int, dtype: mx.Dtype = mx.float32, seed: int = 7) -> mx.array:
-    """Random rows [count, K]."""
     return mx.random.normal((count, k), key=mx.random.key(seed)).astype(dtype)
 
 
@@ -52,7 +51,6 @@ def stacked(
     biased: bool = False,
     seed: int = 3,
 ) -> Weights:
-    """As `weights_of`, a matrix for each expert."""
     return split_by_expert(weights_of(experts * n, k, kind, dtype, biased, seed), experts)
 
 
@@ -63,9 +61,6 @@ def experts_of(
     dtype: mx.Dtype = mx.float32,
     biased: bool = False,
 ) -> Experts:
-    """A layer of experts with rows of `sizes[0]`, of a width of `sizes[1]`, and results of
-    `sizes[2]`.
-    """
     hidden, width, outputs = sizes
     up, gate = (stacked(count, width, hidden, kind, dtype, biased, seed) for seed in (3, 4))
     return Experts(up, gate, stacked(count, outputs, width, kind, dtype, biased, 5), SwiGLU())

@@ -112,7 +112,6 @@ def translate(launch: Launch) -> Unit:
 
 
 def tokens(text: str) -> list[Token]:
-    """Every token of a text, in order."""
     return [Token(str(m.lastgroup), m.group(), m.start()) for m in TOKEN.finditer(text)]
 
 

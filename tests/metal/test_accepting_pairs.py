@@ -53,7 +53,6 @@ def kernels_of(
 
 
 def compared(pair: Pair, prompt: Any, **options: Any) -> set[str]:
-    """Answer with references and with kernels; the same blocks. Which kernels have run."""
     wanted = api.generate(pair, prompt, **options)
     with kernels_of(pair) as ran:
         result = api.generate(pair, prompt, **options)

@@ -165,7 +165,6 @@ FAULTS = [
 @pytest.mark.quick_every(4)
 @pytest.mark.parametrize("edit", FAULTS)
 def test_planted_faults_are_caught(edit: tuple[str, str]) -> None:
-    """Wrong bounds, rows, heads, taps and gates: each shows in some run."""
     shape = (2, 4, 32, 33, mx.float32)
     case = projected(len(TREE), *shape, places=windows(TREE))
     assert caught(OP, edit, [case], TOLERANCE[mx.float32])

@@ -91,5 +91,4 @@ FAULTS = [
 
 @pytest.mark.parametrize("edit", FAULTS)
 def test_planted_faults_are_caught(edit: tuple[str, str]) -> None:
-    """Wrong bounds, rows, layers and lanes: each shows in some run."""
     assert caught(OP, edit, [layers(SHAPES[0], 1), layers(SHAPES[0], 3)], 1e-5)

@@ -125,7 +125,6 @@ FAULTS: list[tuple[Op, str, str]] = [
 @pytest.mark.quick_every(4)
 @pytest.mark.parametrize(("op", "old", "new"), FAULTS)
 def test_planted_faults_are_caught(op: Op, old: str, new: str) -> None:
-    """Barriers dropped and weakened, wrong lanes, bounds and indices: each shows in some run."""
     fed = rows(len(TREE), *SHAPES[0])
     case = [*fed, TREE] if op is gated_delta_tree.OP else fed
     assert caught(op, (old, new), [case], 2e-5)

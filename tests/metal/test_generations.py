@@ -42,7 +42,6 @@ def bundled() -> Pair:
 def kernels_of(
     target: Target, launcher: Callable[[], Launcher] = MetalLauncher, exact: bool = False
 ) -> Iterator[Emulator]:
-    """Within it the target runs emulated kernels."""
     honest = target.kernels
     with emulated() as emulator:
         target.kernels = Kernels(launcher(), exact=exact)
@@ -53,7 +52,6 @@ def kernels_of(
 
 
 def names(emulator: Emulator) -> set[str]:
-    """The kernels that have run."""
     ran = {record.launch.name for record in emulator.records}
     known = sorted(ATTENTION | GREEDY | DELTA | PRODUCT, key=len, reverse=True)
     return {next(kernel for kernel in known if kernel in name) for name in ran}

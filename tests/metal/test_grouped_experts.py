@@ -33,7 +33,6 @@ def one_product(x: mx.array, indices: mx.array, weights: Weights) -> mx.array:
 
 
 def launched(launcher: Launcher, x: mx.array, indices: mx.array, weights: Weights) -> mx.array:
-    """The same by the kernel."""
     return grouped_experts.product(launcher, x, pad_small(indices), indices.size, weights)
 
 
@@ -95,7 +94,6 @@ def test_random_shapes(seed: int) -> None:
 
 
 def in_float32(weights: Weights) -> Weights:
-    """The same weights, with all floats in float32."""
     layout = {name: getattr(weights, name) for name in ("group", "bits", "mode")}
     arrays = {
         name: array.astype(mx.float32) if mx.issubdtype(array.dtype, mx.floating) else array
@@ -142,7 +140,6 @@ def test_a_row_has_the_same_bits_whatever_is_computed_with_it(kind: Kind) -> Non
 
 
 def output(*case: Any, edit: Edit | None = None) -> mx.array:
-    """What the kernel gives."""
     return run(through(OP, edit), *case).outputs[0]
 
 
@@ -230,7 +227,6 @@ FAULTS: list[Edit] = [
 @pytest.mark.quick_every(5)
 @pytest.mark.parametrize("edit", FAULTS)
 def test_planted_faults_are_caught(edit: Edit) -> None:
-    """Which pairs, rows, experts and columns: each shows in some run."""
     weights = stacked(5, 35, 192, KINDS[1], biased=True)
     some = mx.array([2, 0, 2]), chosen(21, 2, 5).reshape(-1)
     cases = [

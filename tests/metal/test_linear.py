@@ -37,7 +37,6 @@ def quantised_pair(family: str, bits: int = 4) -> Pair:
 
 
 def answer(pair: Pair, mode: Mode = "dflash") -> list[int]:
-    """Greedy tokens through a session."""
     return tiny.joined(list(Session(pair, mode=mode).stream(PROMPT, max_tokens=TOKENS)))
 
 

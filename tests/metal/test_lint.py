@@ -66,7 +66,6 @@ BY_WORDS = {
 
 @pytest.mark.parametrize("name", BY_WORDS)
 def test_words(name: str) -> None:
-    """Found without clang."""
     assert words(launch(*BY_WORDS[name]))
 
 
@@ -157,7 +156,6 @@ CLEAN = {
 
 @pytest.mark.parametrize("name", CLEAN)
 def test_right_code_is_left_alone(name: str) -> None:
-    """No false alarm."""
     assert lint(launch(*CLEAN[name])) == []
 
 

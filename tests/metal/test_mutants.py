@@ -109,7 +109,6 @@ HARMLESS = {
 
 
 def harmless(file: str, mutant: Mutant, line: str) -> bool:
-    """Whether a fault of a line is one of those above."""
     return any(
         (file, mutant.fault) == (name, fault) and line.strip().startswith(start)
         for name, fault, start in HARMLESS
@@ -117,7 +116,6 @@ def harmless(file: str, mutant: Mutant, line: str) -> bool:
 
 
 def planted(file: str) -> list[Mutant]:
-    """The faults of a file that have to be seen."""
     lines = read_source(file).splitlines()
     return [
         mutant

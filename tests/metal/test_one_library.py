@@ -42,22 +42,18 @@ def attention(count: int) -> Sequence[Any]:
 
 
 def inputs(count: int) -> Sequence[Any]:
-    """A chain."""
     return projected(count, 1, HEADS, 32, 2, mx.float32)
 
 
 def tape(count: int) -> Sequence[Any]:
-    """A chain."""
     return rows(count, 1, HEADS, 32, 2, mx.float32, False)
 
 
 def tree(count: int) -> Sequence[Any]:
-    """All rows are roots."""
     return [*tape(count), [-1] * count]
 
 
 def replay(count: int) -> Sequence[Any]:
-    """All rows of one layer stay."""
     _, k, v, g, _, state = tape(count)
     path, number = mx.arange(count, dtype=mx.int32), mx.array([count], mx.int32)
     return [*(part[None] for part in (state, v, k, g)), path, number, mx.zeros((1, count + 3, 5))]
@@ -70,7 +66,6 @@ def mixture(count: int) -> Sequence[Any]:
 
 
 def greedy(count: int) -> Sequence[Any]:
-    """As many drafts, of a small vocabulary."""
     return mx.zeros((count + 1, 40)), mx.zeros((count,), mx.int32)
 
 
@@ -172,7 +167,6 @@ def test_mlx_names_a_kernel_by_all_that_its_text_depends_on() -> None:
 def launched(
     launcher: MetalLauncher, source: Source, dtype: mx.Dtype, k: int, x: mx.array
 ) -> list[mx.array]:
-    """One launch with one input and one output."""
     return launcher(
         source,
         [x],

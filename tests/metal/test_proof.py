@@ -67,7 +67,6 @@ class Neighbourly(MetalLauncher):
 
 
 def result_of(name: str, launcher: Launcher) -> KernelResult:
-    """What the proof makes of one operation, at the generic shapes."""
     with emulated(strict=False):
         (found,) = prove(launcher, GENERIC, trials=(TRIAL[name],), timed=False)
     return found

@@ -141,5 +141,4 @@ EDITS: list[Edit] = [
 @pytest.mark.quick_every(4)
 @pytest.mark.parametrize("edit", EDITS, ids=[str(number) for number in range(len(EDITS))])
 def test_planted_faults_are_caught(edit: Edit) -> None:
-    """Each breaks a draft, an access or an order."""
     assert caught(OP, edit, CASES, 0)

@@ -215,7 +215,6 @@ FAULTS: list[Edit] = [
 @pytest.mark.quick_every(5)
 @pytest.mark.parametrize("edit", FAULTS)
 def test_planted_faults_are_caught(edit: Edit) -> None:
-    """Barriers, bounds, lanes, bits and scales: each shows in some run."""
     bodies = [
         body
         for body in (small_m_qmm.VECTORS, small_m_qmm.MATRICES)

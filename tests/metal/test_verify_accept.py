@@ -148,5 +148,4 @@ EDITS: list[Edit] = [
 @pytest.mark.quick_every(4)
 @pytest.mark.parametrize("edit", EDITS, ids=[str(number) for number in range(len(EDITS))])
 def test_planted_faults_are_caught(edit: Edit) -> None:
-    """Each breaks a number, an access, an order, or an answer that is no number."""
     assert caught(OP, edit, CASES, 0)

@@ -17,14 +17,12 @@ every_q = pytest.mark.parametrize("k", [0, 5], ids=["dense", "sparse"])
 
 
 def full(case: tuple[mx.array, ...], block: bool) -> tuple:
-    """A case as the operation's arguments."""
     *first, random_bits = case
     candidates = first.pop() if len(first) == 4 else None
     return (*first, candidates, random_bits, block)
 
 
 def agree(case: tuple[mx.array, ...], block: bool, **how: str) -> mx.array:
-    """One run, held against the reference; its outcome."""
     arguments = full(case, block)
     outcome = run(through(OP), *arguments, **how)
     assert not outcome.findings
@@ -202,5 +200,4 @@ FAULTS = (
 @pytest.mark.quick_every(5)
 @pytest.mark.parametrize(("edit", "block", "k"), FAULTS, ids=[str(i) for i in range(len(FAULTS))])
 def test_planted_faults_are_caught(edit: Edit, block: bool, k: int) -> None:
-    """Each breaks a decision, a draw, an access or an order."""
     assert caught(OP, edit, cases_of(block, k), 0)

@@ -13,8 +13,6 @@ import mlx.core as mx
 
 @dataclass(frozen=True)
 class Spec:
-    """Shape and type of one array."""
-
     shape: tuple[int, ...]
     dtype: mx.Dtype
 

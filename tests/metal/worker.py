@@ -35,8 +35,6 @@ class Block:
 
 @dataclass(frozen=True)
 class Job:
-    """One launch for the child."""
-
     library: Path
     blocks: tuple[Block, ...]
     grid: tuple[int, int, int]
@@ -77,7 +75,6 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """End the child."""
         if self.child is not None:
             self.child.kill()
             self.child.communicate()

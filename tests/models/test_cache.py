@@ -34,7 +34,6 @@ HELD = (1, 3 * 1024, 1 << 20)  # bytes: no state of a pass is kept, every third 
 
 
 def ours(cache: TargetCache, length: int) -> None:
-    """The rewind under test."""
     cache.rewind(length)
 
 
@@ -101,7 +100,6 @@ def test_some_steps_run_again(kind: str, held: int, monkeypatch: pytest.MonkeyPa
 @tiny.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_thousand_steps(kind: str) -> None:
-    """After 1,000 of them nothing has drifted."""
     walk(kind, ours, STEPS)
 
 
@@ -112,7 +110,6 @@ def test_mlx_lm_trim_is_noticed() -> None:
 
 
 def conv_window_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    """A fault: the convolution's rows are taken one token late."""
     honest = Tape.after
 
     def after(self: Tape, count: int) -> Any:
@@ -123,7 +120,6 @@ def conv_window_off_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def inputs_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a short convolution's rows are taken one token late."""
     honest = Window.after
 
     def after(self: Window, rows: int) -> Any:
@@ -185,7 +181,6 @@ def stale_snapshot(patch: pytest.MonkeyPatch) -> None:
 def test_faults_are_noticed(
     fault: Callable[[pytest.MonkeyPatch], None], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The walk can fail: each planted fault gives other rows, states or logits."""
     fault(monkeypatch)
     for held in HELD:
         monkeypatch.setattr(recurrent, "KEPT_STATES", held)
@@ -194,7 +189,6 @@ def test_faults_are_noticed(
 
 
 def filled(kind: str, count: int, chunk: int) -> tuple[Target, TargetCache, list[int]]:
-    """A cache that has read `count` tokens in passes of `chunk`."""
     target, tokens = target_of(kind), tiny.prompt_of(count)
     cache = TargetCache(layers_of(kind))
     for first in range(0, count, chunk):
@@ -239,7 +233,6 @@ def test_every_rewind_is_exact_or_refused(chunk: int) -> None:
 
 
 def clone(cache: TargetCache) -> TargetCache:
-    """Caches of the same content that share no array."""
     copies = []
     for layer in cache.layers:
         state = [mx.array(part) if isinstance(part, mx.array) else part for part in layer.state]

@@ -103,8 +103,6 @@ def test_beside_short_convolutions(sampling: SamplingParams) -> None:
 
 
 def rewind_to_the_row_after(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a quantised cache keeps the row behind those that it should keep."""
-
     def rewind(self: RowsAdapter, caches: Any, length: int) -> None:
         for cache in caches:
             surplus = isinstance(cache, QuantizedKVCache) and cache.offset > length
@@ -114,7 +112,6 @@ def rewind_to_the_row_after(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_the_first_rows_of_a_tree(patch: pytest.MonkeyPatch) -> None:
-    """A fault: of a tree's rows a cache keeps the first ones instead of the path."""
     honest = RowsAdapter.keep_path
 
     def keep_path(self: RowsAdapter, caches: Any, rows: tuple[int, ...], count: int) -> None:
@@ -128,7 +125,6 @@ def keep_the_first_rows_of_a_tree(patch: pytest.MonkeyPatch) -> None:
 def test_faults_are_noticed(
     family: str, fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test above can fail."""
     fault(monkeypatch)
     with pytest.raises(AssertionError):
         check_modes(family, SAMPLINGS[0])
@@ -250,8 +246,6 @@ BUNDLED = "KV cache 8 bits in 12 of 12 layers, saves "
 
 @pytest.fixture
 def generate(cli_app: Any) -> Callable[..., dict[str, Any]]:
-    """Run `dflash generate --json` with the bundled pair; checks the exit code."""
-
     def run(*flags: str, code: int = 0) -> dict[str, Any]:
         command = ["generate", *flags, "--json", "--raw", "--max-tokens", "4", "the"]
         result = CliRunner().invoke(cli_app, command)

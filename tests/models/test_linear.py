@@ -41,17 +41,14 @@ LATENT = {"deepseek_v3", "kimi_k25", "glm_moe_dsa"}
 
 
 def stand_in(module: nn.Module, kernels: Kernels) -> nn.Module:
-    """That of one module alone."""
     return stand_in_of(module, Products(kernels))
 
 
 def stand_ins(model: nn.Module) -> list[StandIn]:
-    """Those of a model."""
     return [module for module in model.modules() if isinstance(module, StandIn)]
 
 
 def bytes_of(model: nn.Module) -> int:
-    """Of all parameters."""
     parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
     return sum(array.nbytes for _, array in parameters)
 

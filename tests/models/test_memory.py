@@ -117,7 +117,6 @@ def test_snapshots_are_counted():
 
 @pytest.fixture
 def folders(tmp_path):
-    """A target and a drafter of known sizes."""
     for name, size in (("target", 1000), ("draft", 320)):
         folder = tmp_path / name
         folder.mkdir()
@@ -349,7 +348,6 @@ def test_mlx_lm_prints_no_warning(mode, monkeypatch):
 
 
 def pair_in_memory(monkeypatch: pytest.MonkeyPatch, free: int) -> Engine:
-    """An engine of a tiny pair on a machine with `free` bytes for the caches of a sequence."""
     target = tiny.make_target("qwen3")
     engine = Engine(target, tiny.random_drafter(target))
     monkeypatch.setattr(target, "context_length", 40_960)

@@ -62,19 +62,16 @@ def much_room(little_room: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def traced_pair(name: str) -> TracedPair:
-    """One pair, whose kernels are switched."""
     return TracedPair(next(pair for pair in PAIRS if pair.name == name), Kernels())
 
 
 def pair_of(name: str, kernels: bool) -> TracedPair:
-    """A pair with all kernels or with none."""
     pair = traced_pair(name)
     pair.target.kernels = Kernels(MetalLauncher()) if kernels else Kernels()
     return pair
 
 
 def prompt(pair: TracedPair, rows: int) -> Graph:
-    """A prefill chunk of `rows` rows: taps of all rows, logits of the last."""
     cache = pair.cache()
 
     def run() -> list[mx.array]:
@@ -86,7 +83,6 @@ def prompt(pair: TracedPair, rows: int) -> Graph:
 
 
 def packed(pair: TracedPair, rows: int, sequences: int) -> Graph:
-    """A verify pass over the chains of several sequences, each of `rows` rows."""
     caches = [pair.cache() for _ in range(sequences)]
 
     def run() -> list[mx.array]:
@@ -109,7 +105,6 @@ def copies(graph: Graph, labels: frozenset[str], share: float = 0.5) -> list[Cos
 
 
 def dispatches(graph: Graph) -> int:
-    """Of the whole pass."""
     return sum(cost.dispatches for cost in costs(graph))
 
 
@@ -152,7 +147,6 @@ def test_little_more_than_the_least_is_moved(name: str, kernels: bool) -> None:
 
 
 def accepted(pair: TracedPair, sampling: SamplingParams) -> Graph:
-    """The acceptance of a block's drafts, from the logits."""
     vocab = pair.target.vocab_size
     rule = Match(sampling, vocab, pair.target.kernels)
 
@@ -176,7 +170,6 @@ def test_decisions_read_the_logits_once(name: str) -> None:
 
 
 def moved(graph: Graph) -> int:
-    """Bytes read and written."""
     return sum(cost.read + cost.written for cost in costs(graph))
 
 
@@ -215,7 +208,6 @@ def known(graph: Graph) -> int:
 
 
 def name_of(cost: Cost) -> str:
-    """A kernel's."""
     return str(cost.op.arguments[0]) if cost.op.name == "CustomKernel" else ""
 
 

@@ -27,7 +27,6 @@ GROUP: dict[str, Any] = {
 
 
 def body_of(target: Target) -> Any:
-    """The module with layers, token table and final norm."""
     return target._body
 
 
@@ -62,8 +61,6 @@ def test_embeddings(family: str) -> None:
     seen: list[mx.array] = []
 
     class First(Tap):
-        """Looks at what the first layer is given."""
-
         def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> Any:
             seen.append(x)
             return super().__call__(x, *args, **kwargs)

@@ -44,7 +44,6 @@ def random_tree(dice: random.Random) -> Tree:
 
 
 def read_tree(kind: str, cache: TargetCache, anchor: int, tree: Tree) -> mx.array:
-    """A pass over a tree: logits [R, V]."""
     cache.tape(True)
     with cache.reading(tree):
         block = mx.array([[anchor, *tree.tokens]])
@@ -93,17 +92,14 @@ def test_random_trees(kind: str) -> None:
 @tiny.exhaustive
 @every_kind
 def test_thousand_random_trees(kind: str) -> None:
-    """After 1,000 of them nothing has drifted."""
     grow(kind, TREES)
 
 
 def sibling_visible(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a row sees every row before it."""
     patch.setattr(Tree, "ancestors", lambda self: np.tril(np.ones((self.rows, self.rows), bool)))
 
 
 def depth_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    """A fault: nodes stand one position too far."""
     honest = TreePass.__init__
 
     def init(self: TreePass, tree: Tree) -> None:
@@ -114,7 +110,6 @@ def depth_off_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def rows_for_depths(patch: pytest.MonkeyPatch) -> None:
-    """A fault: nodes stand where they would in a chain."""
     honest = TreePass.__init__
 
     def init(self: TreePass, tree: Tree) -> None:
@@ -125,7 +120,6 @@ def rows_for_depths(patch: pytest.MonkeyPatch) -> None:
 
 
 def wrong_order(patch: pytest.MonkeyPatch) -> None:
-    """A fault: rows are put together in the wrong order."""
     honest = RowsAdapter._keep_rows
     patch.setattr(
         RowsAdapter,
@@ -135,7 +129,6 @@ def wrong_order(patch: pytest.MonkeyPatch) -> None:
 
 
 def first_rows(patch: pytest.MonkeyPatch) -> None:
-    """A fault: the path's rows are taken to be the first ones."""
     for adapter in (RowsAdapter, SlidingAdapter):
         honest = adapter.keep_path
         patch.setattr(
@@ -183,14 +176,12 @@ FAULTS = [
 def test_faults_are_noticed(
     fault: Callable[[pytest.MonkeyPatch], None], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The random trees can fail: each planted fault gives other logits, rows or states."""
     fault(monkeypatch)
     with pytest.raises((AssertionError, RewindError)):
         grow(kind, SOME_TREES)
 
 
 def chain_of(count: int) -> Tree:
-    """Nodes one after another."""
     depths = tuple(range(1, count + 1))
     return Tree(tuple(range(10, 10 + count)), tuple(range(count)), depths, (0.0,) * count)
 

@@ -28,7 +28,6 @@ LEAST = 0.96, 0.88  # of plain decoding, and of the best fixed width
 
 
 def mac_named(chip: str, pair: str = "Qwen3-8B", bits: int = 4) -> Recorded:
-    """A recorded pair on a chip."""
     (found,) = (mac for mac in MACS if (mac.chip, mac.pair, mac.bits) == (chip, pair, bits))
     return found
 

@@ -6,11 +6,10 @@ process before and meets all that in its answers. Rates are those after the firs
 the building of kernels, which every way of decoding pays once.
 """
 
-from functools import cache
-
 import macs
 import numpy as np
 import pytest
+from counted_macs import best_width
 from macs import CHIPS, PAIRS, Mac, MacProcess
 from simulated import FAIR, GOOD, POOR, WRONG, Drafter, fixed_rates, play
 
@@ -22,15 +21,6 @@ ANSWERS = 4  # after the first
 PROCESSES = 4  # of each way: an answer is short, and which drafts are kept is luck
 # Whether costs are surveyed in the same process, and seconds of a build.
 WAYS = ((True, 0.05), (False, 0.02))
-OTHERS = range(1000, 1048)  # seeds of the answers by which the best width is known
-
-
-@cache
-def best_width(mac: Mac, drafter: Drafter) -> int:
-    """The fixed width with the best rate in the long run, not the luckiest one of few answers."""
-    true = mac.true_costs()
-    each = [fixed_rates(true, [drafter], seed=seed) for seed in OTHERS]
-    return min(each[0], key=lambda rows: sum(1 / rates[rows] for rates in each))
 
 
 def rates(mac: Mac, drafter: Drafter) -> tuple[float, float]:

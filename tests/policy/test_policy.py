@@ -44,12 +44,10 @@ def known(machine: Machine | None) -> tuple[TrueLatencies, Latencies]:
 
 
 def drafting(policy: AdaptivePolicy, acceptance: Acceptance, room: int = 100) -> bool:
-    """Whether a sequence drafts in the next round."""
     return policy.choose_drafters([[DraftState(acceptance, room)]]) == [0]
 
 
 def proven(policy: AdaptivePolicy) -> AdaptivePolicy:
-    """A policy that has seen a draft accepted."""
     policy._proven = True
     return policy
 
@@ -57,7 +55,6 @@ def proven(policy: AdaptivePolicy) -> AdaptivePolicy:
 def result_of(
     acceptance: Acceptance, plan: Plan, accepted: int, confidence: Confidence | None = None
 ) -> StepResult:
-    """A drafted round that accepted so many drafts and did not end the answer."""
     return StepResult(
         acceptance,
         plan,
@@ -80,7 +77,6 @@ def against_best(machine: Machine | None, drafter: Drafter, seeds: Sequence[int]
 
 
 def steady(mean: float) -> Drafter:
-    """Every block is like every other, and the drafter says how sure it may be."""
     return Drafter(mean, spread=0.0, noise=0.0)
 
 
@@ -402,7 +398,6 @@ def batch(
 
 
 def wide(machine: Machine) -> TrueLatencies:
-    """All costs of a machine, also those of passes over the rows of several sequences."""
     widths = tuple((rows, machine.verify(rows)) for rows in range(1, 8 * BLOCK + 1))
     return replace(machine.true_costs(), chain=widths)
 

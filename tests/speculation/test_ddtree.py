@@ -32,7 +32,6 @@ every_family = pytest.mark.parametrize("family", lossless.EVERY)
 
 
 def width_of(pair: Pair) -> int:
-    """A pair's block size."""
     assert pair.drafter is not None
     return pair.drafter.config.block_size
 
@@ -61,7 +60,6 @@ def test_golden_answers(case: str) -> None:
 
 
 def drafted(sequence: TokenSequence, rule: Match, anchor: int, width: int) -> DraftProposal:
-    """The block after an anchor."""
     assert sequence.draft_cache is not None
     block = sequence.draft_cache.block(anchor, width)
     return DraftProposal(
@@ -102,7 +100,6 @@ def test_a_seeded_tree_commits_what_the_chain_commits(case: str) -> None:
 
 
 def drafter_of(kind: str, family: str, prompt: list[int], wanted: list[int]) -> DFlashDrafter:
-    """One of the drafters, for this prompt."""
     if kind == "hinted":
         return hinted_drafter(prompt + wanted)
     return lossless.drafter_of(kind, family, prompt, len(wanted))
@@ -156,8 +153,6 @@ def test_plans_in_turn(family: str) -> None:
     dice = random.Random(3)
 
     class Dice(FixedPolicy):
-        """A plain step, a chain or a tree, by chance; some after a look."""
-
         def choose_drafters(
             self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
         ) -> list[int | None]:

@@ -20,7 +20,6 @@ SAMPLINGS = (SamplingParams(), SamplingParams(1.2, top_k=9, repetition_penalty=1
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    """A pair with a drafter that is worth something."""
     return tiny.golden_pair("qwen3_full")
 
 
@@ -37,7 +36,6 @@ def stock(pair: Pair, tokens: list[int], count: int) -> list[TokenLogprob]:
 
 
 def check(pair: Pair, mode: Mode, sampling: SamplingParams) -> None:
-    """Every token of an answer has stock's log-probability, and so have the likeliest ones."""
     blocks = list(api.stream(pair, PROMPT, mode=mode, sampling=sampling, max_tokens=40, logprobs=4))
     tokens = tiny.joined(blocks)
     told = [one for block in blocks for one in block.logprobs]

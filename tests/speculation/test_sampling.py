@@ -116,7 +116,6 @@ FOUR_OF_FIVE = mx.array([0, 1, 3, 4])
 
 
 def head_without_a_token() -> EagleModel:
-    """An EAGLE-3 head that lacks token 2 of five."""
     config = parse(settings(vocab_size=5, draft_vocab_size=4))
     model = EagleModel(config, 3, tiny.BASE["hidden_size"], frozenset({"lm_head"}))
     model.d2t = FOUR_OF_FIVE - mx.arange(4)
@@ -188,8 +187,6 @@ def test_block_verification_keeps_more(drafter: str, gain: float) -> None:
 
 
 class KeepsOneTooMany(Match):
-    """A fault: the first draft that the target did not choose stays."""
-
     def _chain_outcome(self, draft: Draft, rows: mx.array, place: int) -> mx.array:
         chosen = self.choose(rows, range(place, place + len(rows)))
         kept = outcome.count_prefix(chosen[:-1] == draft.tokens)
@@ -201,7 +198,6 @@ class OneKeyARound(Match):
     """A fault: all rows of a block are drawn with one key."""
 
     def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
-        """As the honest one, with the first row's key."""
         return super().choose(rows, [places[0]] * len(places))
 
 
@@ -213,7 +209,6 @@ def no_residual(patch: pytest.MonkeyPatch) -> type[Match]:
 
 
 def inverted(patch: pytest.MonkeyPatch) -> type[Match]:
-    """A fault: accept with q / p."""
     honest = op.accept_tokens
     patch.setattr(op, "accept_tokens", lambda at_p, at_q, chances: honest(at_q, at_p, chances))
     return TokenRejection
@@ -249,7 +244,6 @@ def one_word(patch: pytest.MonkeyPatch) -> type[Match]:
 def test_broken_rules_are_noticed(
     fault: Callable[[pytest.MonkeyPatch], type[Match]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test above can fail: it sees each of these faults at once."""
     rule = fault(monkeypatch)
     assert block_surprise(rule, PLAIN, random_tables(), 8 * COUNT) > 3 * LIMIT
 
@@ -281,7 +275,6 @@ class OtherQ(Lattice):
     """A fault: q is that of a walk that ignores the token before, the drafts are not."""
 
     def passed(self, path: mx.array, rows: mx.array | None = None) -> mx.array:
-        """The rows after each position's first candidate."""
         return super().passed(mx.zeros_like(path), rows)
 
 
@@ -296,7 +289,6 @@ class ColderQ(Lattice):
     """A fault: q at temperature 1, whatever the drafts were drawn at."""
 
     def passed(self, path: mx.array, rows: mx.array | None = None) -> mx.array:
-        """The scores themselves."""
         return super().passed(path)
 
 
@@ -320,7 +312,6 @@ class Colder:
         self.block = block
 
     def sample(self, draw: Draw) -> Draft:
-        """Its drafts."""
         draft = self.block.sample(draw)
         assert draft.probabilities is not None
         logits = SETTINGS["hot"].temperature * mx.log(draft.probabilities)
@@ -338,7 +329,6 @@ def test_a_q_of_other_drafts_is_noticed(rule: str, drafter: str) -> None:
 
 
 def replaced(tables: Tables, block: DraftBlock) -> Tables:
-    """The same target with another drafter."""
     return Tables(block, tables.rows, tables.history)
 
 
@@ -665,7 +655,6 @@ class KeyOfRound(Match):
     """A fault: the key belongs to the round, whose rows are drawn at once."""
 
     def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
-        """As many rows as there are, by the next key."""
         self.rounds = getattr(self, "rounds", -1) + 1
         return mx.random.categorical(self.shaper.shape(rows), key=self.keys[self.rounds])
 
@@ -674,7 +663,6 @@ class KeysFromRound(Match):
     """A fault: a row's key counts from the round, not from the answer's first token."""
 
     def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
-        """As the honest one, from another place."""
         self.rounds = getattr(self, "rounds", -1) + 1
         return super().choose(rows, [self.rounds + place - places[0] for place in places])
 

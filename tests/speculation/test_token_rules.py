@@ -33,8 +33,6 @@ WAYS: list[tuple[Mode, dict[str, Any]]] = [
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of one case, as fields of a request."""
-
     allowed_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
@@ -184,8 +182,6 @@ def no_place(self: TokenRules, rows: mx.array, answer: Any, position: int, draft
 
 
 def one_late(right: Callable[..., Any]) -> Callable[..., Any]:
-    """A fault: the rules count one token too many."""
-
     def apply(self: TokenRules, rows: Any, answer: Any, position: int, draft: Draft) -> Any:
         return right(self, rows, answer, position + 1, draft)
 
@@ -193,7 +189,6 @@ def one_late(right: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_rules_of_another_row_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted faults."""
     target = target_for(SamplingParams())
     said = stock_answer(target, SamplingParams(), Rules())
     words = Rules(bad_word_ids=((said[2], said[3]),))

@@ -33,7 +33,6 @@ def sorted_widths(params: SamplingParams, vocab: int = VOCAB) -> list[int]:
 
 
 def stock_filters(shaper: Shaper, rows: mx.array) -> mx.array:
-    """mlx-lm's own filters in mlx-lm's order, on all tokens."""
     params = shaper.params
     if params.top_p < 1:
         rows = apply_top_p(rows, params.top_p)
@@ -43,13 +42,11 @@ def stock_filters(shaper: Shaper, rows: mx.array) -> mx.array:
 
 
 def logits(kind: str, dtype: mx.Dtype, vocab: int = VOCAB) -> mx.array:
-    """Rows of logits, which `level` ones share among many tokens."""
     rows = 3 * mx.random.normal((8, vocab), key=mx.random.key(4))
     return (mx.round(rows) if kind == "level" else rows).astype(dtype)
 
 
 def differing(params: SamplingParams, rows: mx.array) -> int:
-    """How many rows are not, bit for bit, what mlx-lm's filters make of them."""
     shaper = Shaper(params, rows.shape[-1])
     rows = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
     same: Any = (shaper._filter(rows) == stock_filters(shaper, rows)).all(axis=-1).tolist()

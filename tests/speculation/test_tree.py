@@ -55,7 +55,6 @@ def prefixes(candidates: Candidates) -> dict[Prefix, float]:
 
 
 def ranks_of(tree: Tree, candidates: Candidates) -> list[Prefix]:
-    """The ranks of a tree's nodes, found again from their tokens."""
     found: list[tuple[Prefix, int]] = [((), 0)]
     for token, parent in zip(tree.tokens, tree.parents, strict=True):
         ranks, case = found[parent]
@@ -163,7 +162,6 @@ def test_tokens_that_cannot_be_said():
 
 
 def random_tree(seed: int, nodes: int = 40) -> Tree:
-    """Some tree whose branches grow in turn."""
     return best_first(conditional(seed, slots=9, k=5), nodes)
 
 
@@ -208,7 +206,6 @@ def test_walk():
 
 
 def level_logits(vocab: int = 50) -> mx.array:
-    """Slots in which many tokens are level, the likeliest among them."""
     dice = np.random.default_rng(0)
     return mx.array(dice.choice([0.0, 1.0, 2.0, 3.0], (6, vocab)).astype(np.float32))
 
@@ -275,7 +272,6 @@ class ForgetsTies(Candidates):
     """A fault: of level tokens the larger id comes first."""
 
     def after(self, position, case):
-        """Backwards among equals."""
         logs, tokens, cases = super().after(position, case)
         order = sorted(range(len(logs)), key=lambda i: (-logs[i], -tokens[i]))
         return logs, [tokens[i] for i in order], [cases[i] for i in order]

@@ -109,7 +109,6 @@ def walk_among_siblings(patch: pytest.MonkeyPatch) -> None:
 def test_broken_walks_are_noticed(
     fault: Callable[[pytest.MonkeyPatch], None], drafter: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test above can fail: it sees each of these faults."""
     fault(monkeypatch)
     tables = laws.tables_of(drafter)
     assert tree_surprise(tables, laws.PLAIN, 11, count=60_000) > 3 * laws.LIMIT

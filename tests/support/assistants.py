@@ -17,7 +17,6 @@ HEADS = ("dense", "clusters")
 
 
 def assistant_settings(target: Target, **changes: Any) -> dict[str, Any]:
-    """An assistant's config.json for this target."""
     inner = {
         key: target.config[key]
         for key in ("vocab_size", "head_dim", "global_head_dim", "sliding_window")
@@ -41,7 +40,6 @@ def assistant_settings(target: Target, **changes: Any) -> dict[str, Any]:
 
 
 def random_assistant(target: Target, seed: int = 2, **changes: Any) -> AssistantDrafter:
-    """An untrained assistant, bound to a target; taps its final norm."""
     settings = assistant_settings(target, **changes)
     model = Assistant(parse(Checkpoint(tiny.GOLDEN / "random", settings)))
     tiny.randomise(model, seed, 1.5)

@@ -25,5 +25,4 @@ def turn(count=11, seconds=1.0, **values) -> Turn:
 
 
 def record(key=KEY, *turns, task="s", **changes) -> Record:
-    """A record of these turns, or of one default turn."""
     return Record(replace(key, **changes), task, turns or (turn(),), 1000)

@@ -119,11 +119,9 @@ class Tab:
         self.expected: tuple[str, ...] = ()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """A command for this page."""
         return self._browser.call(method, self._session, **params)
 
     def events(self, method: str) -> list[dict[str, Any]]:
-        """What the page has reported so far."""
         return [
             event["params"]
             for event in self._browser.events
@@ -131,17 +129,13 @@ class Tab:
         ]
 
     def problems(self) -> list[str]:
-        """Exceptions and messages of the console, such as violations of the policy.
-
-        Those that contain one of `expected` are left out.
-        """
+        """Exceptions and messages of the console, but for those with one of `expected`."""
         told = [str(event["exceptionDetails"]) for event in self.events("Runtime.exceptionThrown")]
         for event in self.events("Log.entryAdded"):
             told.append(f"{event['entry']['text']} {event['entry'].get('url', '')}")
         return [text for text in told if not any(part in text for part in self.expected)]
 
     def requests(self) -> list[str]:
-        """The addresses that the page has asked for."""
         return [event["request"]["url"] for event in self.events("Network.requestWillBeSent")]
 
     def resize(self, width: int, height: int) -> None:
@@ -160,7 +154,6 @@ class Tab:
         self.wait("!window.isOld && document.readyState === 'complete'")
 
     def js(self, expression: str) -> Any:
-        """The value of an expression. AssertionError if it throws."""
         found = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True,
             userGesture=True,
@@ -195,7 +188,6 @@ class Tab:
             )  # fmt: skip
 
     def type(self, text: str) -> None:
-        """Insert text where the focus is."""
         self.call("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
@@ -208,6 +200,5 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def shoot(self, path: Path) -> None:
-        """Write a picture of the window as PNG."""
         data = self.call("Page.captureScreenshot", format="png")["data"]
         path.write_bytes(base64.b64decode(data))

@@ -23,7 +23,6 @@ FORK = Tree((5, 6, 7), (0, 0, 2), (1, 1, 2), (0.0, 0.0, 0.0))
 
 
 def layers_of(kind: str) -> list[Any]:
-    """Empty caches for the layers of a tiny target."""
     if kind == "quantised":
         return [QuantizedKVCache(group_size=32, bits=8) for _ in range(3)]
     return target_of(kind).make_cache().layers
@@ -41,7 +40,6 @@ def target_of(kind: str) -> Target:
 
 
 def read(target: Target, cache: TargetCache, tokens: list[int]) -> mx.array:
-    """Run a pass over `tokens`; return the logits [V] of the last one."""
     logits, _ = target.forward(mx.array([tokens]), cache)
     mx.eval(logits, cache.state)
     return logits[0, -1]
@@ -67,7 +65,6 @@ def rows(layer: Any) -> tuple[mx.array, ...]:
 
 
 def assert_same(target: Target, kind: str, cache: TargetCache, tokens: list[int]) -> None:
-    """Check that every layer equals a fresh prefill; 8-bit rows within one step."""
     fresh = TargetCache(layers_of(kind))
     read(target, fresh, tokens)
     assert cache.offset == len(tokens)

@@ -39,7 +39,6 @@ def edit_config(folder: Path, **changes: Any) -> None:
 
 
 def edit_weights(folder: Path, change: Callable[[dict[str, mx.array]], None]) -> None:
-    """Change the tensors of a checkpoint in place."""
     loaded: Any = mx.load(str(folder / "model.safetensors"))
     weights: dict[str, mx.array] = dict(loaded)
     mx.eval(weights)

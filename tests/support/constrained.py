@@ -93,13 +93,11 @@ def follows(value: Any, schema: dict[str, Any]) -> bool:
 
 @cache
 def trie(target: Target, tokenizer: TokenizerWrapper) -> llguidance.LLTokenizer:
-    """llguidance's tokenizer for a target."""
     fast: Any = tokenizer._tokenizer
     return from_tokenizer(fast, n_vocab=target.vocab_size, eos_token=sorted(target.eos_ids))
 
 
 def source(grammar: Grammar) -> str:
-    """A grammar in llguidance's format."""
     make = llguidance.LLMatcher
     if grammar.kind == "lark":
         return make.grammar_from_lark(grammar.text)
@@ -164,7 +162,6 @@ class Plain:
     def answer(
         self, prompt: list[int], max_tokens: int, params: SamplingParams | None = None
     ) -> list[int]:
-        """Generate the answer of plain decoding."""
         params = params or SamplingParams()
 
         def masked(tokens: mx.array, logits: mx.array) -> mx.array:

@@ -58,7 +58,6 @@ class CountedMac(PairOnMac):
 
 
 def counted_mac(recorded: Recorded, depth: int) -> CountedMac:
-    """The pair after `depth` tokens; between the recorded depths in proportion."""
     return CountedMac(str(recorded), costs_at(recorded, depth))
 
 
@@ -127,7 +126,6 @@ def outcome(mac: PairOnMac, surveyed: PairOnMac, drafter: Drafter) -> Outcome:
 
 
 def auto_at(recorded: Recorded, depth: int, drafter: Drafter) -> Outcome:
-    """Mode auto after `depth` tokens."""
     surveyed = counted_mac(recorded, surveyed_depth(recorded, depth))
     return outcome(counted_mac(recorded, depth), surveyed, drafter)
 

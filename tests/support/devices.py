@@ -1,5 +1,3 @@
-"""The device on which a test computes."""
-
 import os
 
 import pytest

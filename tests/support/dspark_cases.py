@@ -62,7 +62,6 @@ class Case:
         return found
 
     def save(self, folder: Path) -> Path:
-        """Write the folder of the drafter."""
         folder.mkdir(parents=True, exist_ok=True)
         save_file(self.tensors, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(self.config))
@@ -98,7 +97,6 @@ GEMMA4 = {
 
 
 def markov(kind: str, drafted: int = VOCAB, prefix: str = "") -> dict[str, tuple[int, ...]]:
-    """The tensors of a Markov head of this kind."""
     more = {
         "vanilla": {},
         "gated": {"gate_proj.weight": (RANK, HIDDEN + RANK), "gate_proj.bias": (RANK,)},

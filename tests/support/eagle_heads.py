@@ -12,7 +12,6 @@ from dflash_mlx.models.target import Target
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    """A head's config.json for a tiny target."""
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -29,7 +28,6 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def random_head(target: Target, seed: int = 2, **changes: Any) -> EagleDrafter:
-    """An untrained head, bound to a target; taps three of its layers."""
     config = parse(settings(vocab_size=target.vocab_size, **changes))
     taps = (0, 1, 2)
     model = EagleModel(config, len(taps), target.hidden_size, frozenset({"lm_head"}))

@@ -39,12 +39,10 @@ CHUNK = 7  # prompt tokens per pass, so that prefill chunks share passes with ve
 
 @cache
 def target_of(family: str) -> Target:
-    """A tiny target; every call with the same family returns the same one."""
     return tiny.make_target(family)
 
 
 def request_of(number: int) -> Request:
-    """Request number N; prompt length, mode and sampling vary with the number."""
     return Request(
         prompt=tuple(tiny.prompt_of((4, 23, 9, 38)[number % 4], number)),
         sampling=SAMPLINGS[number // 4 % 4],
@@ -54,7 +52,6 @@ def request_of(number: int) -> Request:
 
 
 def engine_of(family: str, drafter: DFlashDrafter | None = None) -> Engine:
-    """An engine with small prefill chunks."""
     target = target_of(family)
     drafter = drafter or tiny.random_drafter(target)
     engine = Engine(target, drafter, compiler=tiny.compiler_of(target))
@@ -63,7 +60,6 @@ def engine_of(family: str, drafter: DFlashDrafter | None = None) -> Engine:
 
 
 def alone(engine: Engine, request: Request, sequence: Sequence | None = None) -> list[int]:
-    """Answer a request with no other sequence running, by default in a new sequence."""
     sequence = sequence or Sequence(engine.target, *engine.drafters)
     engine.begin(sequence, request, len(request.prompt) - 1)
     return tiny.joined(list(tiny.rounds(engine, sequence)))

@@ -25,7 +25,6 @@ KEPT = 3  # rows of the chain that are committed
 def target_of(
     family: str, kernels: Kernels, dtype: mx.Dtype = mx.bfloat16, **changes: Any
 ) -> Target:
-    """A tiny target with taps on every layer."""
     target = tiny.make_target(family, sober=True, **changes)
     target.model.set_dtype(dtype)
     target.tap(tuple(range(target.layers)))
@@ -45,7 +44,6 @@ def taps(context: TokenSequence, tokens: Sequence[int]) -> mx.array:
 
 
 def context_of(target: Target, prompt: list[int]) -> TokenSequence:
-    """A sequence that has read a prompt."""
     context = TokenSequence(target, None)
     if prompt:
         context.read(prompt)
@@ -53,7 +51,6 @@ def context_of(target: Target, prompt: list[int]) -> TokenSequence:
 
 
 def check_all(target: Target, sizes: Iterable[tuple[int, int]]) -> None:
-    """Run `check` for pairs of (length, rows)."""
     for length, rows in sizes:
         check(target, length, rows)
 
@@ -93,5 +90,4 @@ def check(target: Target, length: int, rows: int, after: int = 2) -> None:
 
 
 def path_to(row: int) -> list[int]:
-    """The nodes from the root of the tree to `row`."""
     return [*path_to(TREE.parents[row - 1]), row] if row else []

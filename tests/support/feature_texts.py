@@ -21,12 +21,10 @@ class Text:
         self.source, self.tokens = source, list[int]()
 
     def taps(self, start: int, tokens: list[int]) -> mx.array:
-        """Taps of tokens from a place on."""
         places = self.by_place[start : start + len(tokens)]
         return (places + self.by_token[mx.array(tokens)])[None]
 
     def fresh(self, tokens: list[int]) -> Any:
-        """A cache that has read nothing else."""
         cache = self.source.make_cache()
         cache.append(self.taps(0, tokens), tokens)
         return cache

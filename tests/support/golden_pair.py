@@ -18,5 +18,4 @@ def text_of(tokens):
 
 
 def said(case):
-    """The text of the reference answer."""
     return text_of(token for token in EXPECTED["greedy_tokens"][case] if token != 98)

@@ -59,7 +59,6 @@ class Hub:
     endpoint: str = ""
 
     def commit(self, repo):
-        """The commit of the repository, a hash of its content."""
         parts = [name.encode() + data for name, data in sorted(self.repos[repo].items())]
         return hashlib.sha1(b"".join(parts)).hexdigest()
 
@@ -67,7 +66,6 @@ class Hub:
         return sum(len(data) for data in self.repos[repo].values())
 
     def starts(self, name):
-        """The start of the range in each request for a file."""
         return [asked.start for asked in self.asked if asked.name == name]
 
 
@@ -100,7 +98,6 @@ class Handler(BaseHTTPRequestHandler):
             self.fail(*NOT_FOUND)
 
     def info(self, repo, *, tree):
-        """Send a repository's metadata, or with `tree` its files."""
         if repo in self.hub.refuse_info:
             return self.fail(*self.hub.refuse_info[repo])
         if repo not in self.hub.repos:
@@ -118,7 +115,6 @@ class Handler(BaseHTTPRequestHandler):
         self.say(files if tree else {**known, "private": False, "tags": [], "siblings": files})
 
     def file(self, repo, name, with_body):
-        """Send a file, or only its headers."""
         if repo in self.hub.refuse:
             return self.fail(*self.hub.refuse[repo])
         if name not in self.hub.repos[repo]:
@@ -172,12 +168,10 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def fail(self, status, code="", headers=None):
-        """Send an error without a body."""
         named = {"X-Error-Code": code} if code else {}
         self.head(status, {**named, "Content-Length": "0", **(headers or {})})
 
     def head(self, status, headers):
-        """Send the status and the headers."""
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
@@ -197,7 +191,6 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def serve():
-    """Run a server; yields its `Hub`."""
     hub = Hub()
     server = Server(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": hub}))
     hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
@@ -265,7 +258,6 @@ def tiny_repo(size=20_000, parts=1):
 
 
 def container(tensor, size):
-    """A safetensors file with one uint8 tensor of `size` pseudo-random bytes."""
     head = {tensor: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
     text = json.dumps(head).encode()
     seeds = (f"{tensor}{number}".encode() for number in range(size // 32 + 1))

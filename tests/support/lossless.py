@@ -28,7 +28,6 @@ def target_of(family: str) -> Target:
 
 @cache
 def stock(family: str, prompt: tuple[int, ...], length: int = LENGTH) -> list[int]:
-    """The greedy answer of stock mlx-lm."""
     return tiny.plain(target_of(family), list(prompt), length)
 
 
@@ -50,7 +49,6 @@ class Hinted(tiny.ScriptedCache):
     """A scripted cache that often ranks wrong tokens above the right one, so trees branch."""
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
-        """Logits for positions offset + 1 to offset + width - 1."""
         right = super().draft_logits(anchor, width)
         tokens = np.array(mx.argmax(right, axis=-1))
         logits = np.array(mx.zeros_like(right))
@@ -67,7 +65,6 @@ def hinted_drafter(text: Sequence[int]) -> DFlashDrafter:
 
 
 def assert_lossless(pair: Pair) -> None:
-    """Check that the pair answers exactly as its target alone."""
     prompt = tiny.prompt_of(9)
     answer = api.generate(pair, prompt, max_tokens=16).tokens
     assert answer == tiny.plain(pair.target, prompt, 16, pair.target.eos_ids)

@@ -121,7 +121,6 @@ class PairOnMac(ABC):
 
     @property
     def draft(self) -> float:
-        """Seconds of a draft alone."""
         return sum(self.block) + SYNC
 
     def round(self, rows: int) -> float:
@@ -136,7 +135,6 @@ class PairOnMac(ABC):
         return self.ends(drafted, drafted, rows) + SYNC - self.round(rows)
 
     def seconds(self, job: Job) -> float:
-        """Seconds of a job of the survey, for one sequence."""
         if job.kind == "plain":
             return self.plain
         if job.kind == "draft":
@@ -192,15 +190,11 @@ class Mac(PairOnMac):
 
 
 def library(rows: int) -> int:
-    """The row count of the kernels that a pass over `rows` rows uses."""
     return next((count for count in LIBRARIES if rows <= count), LIBRARIES[-1])
 
 
 class MacProcess(Process):
-    """A process on an idle Mac: times its survey and its rounds on one simulated clock.
-
-    Can be passed as `costs` to `play`.
-    """
+    """A process on an idle Mac: times its survey and its rounds on one simulated clock."""
 
     def __init__(self, mac: PairOnMac, hitch: float):
         super().__init__(lambda job: mac.seconds(job), hitch, ramp=True)
@@ -208,12 +202,9 @@ class MacProcess(Process):
         self._drafted = True  # whether the last round had a draft
 
     def kernels(self, job: Job) -> tuple[bool, int]:
-        """Whether a job drafts, and the row count of the kernels that it uses."""
         return job.kind == "draft", library(job.rows)
 
     def survey(self) -> Latencies:
-        """The latencies that a survey measures in this process."""
-
         def run(job: Job) -> float:
             took = self.run(job)
             self.now += TIMED * took * (job.kind == "plain")

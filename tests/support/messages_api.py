@@ -27,7 +27,6 @@ def client_of(server: Server, key: str = "none") -> AsyncAnthropic:
 
 
 def ask(server: Server, **body: Any) -> Any:
-    """Request a message without streaming."""
     body = {**BODY, **body}
     return asyncio.run(client_of(server).messages.create(**body))
 

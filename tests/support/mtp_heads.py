@@ -19,7 +19,6 @@ Tensors = dict[str, mx.array]
 
 
 def random_head(target: Target, seed: int = 2) -> MTPDrafter:
-    """An untrained head, bound to a target; taps its final norm."""
     kind = LAYERS[target.config["model_type"]]
     config = {**deepcopy(target.config), "full_attention_interval": 1}
     model = MTPHead(kind.arguments.from_dict(config), kind.layer)
@@ -39,13 +38,11 @@ def golden_head() -> Tensors:
 
 
 def parameters_of(drafter: MTPDrafter) -> Tensors:
-    """A head's parameters by name, experts stacked."""
     found: Any = dict(tree_flatten(drafter.model.parameters()))
     return found
 
 
 def with_differences(tensors: Tensors) -> Tensors:
-    """Tensors whose norms are stored as differences from 1."""
     return {name: value - 1 if "norm" in name else value for name, value in tensors.items()}
 
 
@@ -54,7 +51,6 @@ def with_prefix(tensors: Tensors, prefix: str = "mtp.") -> Tensors:
 
 
 def quantised(tensors: Tensors, bits: int = 8) -> Tensors:
-    """Tensors whose matrices are quantised in groups of 32."""
     found: Tensors = {}
     for name, value in tensors.items():
         if value.ndim == 1:
@@ -66,7 +62,6 @@ def quantised(tensors: Tensors, bits: int = 8) -> Tensors:
 
 
 def others(name: str) -> tuple[str, str]:
-    """The names of a matrix's scales and biases."""
     stem = name.removesuffix("weight")
     return stem + "scales", stem + "biases"
 
@@ -96,7 +91,6 @@ def fused(tensors: Tensors) -> Tensors:
 def save_folder(
     folder: Path, tensors: Tensors, file: str = "model.safetensors", **config: Any
 ) -> Path:
-    """A folder with these tensors and this config."""
     folder.mkdir(parents=True, exist_ok=True)
     mx.save_safetensors(str(folder / file), tensors)
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3_5_mtp", **config}))

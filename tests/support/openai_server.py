@@ -149,7 +149,6 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def problem(self, status: int, message: str) -> None:
-        """Send an error in OpenAI's format."""
         text = json.dumps({"error": {"message": message, "type": "x", "code": status}})
         self.send_response(status)
         self.send_header("Retry-After", "7")

@@ -1,5 +1,3 @@
-"""Folders of the project that tests read from."""
-
 from pathlib import Path
 
 SUPPORT = Path(__file__).parent

@@ -29,7 +29,6 @@ class RecordedState(states.ChatState):
         self.lines.append(text)
 
     def enter(self, command: str) -> str:
-        """Run a command such as `/set`; returns the printed lines."""
         self.lines.clear()
         commands.dispatch(self, command)
         return "\n".join(self.lines)

@@ -20,7 +20,6 @@ def client_of(server: Server, key: str = "none") -> AsyncOpenAI:
 
 
 def ask(server: Server, **body: Any) -> Any:
-    """Request a response without streaming."""
     body = {**BODY, **body}
     return asyncio.run(client_of(server).responses.create(**body))
 

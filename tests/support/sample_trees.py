@@ -1,5 +1,3 @@
-"""A tree of drafts of any size."""
-
 from dflash_mlx.speculation.tree import Tree
 
 

@@ -100,7 +100,6 @@ def stock_law(tables: Tables, params: SamplingParams) -> list[np.ndarray]:
 
 
 def stock_probabilities(logits: mx.array, params: SamplingParams) -> np.ndarray:
-    """The probabilities that mlx-lm's sampler draws from."""
     sampler = sample_utils.make_sampler(
         params.temperature, params.top_p, params.min_p, 1, params.top_k
     )
@@ -112,7 +111,6 @@ def stock_probabilities(logits: mx.array, params: SamplingParams) -> np.ndarray:
 
 
 def joint(laws: list[np.ndarray]) -> np.ndarray:
-    """The joint distribution of whole outputs."""
     product = laws[0]
     for law in laws[1:]:
         product = product[..., None] * law
@@ -126,11 +124,9 @@ class OneKey:
         self.key = key
 
     def __getitem__(self, place: int) -> mx.array:
-        """The key of a position below 8."""
         return mx.random.split(self.key, 8)[place]
 
     def uniforms(self, places: Sequence[int]) -> mx.array:
-        """A uniform random number for each of the positions."""
         return mx.stack([mx.random.uniform(shape=(), key=self[place]) for place in places])
 
 
@@ -201,7 +197,6 @@ def surprise(counts: np.ndarray, law: np.ndarray) -> float:
 def block_surprise(
     rule: Callable[..., Match], params: SamplingParams, tables: Tables, count: int = COUNT
 ) -> float:
-    """The deviation of a rule's outputs from the target's distribution."""
     tokens, _ = outputs(rule, params, tables, count)
     counts = np.zeros((tables.vocab,) * tables.width)
     np.add.at(counts, tuple(tokens.T), 1)
@@ -209,7 +204,6 @@ def block_surprise(
 
 
 def tables_of(drafter: str) -> Tables:
-    """The made-up target with a drafter of this kind."""
     return random_tables() if drafter == "dflash" else lattice_tables()
 
 
@@ -234,7 +228,6 @@ def golden(drafter: str = "dflash") -> Pair:
 
 @cache
 def pair_of(family: str, drafter: str = "dflash") -> Pair:
-    """The golden pair, or a random pair of a family with 12 tokens."""
     if family == "golden":
         return golden(drafter)
     target = tiny.make_target(family, scale=0.8, vocab_size=12)
@@ -264,7 +257,6 @@ def golden_law(
 
 
 def cut(tokens: tuple[int, ...]) -> tuple[int, ...]:
-    """An output up to and including its end token."""
     return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
 
 
@@ -279,7 +271,6 @@ def answer_surprise(
     policy: Policy | None = None,
     **options: Any,
 ) -> float:
-    """The deviation of whole answers from the target's distribution."""
     pair = pair_of(family, drafter)
     law = golden_law(tuple(prompt), params, family)
     counts: Counter[tuple[int, ...]] = Counter()

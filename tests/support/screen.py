@@ -30,7 +30,6 @@ class Screen:
         self.on_write: Callable[[str], str] | None = None  # changes the output, to plant a fault
 
     def size(self) -> tuple[int, int]:
-        """The number of columns and rows."""
         return self._screen.columns, self._screen.lines
 
     def write(self, text: str) -> None:

@@ -48,7 +48,6 @@ def bundled() -> Pair:
 
 
 def server_of(pair: Pair, **settings: Any) -> Server:
-    """A server whose model is named "tiny"."""
     return Server(pair, settings_of("tiny", settings))
 
 
@@ -122,17 +121,14 @@ class Listener:
         return messages
 
     async def send(self, message: Any) -> None:
-        """ASGI's `send`: queue the body of a message."""
         if message.get("body"):
             await self._came.put(message["body"])
 
     async def next(self) -> str:
-        """The next piece of the stream."""
         return (await asyncio.wait_for(self._came.get(), 60)).decode()
 
 
 def scope_of(path: str) -> dict[str, Any]:
-    """ASGI's scope of a POST with JSON."""
     return {
         "type": "http",
         "asgi": {"version": "3.0"},

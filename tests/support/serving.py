@@ -34,12 +34,10 @@ class Served:
 
     @property
     def busy(self) -> int:
-        """The number of requests that run or wait."""
         line = self.server.models.admission
         return line.running + line.waiting
 
     def wait_until_idle(self, seconds: float = 20.0) -> None:
-        """Wait until no request runs; AssertionError after `seconds`."""
         until = time.monotonic() + seconds
         while self.busy:
             assert time.monotonic() < until, "an answer goes on that nobody reads"
@@ -58,7 +56,6 @@ class Served:
 
 
 def settings_of(name: str, settings: dict[str, Any]) -> Settings:
-    """Settings of a server whose model is called `name`; may include generation options."""
     options: dict[str, Any] = {"mode": "dflash"}
     for one in fields(GenerationOptions):
         if one.name in settings:

@@ -64,7 +64,6 @@ class Process:
         return job
 
     def run(self, job: Any) -> float:
-        """Run a job; returns its seconds."""
         took = self._seconds(job)
         if self._left > 0:
             took *= SLOW
@@ -94,7 +93,6 @@ class Machine:
     shape: str
 
     def verify(self, rows: int) -> float:
-        """Seconds of a pass over `rows` rows."""
         vectors = vector_reads(rows, FREE[self.chip], wide=self.chip != "M1")
         reads = sum(
             share * (vectors if rows < limit else self.tiles(rows))
@@ -112,7 +110,6 @@ class Machine:
         return 0.1 * self.verify(BLOCK)
 
     def seconds(self, job: Job) -> float:
-        """Seconds of a job of the survey."""
         kind, rows, _ = job
         return self.draft * (kind != "plain") + self.verify(rows) * (kind != "draft")
 
@@ -122,7 +119,6 @@ class Machine:
         return survey(process.run, BLOCK)
 
     def true_costs(self) -> "TrueLatencies":
-        """The latencies at every width."""
         return TrueLatencies(
             plain=self.verify(1),
             draft=self.draft,
@@ -132,8 +128,6 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class TrueLatencies(Latencies):
-    """The actual latencies of rounds."""
-
     def seconds(self, plan: Plan) -> float:
         """Seconds of a round of one sequence with its draft, without reading the confidence."""
         return self.verify(plan.rows) + self.draft * (plan.rows > 1)
@@ -182,7 +176,6 @@ class Cold:
         self.read, self.draft = costs.read, costs.draft
 
     def seconds(self, plan: Plan) -> float:
-        """Seconds of the next round."""
         seconds = self._costs.seconds(plan)
         if plan.rows == 1:
             self._warmth = max(0.0, self._warmth - 1 / 6)
@@ -218,7 +211,6 @@ class Drafter:
     says: float | None = None
 
     def blocks(self, seed: int) -> list[Block]:
-        """Enough blocks for one answer."""
         return drawn(self, seed)
 
 
@@ -256,7 +248,6 @@ class Played:
 
     @property
     def rate(self) -> float:
-        """Tokens per second."""
         return self.tokens / self.seconds
 
 

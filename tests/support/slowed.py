@@ -44,7 +44,6 @@ class Scripted(IncrementalDetokenizer):
         self._parts = [text[at : at + size] for at in range(0, len(text), size)]
 
     def add_tokens(self, tokens: Any) -> TextDelta:
-        """The next piece of the text."""
         part = self._parts.pop(0)
         return TextDelta(part, stop="" if self._parts else "the end")
 
@@ -75,16 +74,10 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     self.pair.engine.prefill_step_size = wanted.get("chunk", PREFILL_STEP_SIZE)
     detokenizer = Scripted if "says" in wanted else IncrementalDetokenizer
     session.IncrementalDetokenizer = detokenizer  # type: ignore[misc]
-    target = self.pair.target
-    target.eos_ids = (
-        frozenset() if wanted.get("endless") or "says" in wanted else own_ends(self.pair)
-    )
+    endless = wanted.get("endless") or "says" in wanted
+    ends = () if endless else self.pair.tokenizer.eos_token_ids
+    self.pair.target.eos_ids = frozenset(ends)
     return stream(self, *arguments, **options)
-
-
-def own_ends(pair: Any) -> frozenset[int]:
-    """The end tokens of a pair's tokenizer."""
-    return frozenset(pair.tokenizer.eos_token_ids)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,6 @@ VOCAB = 272
 
 
 def tokenizer_of(family: str) -> TokenizerWrapper:
-    """A byte tokenizer with a family's tags and template; its end token is <|stop|>."""
     template, marks = FAMILIES[family]
     return byte_tokenizer("<|stop|>", marks, template)
 

@@ -83,11 +83,9 @@ class Terminal:
         self.send("\x03")
 
     def paste(self, text: str) -> None:
-        """Paste a text with the marks of bracketed paste."""
         self.send("\x1b[200~" + text.replace("\n", "\r") + "\x1b[201~")
 
     def resize(self, columns: int, rows: int) -> None:
-        """Change the window size; the kernel sends SIGWINCH."""
         self.pump(0)
         self.screen.resize(columns, rows)
         self._set_size(columns, rows)
@@ -105,7 +103,6 @@ class Terminal:
         self.screen._screen.history.top.clear()
 
     def close(self) -> None:
-        """Kill the program if it still runs, and close the terminal."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -141,19 +138,16 @@ class Terminal:
                 raise AssertionError(f"no {pattern!r} in {plain!r} on\n{self.screen_text()}")
 
     def wait_until(self, holds: Any, what: str, timeout: float = PATIENCE) -> None:
-        """Wait until a condition holds; `what` names it in the error."""
         end = time.monotonic() + timeout
         while not holds():
             if time.monotonic() > end or (not self.pump(0.05) and self.process.poll() is not None):
                 raise AssertionError(f"never {what}, on\n{self.screen_text()}")
 
     def settle(self, seconds: float = 0.3) -> None:
-        """Wait until there is no output for `seconds`."""
         while self.pump(seconds):
             pass
 
     def prompted(self, typed: str = "") -> None:
-        """Wait until the cursor is on a prompt line with the text `typed`."""
         line = f"› {typed}".rstrip()
         self.wait_until(lambda: self.cursor_line() == line, f"prompted with {typed!r}")
 
@@ -178,7 +172,6 @@ class Terminal:
         return self.process.returncode
 
     def leaves(self, code: int, timeout: float = PATIENCE) -> None:
-        """Check that the program ends with this code and restores the terminal."""
         assert self.ends(timeout) == code, self.screen_text()
         if self._open:
             assert self.echoes(), "what is typed is not shown any more"
@@ -232,7 +225,6 @@ class ChatTerminal(Terminal):
         super().__init__(command, environment(folder, **(env or {})), columns, rows, **extra)
 
     def answers(self, **how: Any) -> None:
-        """Set the options of slowed.py for the next answers."""
         self.script.write_text(json.dumps(how))
 
     def ask(self, prompt: str) -> str:
@@ -243,7 +235,6 @@ class ChatTerminal(Terminal):
         return line
 
     def command(self, text: str, shows: str) -> None:
-        """Type a command; wait for its output and for the next prompt."""
         self.send(text + "\r")
         self.wait_for(shows)
         self.prompted()

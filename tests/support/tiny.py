@@ -274,10 +274,7 @@ def byte_tokenizer(
     marks: Sequence[str] = ("<think>", "</think>"),
     template: str | None = None,
 ) -> TokenizerWrapper:
-    """A tokenizer with one byte per token; then come the end token 256 and the `marks`.
-
-    Each mark is one token. `template`: the chat template.
-    """
+    """One byte per token; then come the end token 256 and a token for each of the `marks`."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bare = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -291,10 +288,7 @@ def byte_tokenizer(
 
 
 def randomise(model: nn.Module, seed: int, scale: float, sober: bool = False) -> None:
-    """Set random weights, large enough that greedy text does not repeat itself at once.
-
-    `sober` weights have the magnitudes of a trained model's, see `sobered`.
-    """
+    """Set random weights, large enough that greedy text does not repeat itself at once."""
     key = mx.random.key(seed)
 
     def draw(name: str, value: mx.array) -> mx.array:
@@ -376,12 +370,10 @@ def make_target(
 
 
 def with_ends(target: Target, own: TokenizerWrapper) -> Target:
-    """The same model with the end tokens of another tokenizer."""
     return Target(target.model, target.checkpoint, eos_ids_of(own))
 
 
 def load_target(folder: Path) -> Target:
-    """A model from its folder, with the end tokens of its tokenizer."""
     from dflash_mlx.pair import load_target
 
     return load_target(Checkpoint.read(folder))[0]
@@ -400,17 +392,14 @@ def make_pair(
 
 @cache
 def compiler(vocab_size: int, eos_ids: frozenset[int]) -> Compiler:
-    """A grammar compiler with the tokenizer of the golden cases."""
     return Compiler(tokenizer(), vocab_size, eos_ids)
 
 
 def compiler_of(target: Target) -> Compiler:
-    """A grammar compiler for a target with the tokenizer of the golden cases."""
     return compiler(target.vocab_size, target.eos_ids)
 
 
 def draft_settings(target: Target, **changes: Any) -> dict[str, Any]:
-    """A drafter's config.json for this target."""
     keys = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
     return {
         **{key: target.config[key] for key in keys},
@@ -426,7 +415,6 @@ def draft_settings(target: Target, **changes: Any) -> dict[str, Any]:
 
 
 def dflash2_settings(target: Target, **changes: Any) -> dict[str, Any]:
-    """The config.json of a DFlash 2 drafter for this target."""
     base = draft_settings(target)
     extra = {"conv_group_size": 8, "selector_rank": 8, "selector_top_k": 6}
     return {
@@ -441,7 +429,6 @@ def dflash2_settings(target: Target, **changes: Any) -> dict[str, Any]:
 
 
 def dspark_settings(target: Target, head: str = "vanilla", **changes: Any) -> dict[str, Any]:
-    """The config.json of a DSpark drafter for this target, with this kind of Markov head."""
     return {
         **draft_settings(target),
         "architectures": ["DSparkDraftModel"],
@@ -454,7 +441,6 @@ def dspark_settings(target: Target, head: str = "vanilla", **changes: Any) -> di
 
 
 def random_drafter(target: Target, seed: int = 2, **changes: Any) -> DFlashDrafter:
-    """An untrained drafter, bound to the target."""
     config = parse(draft_settings(target, **changes))
     model = DraftModel(config, target.hidden_size)
     randomise(model, seed, 1.0)
@@ -463,7 +449,6 @@ def random_drafter(target: Target, seed: int = 2, **changes: Any) -> DFlashDraft
 
 
 def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
-    """Save a checkpoint in Hugging Face's layout."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     weights = cast(dict[str, mx.array], dict(tree_flatten(model.parameters())))
@@ -473,7 +458,6 @@ def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
 def save_pair(
     folder: Path, settings_of: Callable[[Target], dict[str, Any]], **changes: Any
 ) -> tuple[Path, Path]:
-    """Save a random target with the golden tokenizer, and a random drafter; returns the folders."""
     target = make_target("qwen3", **changes)
     save_model(folder / "target", target.model, target.config)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -501,7 +485,6 @@ class ScriptedCache:
         return []
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Count the rows [1, T, ...] of taps."""
         self.offset += taps.shape[1]
 
     def rewind(self, length: int) -> None:
@@ -509,7 +492,6 @@ class ScriptedCache:
         self.offset = length
 
     def block(self, anchor: int, width: int) -> DraftBlock:
-        """A draft block in the form of DFlash v1."""
         return Independent(self.draft_logits(anchor, width))
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
@@ -530,10 +512,7 @@ def scripted_drafter(
     vocab: int = VOCAB,
     strict: bool = True,
 ) -> DFlashDrafter:
-    """A drafter that always drafts `text` (prompt included), or always wrong tokens.
-
-    If not `strict`, `text` may differ from the target's text.
-    """
+    """A drafter that always drafts `text` (prompt included), or always wrong tokens."""
     return stand_in(lambda: ScriptedCache(text, wrong, vocab, strict), block_size)
 
 
@@ -556,7 +535,6 @@ def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> DF
 
 
 def chosen(rule: Match, logits: mx.array, history: list[int], place: int = 0) -> int:
-    """The token that a rule chooses from logits [1, V] without drafts."""
     return rule.accept(Draft.none(), rule.step(logits, history, place)[1]).bonus
 
 
@@ -567,14 +545,12 @@ def golden_pair(case: str) -> Pair:
 
 
 def golden_pair_of(pair: Pair, layer_ids: tuple[int, ...]) -> Pair:
-    """A new copy of a golden pair whose target taps other layers."""
     other = golden_pair(Path(pair.target_name).parent.name)
     other.target.tap(layer_ids)
     return other
 
 
 def expected(case: str) -> dict[str, Any]:
-    """The expected results of a golden case."""
     return json.loads((GOLDEN / case / "expected.json").read_text())
 
 
@@ -644,7 +620,6 @@ def start(
 
 
 def rounds(engine: Engine, sequence: TokenSequence) -> Generator[Block]:
-    """Run rounds of one sequence until its answer ends or the generator is closed."""
     try:
         while not sequence.answer.finish_reason:
             (block,) = engine.step([sequence])
@@ -690,7 +665,6 @@ def speculate(
 
 
 def apart(a: mx.array, b: mx.array) -> float:
-    """The largest absolute difference."""
     return float(np.abs(np.array(a) - np.array(b)).max())
 
 

@@ -54,7 +54,6 @@ class ToolChat:
         return typed + "\n"
 
     def type(self, text: str) -> str:
-        """Type one line; returns the screen since then."""
         begin = len(self.text)
         self.screen.write(f"› {text}\n")
         loop.handle_input(self.state, text)
@@ -67,7 +66,6 @@ class ToolChat:
 
     @property
     def sent(self) -> list[int]:
-        """The tokens of the last prompt."""
         return self.prompts[-1][1]
 
     @property

@@ -29,8 +29,6 @@ def talking_pair(says: Callable[[list[dict[str, Any]]], str], **more: Any) -> Pa
     follow_script(target, script)
 
     class TalkingPair(Pair):
-        """Records each prompt and sets the script for its answer."""
-
         def chat_tokens(self, messages: Any, options: TemplateOptions = DEFAULTS) -> list[int]:
             ids = super().chat_tokens(messages, options)
             said = tokenizer.encode(says(messages), add_special_tokens=False)

@@ -45,7 +45,6 @@ def start(
 
 
 def losses(events):
-    """(step, loss) of each step."""
     return [(e.step, e.loss) for e in events if isinstance(e, StepDone)]
 
 

@@ -49,7 +49,6 @@ def make_drafter(target: torch.nn.Module) -> MuseGlimmerAssistantModel:
 
 
 def main() -> None:
-    """Write the drafter and what is expected of it."""
     torch.manual_seed(6)
     target = AutoModelForCausalLM.from_pretrained(TARGET).float().eval()
     drafter = make_drafter(target)

@@ -150,7 +150,6 @@ def answers(folder: Path, prompts: list[list[int]], settings: dict) -> list[dict
 
 
 def main() -> None:
-    """Write the target, the head and what is expected of them."""
     torch.manual_seed(3)
     random.seed(3)
     target = make_target()

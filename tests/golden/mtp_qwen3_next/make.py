@@ -105,8 +105,6 @@ class Head(nn.Module):
 
 
 class Pair:
-    """A target and its head."""
-
     def __init__(self, model: nn.Module, head: Head):
         self.model = model
         self.head = head
@@ -127,7 +125,6 @@ class Pair:
 
 @torch.no_grad()
 def greedy(pair: Pair, prompt: list[int]) -> list[int]:
-    """The answer by plain decoding."""
     tokens = list(prompt)
     while len(tokens) < len(prompt) + TOKENS and (len(tokens) == len(prompt) or tokens[-1] != STOP):
         tokens.append(int(pair.logits(pair.hidden(tokens))[0, -1].argmax()))

@@ -74,19 +74,16 @@ class Recorded(AssistedCandidateGenerator):
     accepted: ClassVar[list[int]] = []
 
     def get_candidates(self, input_ids, *others, **named):
-        """What it drafts."""
         found = super().get_candidates(input_ids, *others, **named)
         self.drafts.append(found[0][0, input_ids.shape[1] :].tolist())
         return found
 
     def update_candidate_strategy(self, input_ids, scores, num_matches):
-        """What came of it."""
         self.accepted.append(int(num_matches))
         super().update_candidate_strategy(input_ids, scores, num_matches)
 
 
 def main() -> None:
-    """Write the small model and what is expected of it."""
     torch.manual_seed(5)
     target = AutoModelForCausalLM.from_pretrained(TARGET).eval()
     texts = greedy_texts(target)
