@@ -173,17 +173,6 @@ def test_what_launchd_is_asked_for(mac: Mac) -> None:
     assert mac.calls == [*start, *start, start[0]]
 
 
-def test_how_launchd_runs_it(tmp_path: Path) -> None:
-    """At login, again after a failure, not slowed down, and with ten seconds for answers."""
-    text = manager.Launchd().text(manager.ServiceProgram(("/bin/x",), {}))
-    found = plistlib.loads(text)
-    assert found["RunAtLoad"] is True
-    assert found["KeepAlive"] == {"SuccessfulExit": False}
-    assert found["ProcessType"] == "Interactive"
-    assert found["ExitTimeOut"] > 10
-    assert Path(found["WorkingDirectory"]).is_absolute()
-
-
 def test_folders_are_absolute(mac: Mac, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service runs in another folder; a Hub id that is no folder stays as it is."""
     (tmp_path / "models/a").mkdir(parents=True)

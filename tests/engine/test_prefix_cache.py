@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from engines import answer, target_of
+from engines import EVERY_MODE, answer, target_of
 
 from dflash_mlx import api
 from dflash_mlx.engine.engine import Engine
@@ -31,12 +31,6 @@ from dflash_mlx.session import Session
 from dflash_mlx.types import Block
 
 GB = 1 << 30
-MODES: tuple[dict[str, Any], ...] = (
-    {"mode": "dflash"},
-    {"mode": "ddtree", "tree_budget": 6},
-    {"mode": "auto"},
-    {"mode": "baseline"},
-)
 # One family for each kind of cache.
 KINDS = ["qwen3", "llama_sliding", "qwen3_5", "gemma4", "gpt_oss", "glm_moe_dsa", *tiny.QUANTISED]
 every_family = pytest.mark.parametrize("family", [*tiny.QUANTISED, *tiny.FAMILIES])
@@ -64,7 +58,7 @@ def check_tree(family: str, seed: int, count: int) -> int:
     dice = random.Random(seed)
     saved, texts = 0, [tiny.prompt_of(50, seed)]
     for _ in range(count):
-        prompt, options = next_prompt(texts, dice), dice.choice(MODES)
+        prompt, options = next_prompt(texts, dice), dice.choice(EVERY_MODE)
         wanted, none = answer(anew, prompt, **options)
         found, cached = answer(held, prompt, **options)
         assert found == wanted, (family, options, len(prompt), cached)

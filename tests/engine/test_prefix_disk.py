@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
-from engines import answer, target_of
+from engines import EVERY_MODE, answer, target_of
 from paths import SUPPORT, TESTS
 
 import dflash_mlx
@@ -31,12 +31,6 @@ from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import UsageError
 
 GB = 1 << 30
-MODES: tuple[dict[str, Any], ...] = (
-    {"mode": "dflash"},
-    {"mode": "ddtree", "tree_budget": 6},
-    {"mode": "auto"},
-    {"mode": "baseline"},
-)
 LABELS = Labels("tiny", "random")
 
 
@@ -55,7 +49,7 @@ def test_a_restart_reads_only_the_rest(family: str, tmp_path: Path) -> None:
     """Each mode after one another; the answers are those that reading it all gives."""
     anew, begun = engine_of(family), tiny.prompt_of(70, 3)
     said, _ = answer(engine_of(family, tmp_path), begun)
-    for number, options in enumerate(MODES):
+    for number, options in enumerate(EVERY_MODE):
         prompt = [*begun, *said, *tiny.prompt_of(5, number)]
         found, cached = answer(engine_of(family, tmp_path), prompt, **options)
         assert found == answer(anew, prompt, **options)[0]
@@ -70,7 +64,7 @@ def test_branches_come_back_too(family: str, tmp_path: Path) -> None:
     for number in range(10):
         text = dice.choice(texts)
         cut = dice.choice((len(text), len(text) // 2))
-        prompt, options = [*text[:cut], *tiny.prompt_of(12, number)], dice.choice(MODES)
+        prompt, options = [*text[:cut], *tiny.prompt_of(12, number)], dice.choice(EVERY_MODE)
         engine = engine_of(family, tmp_path, limit=300_000)
         found, cached = answer(engine, prompt, **options)
         assert found == answer(anew, prompt, **options)[0]

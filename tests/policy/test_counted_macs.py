@@ -10,14 +10,17 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import counted_macs
 import numpy as np
 import pytest
 from counted_macs import DRAFTERS, auto_at, costs_at, counted_mac, outcome
 from ledger.chips import chip_named
 from ledger.recorded import CONTEXTS, MEMORY, Recorded, costs_of, counted_pair, load
-from simulated import Drafter
+from simulated import GOOD, WRONG, Drafter
 
+import dflash_mlx.policy.adaptive as adaptive
 from dflash_mlx.engine import latency_table
+from dflash_mlx.policy.acceptance import Averages
 
 GUIDE = Path(__file__).parents[2] / "examples" / "guide" / "bench.md"
 MACS = load()
@@ -36,7 +39,7 @@ def mac_named(chip: str, pair: str = "Qwen3-8B", bits: int = 4) -> Recorded:
 @pytest.mark.parametrize(("mac", "depth"), CELLS, ids=[f"{mac}, {depth}" for mac, depth in CELLS])
 def test_auto_loses_nothing(mac: Recorded, depth: int) -> None:
     """Whatever the drafts are worth: near plain decoding and near the best width at least."""
-    for tau, drafter in DRAFTERS.items():
+    for tau, drafter in {**DRAFTERS, "1": WRONG}.items():
         found = auto_at(mac, depth, drafter)
         assert found.over_plain >= LEAST[0], f"tau {tau}: {found}"
         assert found.over_best >= LEAST[1], f"tau {tau}: {found}"
@@ -72,6 +75,28 @@ def test_fault_depths_that_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same through the table's own choice of a depth."""
     monkeypatch.setattr(latency_table, "DEPTHS", latency_table.DEPTHS[:5])
     assert auto_at(mac_named("M5 Max"), LONG, LOW).over_plain < LEAST[0]
+
+
+def test_fault_drafting_that_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drafter that is always wrong would cost its drafts for ever."""
+    mac = mac_named("M4 Max")
+    assert auto_at(mac, 2048, WRONG).over_plain >= LEAST[0]
+    monkeypatch.setattr(adaptive, "LOSS", 1e9)
+    assert auto_at(mac, 2048, WRONG).over_plain < 0.9
+
+
+def test_fault_positions_that_were_never_verified_look_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where confidence is dear, wide chains would never be found."""
+    mac = mac_named("M4 Max", "Qwen3-Coder-30B-A3B")
+    honest_probability = Averages.probability
+
+    def probability(averages: Averages, number: int, prior: float) -> float:
+        return honest_probability(averages, number, 0.5)
+
+    monkeypatch.setattr(counted_macs, "PARTS", 1)  # a look costs all of the building
+    honest = auto_at(mac, 128, GOOD).over_best
+    monkeypatch.setattr(Averages, "probability", probability)
+    assert auto_at(mac, 128, GOOD).over_best < honest - 0.1
 
 
 @pytest.mark.parametrize(("tau", "drafter"), DRAFTERS.items())

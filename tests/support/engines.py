@@ -34,6 +34,12 @@ MODES: tuple[dict[str, Any], ...] = (
     {"mode": "ddtree", "tree_budget": 6},
     {"mode": "baseline"},
 )
+EVERY_MODE: tuple[dict[str, Any], ...] = (
+    {"mode": "dflash"},
+    {"mode": "ddtree", "tree_budget": 6},
+    {"mode": "auto"},
+    {"mode": "baseline"},
+)
 CHUNK = 7  # prompt tokens per pass, so that prefill chunks share passes with verification
 
 
