@@ -49,6 +49,7 @@ FAMILIES: dict[str, Family] = {
     "minimax": Family(),
     "minimax_m2": Family(),
     "muse_glimmer": Family(),  # normalises embeddings; its drafters take them from the table
+    "qwen2": Family(),
     "qwen3": Family(),
     "qwen3_5": Family(INNER, OUTER, project="separate"),
     "qwen3_5_moe": Family(INNER, OUTER, project="separate"),
