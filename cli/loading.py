@@ -224,22 +224,20 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
         from dflash_mlx.hub import resolve
 
         use_openblas()  # must run before MLX is imported
-        from dflash_mlx.models.target import check_kv_bits, target_config
+        from dflash_mlx.models.target import check_target
         from dflash_mlx.pair import check_exact_cache
 
         check_exact_cache(exact=model_options.exact, kv_bits=model_options.kv_bits)
         if model_options.model is not None and not resolve.is_hub_id(model_options.model):
             # Reports a wrong target before a missing drafter.
-            target_config(resolve.open_checkpoint(model_options.model))
+            check_target(resolve.open_checkpoint(model_options.model))
         names = resolve.pair_names(
             model_options.model, model_options.draft, no_draft=model_options.no_draft
         )
         checkpoint = resolve.open_checkpoint(
             names.target, names.target_label, download_progress(spinner, label, out)
         )
-        target_config(checkpoint)
-        if model_options.kv_bits:
-            check_kv_bits(checkpoint)
+        check_target(checkpoint)
         draft = checkpoint.path if names.own_head else None
         if names.draft is not None and draft is None:
             draft = resolve.fetch(names.draft, download_progress(spinner, label, out))

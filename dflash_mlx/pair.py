@@ -24,15 +24,17 @@ from .engine.engine import Engine
 from .engine.prefix_cache.disk import DiskCache, Labels, cache_root, pair_key
 from .engine.prefix_cache.prefix_cache import default_limit
 from .engine.worker_thread import mlx_thread
-from .errors import UsageError
+from .errors import DFlashError, UsageError
 from .files.checkpoint import Checkpoint
 from .hub import resolve
 from .hub.bits import check_bits, chosen_bits
 from .hub.cache import is_head_only
 from .loaded_pair import LoadedPair, evaluate
+from .models.ability import Ability
+from .models.cache.sizes import check_quantisable
 from .models.memory import limit_mlx_cache, memory_for_caches
 from .models.precision import is_quantised
-from .models.target import Target, check_kv_bits, target_config
+from .models.target import Target, check_target, outline
 from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import GenerationOptions
 from .result import Result
@@ -124,13 +126,14 @@ def load(
     check_lookup(lookup=lookup, no_draft=no_draft)
     names = resolve.pair_names(target, draft, no_draft=no_draft)
     checkpoint = resolve.open_checkpoint(names.target, names.target_label, on_download)
-    target_config(checkpoint)
+    shape = outline(checkpoint)
     if kv_bits:
-        check_kv_bits(checkpoint)
+        check_quantisable(shape.parts, checkpoint.name)
+    names = without_drafts(names, shape.ability, chosen=draft is not None or lookup)
     draft_checkpoint = open_drafter(names, on_download)
     check_bits_of(names, draft_bits)
     if draft_checkpoint is not None:
-        check_drafter(draft_checkpoint, checkpoint)
+        check_drafter(draft_checkpoint, shape.checkpoint, shape.ability)
     tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
 
     def load_models() -> Pair:
@@ -172,7 +175,7 @@ def load_target(
     checkpoint: Checkpoint, *, trust_remote_code: bool = False
 ) -> tuple[Target, TokenizerWrapper]:
     """A model and its tokenizer; errors as `load`. Call it in MLX's thread."""
-    target_config(checkpoint)
+    check_target(checkpoint)
     tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
     return Target.load(checkpoint, eos_ids_of(tokenizer)), tokenizer
 
@@ -192,6 +195,21 @@ def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoi
     if names.own_head or is_head_only(str(names.draft)):
         require_head(checkpoint)
     return checkpoint
+
+
+def without_drafts(names: resolve.Names, ability: Ability, *, chosen: bool) -> resolve.Names:
+    """The names without a drafter where the target can take no drafts back.
+
+    Raises DFlashError if the drafter was `chosen` by the user.
+    """
+    if ability.drafts or names.draft_label is None:
+        return names
+    if chosen:
+        raise DFlashError(
+            f"'{names.target_label}' cannot be drafted for: {ability.reason}.",
+            hint="leave the drafter out: it answers by plain decoding",
+        )
+    return replace(names, draft=None, draft_label=None)
 
 
 def check_exact_cache(*, exact: bool, kv_bits: int | None) -> None:
@@ -310,7 +328,7 @@ def with_drafter(
     checkpoint = open_drafter(names, on_download)
     check_bits_of(names, draft_bits)
     if checkpoint is not None:
-        check_drafter(checkpoint, pair.target.checkpoint)
+        check_drafter(checkpoint, pair.target.checkpoint, pair.target.ability)
 
     def load_other() -> Pair:
         drafter = None

@@ -4,8 +4,10 @@ from typing import Protocol
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.kinds import kind_error, refused_kind
+from dflash_mlx.models.ability import ALL_DRAFTS, Ability
 from dflash_mlx.models.target import Target
 
 from . import small_model
@@ -55,9 +57,18 @@ def kind_of(checkpoint: Checkpoint, target: Checkpoint) -> DrafterKind:
     return next(kind for kind in KINDS if kind.matches(checkpoint, target))
 
 
-def check_drafter(checkpoint: Checkpoint, target: Checkpoint) -> None:
+def check_drafter(
+    checkpoint: Checkpoint, target: Checkpoint, ability: Ability = ALL_DRAFTS
+) -> None:
     """Raise DFlashError if a checkpoint holds no drafter for this target. Reads no weights."""
-    kind_of(checkpoint, target).check(checkpoint, target)
+    kind = kind_of(checkpoint, target)
+    if kind is not small_model and not ability.hidden:
+        raise DFlashError(
+            f"'{checkpoint.name}' reads hidden states of its target, and those of "
+            f"'{target.name}' cannot be read.",
+            hint="give a small model of the same family as drafter, or --draft lookup",
+        )
+    kind.check(checkpoint, target)
 
 
 def load_drafter(

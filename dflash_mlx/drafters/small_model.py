@@ -19,11 +19,11 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.rows import Rows
+from dflash_mlx.models.cache.sizes import cache_bytes
 from dflash_mlx.models.cache.target_cache import TargetCache
-from dflash_mlx.models.memory import cache_bytes
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.precision import quantise
-from dflash_mlx.models.target import Target, target_config
+from dflash_mlx.models.target import Target, check_target
 
 BLOCK = 6  # rows: five drafts, each a pass of the model, after the anchor
 WAITING = 128  # unread committed tokens; they are read when there are this many
@@ -35,11 +35,11 @@ def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
 
 
 def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
-    """Raise DFlashError if the model's family is not supported; tokens are compared in `load`.
+    """Raise DFlashError for a model that mlx-lm does not open; tokens are compared in `load`.
 
     Also for a folder that is no language model: that of a drafter of an unknown kind.
     """
-    target_config(checkpoint)
+    check_target(checkpoint)
     if not checkpoint.has_tokenizer:
         kinds = ", ".join(checkpoint.config.get("architectures") or ["no architecture"])
         raise DFlashError(
@@ -62,7 +62,7 @@ def load(
     Raises DFlashError if it has other tokens than the target, or layers that cannot rewind.
     """
     own = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
-    if own.get_vocab() != tokenizer.get_vocab():
+    if not same_tokens(own.get_vocab(), tokenizer.get_vocab()):
         raise DFlashError(
             f"the model '{checkpoint.path.name}' has a different vocabulary than "
             f"'{target.path.name}'.",
@@ -81,6 +81,16 @@ def load(
     return SmallModelDrafter(reader, target.vocab_size)
 
 
+def same_tokens(own: dict[str, int], theirs: dict[str, int]) -> bool:
+    """Whether each id that both vocabularies use stands for the same token in both.
+
+    One may have more tokens at its end. An id that only one of them uses is never guessed right.
+    """
+    tokens = {number: token for token, number in theirs.items()}
+    shared = [tokens.get(number, token) == token for token, number in own.items()]
+    return all(shared) and any(number in tokens for number in own.values())
+
+
 class SmallModelDrafter(ChainDrafter):
     """A small model that drafts for a target with `vocab_size` tokens."""
 
@@ -96,7 +106,7 @@ class SmallModelDrafter(ChainDrafter):
         assert not reader.make_cache().needs_snapshots
 
     def row_bytes(self, item: int) -> int:
-        return cache_bytes(self.config, 1, item)
+        return cache_bytes(self.reader.caches, 1, item)
 
     def make_cache(self) -> "ModelCache":
         return ModelCache(self)
@@ -124,8 +134,10 @@ class SmallModelDrafter(ChainDrafter):
 
     def read(self, caches: Sequence[TargetCache], tokens: Sequence[mx.array]) -> mx.array:
         """Read tokens [S] of each sequence: logits [B, V of the target] after its last one."""
-        pairs = zip(caches, tokens, strict=True)
-        rows = [SequenceRows(c, t.astype(mx.int32), tape=False, last=True) for c, t in pairs]
+        known = self.reader.vocab_size - 1  # a target may have more tokens
+        ids = [mx.minimum(token.astype(mx.int32), known) for token in tokens]
+        pairs = zip(caches, ids, strict=True)
+        rows = [SequenceRows(cache, ids, tape=False, last=True) for cache, ids in pairs]
         logits = mx.concatenate([output.logits for output in self.reader.read(rows)])
         missing = self.vocab_size - logits.shape[-1]
         if missing > 0:  # the models' vocabularies are padded to different sizes

@@ -14,7 +14,6 @@ from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import mlx.core as mx
@@ -30,14 +29,8 @@ from dflash_mlx.errors import (
     first_line,
 )
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels, on_cpu
-from dflash_mlx.models.memory import (
-    WiredMemory,
-    cache_bytes,
-    free_bytes,
-    head_dim,
-    share_under_pressure,
-    snapshot_bytes,
-)
+from dflash_mlx.models.cache.sizes import cache_bytes, free_bytes, snapshot_bytes
+from dflash_mlx.models.memory import WiredMemory, share_under_pressure
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.acceptance import make_rule
@@ -62,14 +55,15 @@ FUSED_HEAD_SIZES = (64, 72, 80, 96, 128)
 UNFUSED_STEP_SIZE = 512  # tokens per pass for others: scores of 2,048 take 3 GB at 16k tokens
 
 
-def prefill_step_size(config: dict[str, Any], kv_bits: int = 0) -> int:
-    """Tokens of a prompt per pass of a target, by its config and the bits of its KV cache.
+def prefill_step_size(target: Target) -> int:
+    """Tokens of a prompt per pass of a target.
 
     mlx-lm's attention to a quantised cache writes the scores, too.
     """
-    size = head_dim(config, "full_attention")
-    fused = size in FUSED_HEAD_SIZES and not config.get("kv_lora_rank") and not kv_bits
-    return PREFILL_STEP_SIZE if fused else min(PREFILL_STEP_SIZE, UNFUSED_STEP_SIZE)
+    shapes = target.attention_shapes
+    fused = all(dim in FUSED_HEAD_SIZES for _, _, dim, window, _ in shapes if not window)
+    known = bool(shapes) and not target.stock_attention and not target.kv_bits
+    return PREFILL_STEP_SIZE if fused and known else min(PREFILL_STEP_SIZE, UNFUSED_STEP_SIZE)
 
 
 log = logging.getLogger(__name__)
@@ -103,7 +97,7 @@ class Engine:
         self.compiler = compiler
         self.scheduler = Scheduler(target, self.drafters)
         self.prefix_cache = PrefixCache()
-        self.prefill_step_size = prefill_step_size(target.config, target.kv_bits)
+        self.prefill_step_size = prefill_step_size(target)
         self.passes = 0
         self.rows = 0
         self.faults = 0
@@ -327,11 +321,11 @@ class Engine:
     def sequence_bytes(self, tokens: int) -> int:
         """The bytes of a sequence's caches and snapshots after `tokens` tokens."""
         item_bytes = 4 if on_cpu() else 2
-        config = self.target.config
-        caches = cache_bytes(config, tokens, item_bytes, self.target.kv_bits)
-        caches += free_bytes(config, item_bytes)
+        sizes = self.target.caches
+        caches = cache_bytes(sizes, tokens, item_bytes, self.target.kv_bits)
+        caches += free_bytes(sizes, item_bytes)
         rows = sum(drafter.row_bytes(item_bytes) for drafter in self.drafters)
-        return caches + snapshot_bytes(config, item_bytes) + tokens * rows
+        return caches + snapshot_bytes(sizes, item_bytes) + tokens * rows
 
     @property
     def context_length(self) -> int:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from dflash_mlx.drafters.base import Drafter
-from dflash_mlx.models.memory import cache_bytes, working_set
+from dflash_mlx.models.cache.sizes import cache_bytes
+from dflash_mlx.models.memory import working_set
 from dflash_mlx.models.packed import SequencePass
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
@@ -223,11 +224,11 @@ def half(rows: int) -> int:
 
 def depth_that_fits(target: Target, drafter: Drafter | None, depth: int, free: int) -> int:
     """Halve `depth` until two scratch sequences fit into SHARE of `free` bytes."""
-    item = target.embed(mx.array([0])).dtype.size
+    item = target.dtype.size
     row = 0 if drafter is None else drafter.row_bytes(item)
 
     def scratch_bytes(depth: int) -> int:
-        return 2 * (cache_bytes(target.config, depth, item, target.kv_bits) + depth * row)
+        return 2 * (cache_bytes(target.caches, depth, item, target.kv_bits) + depth * row)
 
     while depth > 1 and scratch_bytes(depth) > SHARE * free:
         depth //= 2

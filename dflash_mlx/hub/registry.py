@@ -25,6 +25,9 @@ CONTEXT = 4096  # tokens of context in `Entry.memory_bytes`
 COMFORTABLE_SHARE = 0.75  # of the working set; above it a pair gets a warning
 DISK_MARGIN = 2_000_000_000  # bytes to leave free
 
+# Types whose caches hold latents, or whose attention has sinks: mlx-lm does not quantise those.
+LATENTS_OR_SINKS = ("deepseek_v3", "glm_moe_dsa", "gpt_oss", "kimi_k2", "kimi_k25")
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -88,6 +91,11 @@ class Entry:
         rows = CONTEXT * (self.kv_bytes + self.draft_kv_bytes)
         caches = rows + self.state_bytes + max_snapshot_bytes(self.state_bytes)
         return self.target_bytes + draft + caches
+
+    @property
+    def quantises_kv(self) -> bool:
+        """Whether mlx-lm can quantise the target's KV cache."""
+        return self.family not in LATENTS_OR_SINKS
 
     @property
     def lacks(self) -> str:

@@ -11,12 +11,16 @@ has the same code and other globals:
           -> mlx-lm's function                      -> Attention.attend, here
 
 A packed pass attends sequence by sequence. Attention that `covered` excludes (latent attention)
-keeps its own function, and runs as a whole for one sequence after another.
+keeps its own function, and runs as a whole for one sequence after another. A function that scales
+queries by their position is replaced in the same way, in every module that calls it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from dis import get_instructions
+from inspect import signature
+from itertools import pairwise
 from types import FunctionType
 from typing import Any
 
@@ -33,9 +37,11 @@ from dflash_mlx.kernels.verify_attention import MAX_ATTENTION_ROWS, OP, Rows, Sc
 from .cache.sliding import SlidingCache
 from .cache.tree_pass import TreePass
 from .packed import PackedCache, PackedPass, PerSegment, per_segment
+from .parts import call_of, give_class, stock_class, subclass
 
-STOCK = "_dflash_stock"
 NAME = scaled_dot_product_attention.__name__
+KNOWN = ("mlx_lm.models.base", "mlx_lm.models.cache")  # whose masks and caches have stand-ins
+SCALE = "_get_llama_4_attn_scale"  # (rows, offset, ...) -> the factors of queries, [rows, 1]
 KINDS = (KVCache, MaskedCache, SlidingCache)
 
 
@@ -120,7 +126,11 @@ def by_position(cache: Any, count: int, window: int, mask: Any) -> CachedRows | 
 
 
 class Attention:
-    """The function that one model's attention modules call, and the pass that runs now."""
+    """The function that one model's attention modules call, and the pass that runs now.
+
+    `shapes`: heads, heads of keys, numbers in a head, window (0: none) and whether there are sinks,
+    of the layers that ran with a cache in full precision.
+    """
 
     def __init__(self, kernels: Callable[[], Kernels]):
         self._kernels = kernels
@@ -128,6 +138,7 @@ class Attention:
         self._packed: PackedPass | None = None
         self._chains: dict[int, Rows] = {}
         self._classes: dict[type, type] = {}
+        self.shapes: set[tuple[int, int, int, int, bool]] = set()
 
     @contextmanager
     def over(
@@ -197,23 +208,8 @@ class Attention:
         return self._chains[count]
 
     def adopt(self, module: nn.Module) -> None:
-        """Let an attention module call `attend` instead of mlx-lm's function.
-
-        The module gets a subclass of its class, as described at the top of this file.
-        """
-        kind = stock_class(module)
-        if kind not in self._classes:
-            stock: Any = kind.__call__
-            call = FunctionType(
-                stock.__code__,
-                {**stock.__globals__, NAME: self.attend},
-                stock.__name__,
-                stock.__defaults__,
-                stock.__closure__,
-            )
-            call.__kwdefaults__ = stock.__kwdefaults__
-            self._classes[kind] = subclass(kind, call)
-        module.__class__ = self._classes[kind]
+        """Let a module call `attend` instead of mlx-lm's function, as described at the top."""
+        call_instead(module, {NAME: self.attend}, self._classes)
 
     def attend(
         self,
@@ -259,6 +255,9 @@ class Attention:
     ) -> mx.array:
         kernels = self._kernels()
         cached = None
+        if type(cache) in KINDS and keys.shape[-1] == values.shape[-1] == queries.shape[-1]:
+            sizes = queries.shape[1], keys.shape[1], keys.shape[3]
+            self.shapes.add((*sizes, getattr(cache, "max_size", 0), sinks is not None))
         if masked is not None and len(queries) == 1:
             cached = masked.cached(keys, cache, mask)
         if masked is not None and cached is not None:
@@ -281,19 +280,21 @@ def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
     `enter(tree)` sets the rows that rotary embeddings use, and returns the previous ones.
     """
     kind: Any = stock_class(module)
+    form = signature(kind.__call__)
 
-    def call(self: Any, x: mx.array, mask: Any = None, cache: Any = None, **options: Any) -> Any:
-        """x [1, R, H] -> [1, R, H]."""
-        if not isinstance(cache, PackedCache):
-            return kind.__call__(self, x, mask, cache, **options)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        """Rows [1, R, H] -> [1, R, H]."""
+        given = form.bind(self, *args, **options).arguments
+        cache = next((value for value in given.values() if isinstance(value, PackedCache)), None)
+        if cache is None:
+            return kind.__call__(self, *args, **options)
         packed = cache.packed
+        parts = {name: part_of(value, packed) for name, value in given.items() if name != "self"}
         outs = []
-        masks = per_segment(mask, len(packed.segments))
-        rows = zip(packed.split(x, 1), packed.segments, masks, cache.members, strict=True)
-        for part, segment, seen, member in rows:
+        for number, segment in enumerate(packed.segments):
             before = enter(segment.tree)
             try:
-                outs.append(kind.__call__(self, part, seen, member, **options))
+                outs.append(kind.__call__(self, **{n: part[number] for n, part in parts.items()}))
             finally:
                 enter(before)
         return mx.concatenate(outs, axis=1)
@@ -301,22 +302,39 @@ def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
     give_class(module, call)
 
 
-def give_class(module: nn.Module, call: Callable[..., Any]) -> None:
-    """Let one module instance run `call` when it is called.
+def part_of(value: Any, packed: PackedPass) -> Sequence[Any]:
+    """Each segment's part of an argument: of rows [1, R, ...] or [R, 1], of caches and of masks."""
+    if isinstance(value, PackedCache):
+        return value.members
+    if isinstance(value, PerSegment):
+        return value
+    if isinstance(value, mx.array) and value.shape[:2] == (1, packed.rows):
+        return packed.split(value, 1)
+    if isinstance(value, mx.array) and value.shape == (packed.rows, 1):
+        return packed.split(value, 0)
+    return [value] * len(packed.segments)
 
-    It gets a subclass of its class, because Python looks up `__call__` on the class.
+
+def call_instead(
+    module: nn.Module, functions: Mapping[str, Callable[..., Any]], classes: dict[type, type]
+) -> None:
+    """Let a module call these functions instead of those with their names in its globals.
+
+    The module gets a subclass of its class; `classes` has those that were made.
     """
-    module.__class__ = subclass(stock_class(module), call)
-
-
-def subclass(kind: type, call: Callable[..., Any]) -> Any:
-    """A subclass of mlx-lm's or MLX's class `kind` whose `__call__` is `call`."""
-    return type(kind.__name__, (kind,), {"__call__": call, STOCK: kind})
-
-
-def stock_class(module: nn.Module) -> type:
-    """mlx-lm's or MLX's class of a module, also after `give_class` or `adopt`."""
-    return getattr(type(module), STOCK, type(module))
+    kind: Any = type(module)
+    if kind not in classes:
+        stock = kind.__call__
+        call = FunctionType(
+            stock.__code__,
+            {**stock.__globals__, **functions},
+            stock.__name__,
+            stock.__defaults__,
+            stock.__closure__,
+        )
+        call.__kwdefaults__ = stock.__kwdefaults__
+        classes[kind] = subclass(kind, call)
+    module.__class__ = classes[kind]
 
 
 def covered(module: nn.Module) -> bool:
@@ -331,16 +349,53 @@ def covered(module: nn.Module) -> bool:
 
 
 def install(
-    layers: Iterable[Any], attention: Attention, enter: Callable[[Any], Any]
+    modules: Iterable[Any], attention: Attention, enter: Callable[[Any], Any]
 ) -> tuple[str, ...]:
-    """Let one model's layers attend by `attention`. Returns the names of classes that do not."""
+    """Let one model's modules attend by `attention`. Returns the names of classes that do not."""
     stock: set[str] = set()
-    for layer in layers:
-        if not hasattr(layer, "self_attn"):
-            continue
-        if covered(layer.self_attn):
-            attention.adopt(layer.self_attn)
+    for module in modules:
+        if covered(module):
+            attention.adopt(module)
         else:
-            stock.add(type(layer.self_attn).__name__)
-            run_one_by_one(layer.self_attn, enter)
+            stock.add(stock_class(module).__name__)
+            run_one_by_one(module, enter)
     return tuple(sorted(stock))
+
+
+def scale_by_position(
+    model: nn.Module, current: Callable[[], TreePass | PackedPass | None]
+) -> None:
+    """Let a model scale the queries of trees and packed passes by the positions of their rows."""
+    classes: dict[type, type] = {}
+    for module in model.modules():
+        call = call_of(type(module))
+        stock = getattr(call, "__globals__", {}).get(SCALE)
+        if stock is None or SCALE not in call.__code__.co_names:
+            continue
+
+        def scale(count: int, offset: Any, *sizes: Any, stock: Any = stock) -> mx.array:
+            rows = current()
+            if rows is None:
+                return stock(count, offset, *sizes)
+            packed = isinstance(rows, PackedPass)
+            positions = rows.positions if packed else offset + rows.depths
+            return stock(1, positions, *sizes).reshape(-1, 1)
+
+        call_instead(module, {SCALE: scale}, classes)
+
+
+def counts_positions(kind: type, function: Any = None, depth: int = 2) -> bool:
+    """Whether a module class of mlx-lm numbers the rows of a pass by itself when it is called.
+
+    Its rows can then only follow one another: those of a tree or of a packed pass do not.
+    """
+    function = function or call_of(kind)
+    if not isinstance(function, FunctionType) or function.__name__ == SCALE:
+        return False
+    if not function.__module__.startswith("mlx_lm.") or function.__module__ in KNOWN:
+        return False
+    names = [step.argval for step in get_instructions(function) if isinstance(step.argval, str)]
+    if "arange" in names or ("fast", "rope") in pairwise(names):
+        return True
+    called = [function.__globals__.get(name) or getattr(kind, name, None) for name in names]
+    return depth > 0 and any(counts_positions(kind, one, depth - 1) for one in called if one)

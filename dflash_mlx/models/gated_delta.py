@@ -106,7 +106,11 @@ def project_joined(net: Any, x: mx.array) -> tuple[mx.array, mx.array, mx.array,
     return mx.concatenate(flat, axis=-1), gate, a, b
 
 
-PROJECTIONS: dict[str, Project] = {"separate": project_separate, "joined": project_joined}
+# By the names of a module's projections.
+PROJECTIONS: tuple[tuple[tuple[str, ...], Project], ...] = (
+    (("in_proj_qkv", "in_proj_z", "in_proj_a", "in_proj_b"), project_separate),
+    (("in_proj_qkvz", "in_proj_ba"), project_joined),
+)
 
 
 # What the recurrence reads.

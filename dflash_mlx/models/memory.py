@@ -14,17 +14,13 @@ from typing import Any, Literal
 
 from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.families import FAMILIES
-from dflash_mlx.files.checkpoint import load_config, tensor_headers, text_config
+from dflash_mlx.files.checkpoint import Checkpoint, load_config, tensor_headers, text_config
 from dflash_mlx.files.formats import MTP_TENSOR, TRAINED_MTP, is_mtp
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 from dflash_mlx.kernels.dispatch import by_metal
 
-FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
-STATEFUL = ("linear_attention", "conv")  # types of layers whose cache does not grow
-KV_GROUPS = (64, 32)  # numbers with one scale: mlx-lm's default, then MLX's next smaller size
 CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
 CACHES_SHARE = 0.9  # of the memory beside the models, for caches; activations take the rest
 # What macOS and other programs keep while answers run. Wiring more froze Macs of 16 GB
@@ -136,15 +132,17 @@ def estimate_memory(
     is a registry entry, with the drafter of that entry, and unknown sizes count 0. `draft_bits` is
     as in `load`: None quantises the drafter of a quantised target. `kv_bits` quantises the target's
     KV cache, None does not. `item_bytes` is the size of a number that is not quantised: 2, or 4
-    where MLX computes on the CPU. Raises DFlashError if a config.json cannot be read.
+    where MLX computes on the CPU. Raises DFlashError as `outline` of the target.
     """
+    from .cache.sizes import KV_GROUPS, cache_bytes, free_bytes, kv_number_bytes, snapshot_bytes
+    from .target import outline
+
     widening = item_bytes / 2
     if isinstance(target, Entry):
         weights = target.target_bytes or 0
         draft_weights = target.draft_bytes or 0
         caches = target.kv_bytes * context_tokens * widening
-        family = FAMILIES.get(target.family)
-        if kv_bits and family is not None and family.quantises_kv:
+        if kv_bits and target.quantises_kv:
             caches *= kv_number_bytes(kv_bits, KV_GROUPS[0], item_bytes) / item_bytes
         caches += target.draft_kv_bytes * context_tokens * widening
         caches += target.state_bytes + max_snapshot_bytes(target.state_bytes)
@@ -155,15 +153,16 @@ def estimate_memory(
         if draft == target:  # the head's own weights are the drafter's
             weights -= tensor_bytes(target, "model*.safetensors", MTP_TENSOR)
         quantised = "quantization" in config
-        caches = cache_bytes(config, context_tokens, item_bytes, kv_bits)
+        sizes = outline(Checkpoint.read(target)).caches
+        caches = cache_bytes(sizes, context_tokens, item_bytes, kv_bits)
         draft_weights = 0
-        caches += snapshot_bytes(config, item_bytes) + free_bytes(config, item_bytes)
+        caches += snapshot_bytes(sizes, item_bytes) + free_bytes(sizes, item_bytes)
         if draft is not None and (head := head_bytes(draft, config)):
             draft_weights = head
             caches += context_tokens * head_row_bytes(head_config(draft, config), item_bytes)
         elif draft is not None:
             draft_weights = weight_bytes(draft, "*.safetensors")
-            caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
+            caches += drafter_cache_bytes(draft, context_tokens, item_bytes)
     weights *= 1 if quantised else widening
     bits = chosen_bits(draft_bits, target_quantised=quantised)
     draft_weights *= share_of_bytes(bits) if bits else widening
@@ -185,7 +184,7 @@ def head_bytes(draft: Path, target: dict[str, Any]) -> int:
         return weight_bytes(draft, "*.safetensors")
     models = [text_config(one) for one in (config, target)]
     shapes = {(one.get("model_type"), one.get("hidden_size")) for one in models}
-    if len(shapes) > 1 or config.get("model_type") not in FAMILIES:
+    if len(shapes) > 1:
         return 0
     return tensor_bytes(draft, "*.safetensors", MTP_TENSOR)
 
@@ -208,125 +207,30 @@ def head_config(draft: Path, target: dict[str, Any]) -> dict[str, Any]:
 
 def head_row_bytes(config: dict[str, Any], item_bytes: int) -> int:
     """What an MTP head keeps of a token: the row of one full layer, and the feature before it."""
-    return (kv_width(config, "full_attention") + config["hidden_size"]) * item_bytes
+    return (row_width(config) + config["hidden_size"]) * item_bytes
 
 
-def cache_bytes(
-    config: dict[str, Any], tokens: int, item_bytes: int = 2, kv_bits: int | None = None
-) -> int:
-    """The bytes of all layer caches of a model after `tokens` tokens, from its config.json.
-
-    A sliding layer holds at most its window, a recurrent layer a state of constant size. Free rows
-    behind a window are `free_bytes`. With `kv_bits` the layers of `kv_groups` are quantised.
-    """
-    config = text_config(config)
-    window = config.get("sliding_window") or tokens
-    kinds = layer_types(config)
-    groups = kv_groups(config) if kv_bits else (0,) * len(kinds)
-    total = 0
-    for kind, group in zip(kinds, groups, strict=True):
-        if kind in STATEFUL:
-            total += state_bytes(config, item_bytes)
-            continue
-        rows = min(window, tokens) if kind == "sliding_attention" else tokens
-        number = kv_number_bytes(kv_bits, group, item_bytes) if kv_bits and group else item_bytes
-        total += round(rows * kv_width(config, kind) * number)
-    return total
-
-
-def kv_groups(config: dict[str, Any]) -> tuple[int, ...]:
-    """The group size in which each layer's KV cache can be quantised; 0 where it stays as it is.
-
-    The layers with a cache, in the order of `layer_types`. Like mlx-lm, only full attention is
-    quantised. A layer whose rows later layers read as well stays as it is: these do not know how
-    to read quantised ones.
-    """
-    config = text_config(config)
-    kinds = layer_types(config)
-    groups = [0] * len(kinds)
-    if FAMILIES[config["model_type"]].quantises_kv:
-        group = next((g for g in KV_GROUPS if head_dim(config, "full_attention") % g == 0), 0)
-        groups = [group if kind == "full_attention" else 0 for kind in kinds]
-        if config.get("num_kv_shared_layers") and "full_attention" in kinds:
-            groups[max(at for at, kind in enumerate(kinds) if kind == "full_attention")] = 0
-    return tuple(groups)
-
-
-def kv_number_bytes(bits: int, group: int, item_bytes: int) -> float:
-    """Bytes of a number of a quantised KV cache, with its share of the group's scale and bias."""
-    return bits / 8 + 2 * item_bytes / group
-
-
-def free_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
-    """The bytes of the free rows behind the windows of a model's caches, at most."""
-    config = text_config(config)
-    if not config.get("sliding_window"):
-        return 0
-    layers = layer_types(config)
-    kind = "sliding_attention"
-    return layers.count(kind) * FREE_ROWS * kv_width(config, kind) * item_bytes
-
-
-def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
-    """The most bytes of a conversation's cache snapshots: recurrent states and windows."""
-    config = text_config(config)
-    kinds = layer_types(config)
-    window = config.get("sliding_window")
-    state = sum(kind in STATEFUL for kind in kinds) * state_bytes(config, item_bytes)
-    if window:
-        width = kv_width(config, "sliding_attention") * item_bytes
-        state += kinds.count("sliding_attention") * window * width
-    return max_snapshot_bytes(state)
-
-
-def layer_types(config: dict[str, Any]) -> list[str]:
-    """The type of each layer that has a cache; without KV-shared layers.
-
-    "full_attention", "sliding_attention" or one of `STATEFUL`, as `layer_types` of transformers.
-    """
-    layers = config.get("num_hidden_layers", 0)  # a drafter may have none
-    kinds = config.get("layer_types")
-    if (full := config.get("full_attn_idxs")) is not None:  # LFM2; mlx-lm prefers it, too
-        kinds = ["full_attention" if number in full else "conv" for number in range(layers)]
-    if not kinds:
-        every = config.get("full_attention_interval") or 1
-        kinds = [
-            "linear_attention" if number % every else "full_attention"
-            for number in range(1, layers + 1)
-        ]
-    return list(kinds[: layers - (config.get("num_kv_shared_layers") or 0)])
-
-
-def kv_width(config: dict[str, Any], kind: str) -> int:
-    """How many numbers the KV cache of one layer of this type holds for each token."""
-    if rank := config.get("kv_lora_rank"):  # MLA: one latent for keys and values
-        return rank + config["qk_rope_head_dim"] + 2 * (config.get("index_head_dim") or 0)
+def row_width(config: dict[str, Any]) -> int:
+    """How many numbers a layer of a drafter's own caches for each token."""
     heads = config["num_attention_heads"]
-    kv_heads = config.get("num_key_value_heads") or heads
-    if kind == "full_attention" and config.get("attention_k_eq_v"):  # Gemma 4
-        kv_heads = config.get("num_global_key_value_heads") or kv_heads
-    return 2 * kv_heads * head_dim(config, kind)
+    dim = config.get("head_dim") or config["hidden_size"] // heads
+    return 2 * (config.get("num_key_value_heads") or heads) * dim
 
 
-def head_dim(config: dict[str, Any], kind: str) -> int:
-    dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    if kind == "full_attention":  # Gemma 4: larger heads in full layers
-        dim = config.get("global_head_dim") or dim
-    return dim
+def drafter_cache_bytes(draft: Path, tokens: int, item_bytes: int) -> int:
+    """The bytes of the caches of a drafter in a folder, or of a small model."""
+    from .cache.sizes import cache_bytes
+    from .target import outline
 
-
-def state_bytes(config: dict[str, Any], item_bytes: int) -> int:
-    """A recurrent layer's convolution inputs and float32 state; LFM2's have only the inputs."""
-    if size := config.get("conv_L_cache"):
-        return (size - 1) * item_bytes * config["hidden_size"]
-    values = config.get("linear_num_value_heads") or 0
-    keys = config.get("linear_num_key_heads") or values
-    key_dim = config.get("linear_key_head_dim") or 0
-    value_dim = config.get("linear_value_head_dim") or 0
-    rows = (config.get("linear_conv_kernel_dim") or 4) - 1
-    return 4 * values * key_dim * value_dim + rows * item_bytes * (
-        2 * keys * key_dim + values * value_dim
-    )
+    checkpoint = Checkpoint.read(draft)
+    if checkpoint.format == "language model":
+        return cache_bytes(outline(checkpoint).caches, tokens, item_bytes)
+    config = checkpoint.text_config
+    layers = config.get("num_hidden_layers", 0) - (config.get("num_kv_shared_layers") or 0)
+    kinds = config.get("layer_types") or ["full_attention"] * layers
+    window = config.get("sliding_window") or tokens
+    rows = [min(window, tokens) if k == "sliding_attention" else tokens for k in kinds[:layers]]
+    return sum(rows) * row_width(config) * item_bytes if layers else 0
 
 
 def memory_fit(total: MemoryEstimate | int, limit: int) -> Literal["ok", "warn", "refuse"]:

@@ -7,6 +7,7 @@ rolled.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import mlx.core as mx
@@ -18,6 +19,7 @@ from dflash_mlx.speculation.tree import Tree
 
 from .cache.target_cache import TargetCache
 from .cache.tree_pass import TreePass
+from .parts import call_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,13 @@ class PackedPass:
 class PerSegment(list[Any]):
     """Keys, values or masks of a packed pass, one for each segment; layers only pass them on."""
 
+    @property
+    def dtype(self) -> mx.Dtype:
+        return self[0].dtype
+
+    def astype(self, dtype: mx.Dtype) -> "PerSegment":
+        return PerSegment(part.astype(dtype) for part in self)
+
 
 class PackedCache:
     """One layer's caches in a packed pass, in the form of the one cache that mlx-lm's layers take.
@@ -141,12 +150,18 @@ class PassRope(nn.Module):
 
     def __init__(self, rope: nn.Module, current: Current):
         super().__init__()
-        self.rope = rope
+        self["rope"] = rope  # before any attribute: __getattr__ needs it
         self._current = current
 
     def __call__(self, x: mx.array, offset: Any = 0, **options: Any) -> mx.array:
         """Rotate x [1, heads, R, d], whose first row is at position `offset`."""
         return rotate(self.rope, x, offset, self._current(), options)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self["rope"], name)
 
 
 def rotate(
@@ -179,5 +194,15 @@ def wrap_ropes(model: nn.Module, current: Current) -> None:
         if isinstance(module, (PassRope, SharedRope)):
             continue
         for name, child in module.children().items():
-            if isinstance(child, (*BATCHED, nn.Module) if name == "rope" else BATCHED):
+            if isinstance(child, PassRope):
+                module[name] = PassRope(child.rope, current)
+            elif isinstance(child, BATCHED) or takes_offset(child):
                 module[name] = wrapped.setdefault(id(child), PassRope(child, current))
+
+
+def takes_offset(child: Any) -> bool:
+    """Whether a module is a rotary embedding: it is called with rows and an offset alone."""
+    call = call_of(type(child))
+    if not isinstance(child, nn.Module) or call is None:
+        return False
+    return [*signature(call).parameters][1:3] == ["x", "offset"]

@@ -3,18 +3,18 @@
 Stands in for the layers' modules on one model instance; mlx-lm's classes stay as they are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models.cache import ArraysCache
 
 from dflash_mlx.kernels.dispatch import Kernels, on_cpu
 
 from .cache.recurrent import RecurrentCache, Tape
 from .gated_delta import (
     CHAIN_ROWS,
+    PROJECTIONS,
     Project,
     chain_places,
     feed,
@@ -134,18 +134,24 @@ def stride_of(net: Any, count: int) -> int:
     return min(count, -(-count * size // KEPT_STATES))
 
 
-def tape_layers(layers: list[Any], project: Project, kernels: Callable[[], Kernels]) -> None:
-    """Put a `TapedDelta` in place of every Gated DeltaNet module of one model's layers."""
+def tape_layers(layers: list[Any], kernels: Callable[[], Kernels]) -> set[int]:
+    """Put a `TapedDelta` in place of every Gated DeltaNet module of one model's layers.
+
+    Returns the ids of mlx-lm's modules that remember a tape now.
+    """
+    taped: set[int] = set()
     for layer in layers:
-        if layer.is_linear:
-            taped = isinstance(layer.linear_attn, TapedDelta)
-            net = layer.linear_attn.net if taped else layer.linear_attn
-            layer.linear_attn = TapedDelta(net, project, kernels)
+        for name, child in layer.children().items():
+            net = child.net if isinstance(child, TapedDelta) else child
+            project = next((p for names, p in PROJECTIONS if is_delta(net, names)), None)
+            if project is not None:
+                layer[name] = TapedDelta(net, project, kernels)
+                taped.add(id(net))
+    return taped
 
 
-def recurrent_caches(layers: list[Any]) -> list[Any]:
-    """Empty caches of one model, with a `RecurrentCache` for each recurrent layer."""
-    return [
-        RecurrentCache(len(layer.cache)) if type(layer) is ArraysCache else layer
-        for layer in layers
-    ]
+def is_delta(net: Any, projections: Iterable[str]) -> bool:
+    """Whether a module is a Gated DeltaNet with these projections of its input."""
+    return isinstance(net, nn.Module) and all(
+        name in net for name in (*projections, "A_log", "conv1d")
+    )

@@ -12,6 +12,8 @@ from .cache.recurrent import RecurrentCache, Window
 from .gated_delta import convolve
 from .packed import PackedCache
 
+PARTS = ("in_proj", "conv", "out_proj")
+
 
 class TapedConv(nn.Module):
     """Replaces a ShortConv module: the same results, and a tape of the pass if wanted."""
@@ -59,8 +61,16 @@ class TapedConv(nn.Module):
         return out
 
 
-def tape_convolutions(layers: list[Any]) -> None:
-    """Put a `TapedConv` in place of every ShortConv module of one model's layers."""
+def tape_convolutions(layers: list[Any]) -> set[int]:
+    """Put a `TapedConv` in place of every ShortConv module of one model's layers.
+
+    Returns the ids of mlx-lm's modules that remember a tape now.
+    """
+    taped: set[int] = set()
     for layer in layers:
-        if not layer.is_attention_layer and not isinstance(layer.conv, TapedConv):
-            layer.conv = TapedConv(layer.conv)
+        for name, child in layer.children().items():
+            net = child.net if isinstance(child, TapedConv) else child
+            if hasattr(net, "L_cache") and all(part in net for part in PARTS):
+                layer[name] = TapedConv(net)
+                taped.add(id(net))
+    return taped

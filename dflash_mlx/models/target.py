@@ -13,8 +13,9 @@ Taps sit on this one model instance, never on a class. They record only during `
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import replace
-from functools import reduce
+from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
@@ -22,27 +23,34 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import load_model
+from mlx_lm.utils import MODEL_REMAPPING, _get_classes, load_model
 
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.errors import DFlashError, UsageError, first_line
-from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.kernels.dispatch import Kernels, available
 from dflash_mlx.options import SamplingParams, declared
+from dflash_mlx.speculation.tree import Tree
 
 from . import attention, linear
+from .ability import UNEQUAL, Ability
 from .cache.rows import quantised_caches
-from .cache.sliding import sliding_caches
-from .cache.target_cache import TargetCache
+from .cache.sizes import cache_sizes
+from .cache.target_cache import TargetCache, own_caches
 from .cache.tree_pass import TreePass
-from .gated_delta import PROJECTIONS
-from .memory import KV_GROUPS, head_dim, kv_groups
 from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows, wrap_ropes
+from .parts import give_class, holders, look, stock_class
 from .precision import float_type
-from .recurrent import recurrent_caches, tape_layers
+from .recurrent import tape_layers
 from .short_conv import tape_convolutions
+
+# Names of the length of the context in config.json.
+CONTEXT_NAMES = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length",
+    "max_context_length",
+)  # fmt: skip
+TREE = Tree(tokens=(0, 0), parents=(0, 0), depths=(1, 1), logs=(0.0, 0.0))  # of the trial passes
 
 
 class Tap(nn.Module):
@@ -80,7 +88,7 @@ def select_rows(
     logits of its last row only, and the head of a large vocabulary is expensive. Like attention
     modules, the norm of this instance gets a subclass of its class.
     """
-    kind: Any = attention.stock_class(norm)
+    kind: Any = stock_class(norm)
 
     def call(self: Any, x: mx.array) -> mx.array:
         """x [B, S, H] -> [B, wanted rows, H]."""
@@ -91,16 +99,18 @@ def select_rows(
         record(normed)
         return normed if rows is None else normed[:, rows]
 
-    attention.give_class(norm, call)
+    give_class(norm, call)
 
 
 class Target:
     """A loaded model, and the kernels that it and its drafter run.
 
     `checkpoint` has mlx-lm's version of config.json; `config` is the same with the language model's
-    entries at the top level. `eos_ids` are the tokens that end an answer. `stock_attention` names
-    the attention classes that no kernel supports. `kv_bits`: the bits of the KV caches in the
-    layers with a group size in `kv_groups`; 0 if no layer is quantised.
+    entries at the top level. `eos_ids` are the tokens that end an answer. `parts` are what was
+    found in the model, `caches` the sizes of its caches. `ability` says which drafts it can take.
+    `stock_attention` names the attention classes that no kernel supports, and `attention_shapes`
+    are those of the others. `kv_bits`: the bits of the KV caches in the layers with a group size in
+    `kv_groups`; 0 if no layer is quantised.
     """
 
     def __init__(
@@ -112,44 +122,89 @@ class Target:
         *,
         kv_bits: int | None = None,
     ):
-        config = text_config(checkpoint.config)
-        family = FAMILIES[config["model_type"]]
         self.model = model
-        self.checkpoint = checkpoint
-        self.config = config
         self.eos_ids = eos_ids
-        self.kv_bits = kv_bits or 0
-        self.kv_groups = kv_groups(config) if kv_bits else ()
         self.path = checkpoint.path
-        self._body: Any = reduce(getattr, family.body.split("."), model)
-        self._outer: Any = reduce(getattr, filter(None, family.outer.split(".")), model)
-        self._embed_scale = getattr(self._body, family.embed_scale) if family.embed_scale else 1.0
-        self._attention = attention.Attention(lambda: self.kernels)
-        layers = self._body.layers
-        self.stock_attention = attention.install(layers, self._attention, self._enter)
-        self.layers = len(layers)
-        select_rows(
-            getattr(self._body, family.norm),
-            lambda: self._wanted,
-            self._recorder(self.layers),
-            lambda: self.layers in self._tapped,
-        )
-        self.kernels = kernels or Kernels()
-        if family.project:
-            project = PROJECTIONS[family.project]
-            tape_layers(self._body.layers, project, lambda: self.kernels)
-        if family.short_conv:
-            tape_convolutions(self._body.layers)
+        self.parts = parts = look(model)
+        found = {"num_hidden_layers": len(parts.layers), "vocab_size": parts.vocab_size}
+        if parts.hidden_size:
+            found["hidden_size"] = parts.hidden_size
+        # Some configs have these sizes by other names, or leave them to the class.
+        self.checkpoint = replace(checkpoint, config={**found, **checkpoint.config})
+        self.config = text_config(self.checkpoint.config)
+        self.caches = cache_sizes(parts)
+        self.kv_bits = kv_bits or 0
+        self.kv_groups = tuple(size.group for size in self.caches) if kv_bits else ()
+        self.layers = len(parts.layers)
+        self.hidden_size = parts.hidden_size
+        self.vocab_size = parts.vocab_size
+        self.dtype = parts.dtype
+        lengths = (self.config.get(name) for name in CONTEXT_NAMES)
+        self.context_length: int = next(filter(None, lengths), 1 << 20)
         self._tapped: tuple[int, ...] = ()
         self._seen: dict[int, mx.array] | None = None
         self._current: TreePass | PackedPass | None = None
         self._wanted: mx.array | None = None  # the rows whose logits are wanted; None: all
         self._at_once = False
-        self._ropes_wrapped = False
-        self.hidden_size: int = config["hidden_size"]
-        # Gemma's class uses a default if config.json has no vocab_size at the top level.
-        self.vocab_size: int = self._body.embed_tokens.weight.shape[0]
-        self.context_length: int = config.get("max_position_embeddings") or 1 << 20
+        if parts.norm is not None:
+            select_rows(
+                parts.norm,
+                lambda: self._wanted,
+                self._recorder(self.layers),
+                lambda: self.layers in self._tapped,
+            )
+        bare = [layer["layer"] if isinstance(layer, Tap) else layer for layer in parts.layers]
+        taped = tape_layers(bare, lambda: self.kernels) | tape_convolutions(bare)
+        self._has_tape = [all(id(one) in taped for one in modules) for modules in parts.readers]
+        self._attention = attention.Attention(lambda: self.kernels)
+        kinds = {stock_class(one) for modules in parts.readers for one in modules}
+        # Also layers that were given no cache, because they read the rows of an earlier layer.
+        alike = [one for one in model.modules() if stock_class(one) in kinds]
+        attending = [one for one in alike if id(one) not in taped]
+        self.stock_attention = attention.install(attending, self._attention, self._enter)
+        attention.scale_by_position(model, lambda: self._current)
+        wrap_ropes(model, lambda: self._current)
+        self._kernels = Kernels()
+        self.ability = Ability(hidden=parts.reads_hidden)
+        self.ability = self._find_ability(attending)
+        self.attention_shapes = tuple(sorted(self._attention.shapes))
+        self.kernels = kernels or Kernels()
+
+    def _find_ability(self, attending: Sequence[Any]) -> Ability:
+        """What this model can do, by trying passes of which nothing is evaluated."""
+        tokens = mx.zeros(TREE.rows, dtype=mx.int32)
+        cache = self.make_cache()
+        self.read([SequenceRows(cache, tokens)])
+        pairs = zip(self.parts.readers, cache.takes_back, strict=True)
+        stuck = {stock_class(one).__name__ for group, back in pairs if not back for one in group}
+        reason = UNEQUAL.get(type(self.model).__module__.rpartition(".")[2], "")
+        if stuck:
+            reason = f"the state of {' and '.join(sorted(stuck))} cannot be taken back"
+        if reason:
+            return Ability(drafts=False, hidden=False, scattered=False, reason=reason)
+        ability = self.ability
+        if not ability.hidden:
+            ability = replace(ability, reason="its hidden states cannot be read")
+        reason = self._why_not_scattered(tokens, attending)
+        if reason:
+            ability = replace(ability, scattered=False, reason=ability.reason or reason)
+        return ability
+
+    def _why_not_scattered(self, tokens: mx.array, attending: Sequence[Any]) -> str:
+        """Why the rows of a pass cannot be at any positions, in a few words; empty if they can."""
+        modules = [*holders(self.model, self.parts.layers), *self.parts.layers, *attending]
+        kinds = {stock_class(one) for one in modules}
+        counting = sorted(kind.__name__ for kind in kinds if attention.counts_positions(kind))
+        if counting:
+            return f"{' and '.join(counting)} numbers the rows of a pass itself"
+        try:
+            self.read([SequenceRows(self.make_cache(), tokens) for _ in range(2)])
+            cache = self.make_cache()
+            with cache.reading(TREE) as tree:
+                self.forward(tokens[None], cache)
+        except Exception as error:  # of many kinds, from mlx-lm's classes
+            return f"a shared pass fails ({first_line(error)})"
+        return "" if tree.masks else "its layers make their own masks"
 
     @property
     def kernels(self) -> Kernels:
@@ -187,7 +242,7 @@ class Target:
         unsupported model type, or (with `exact`) a layer that is not known to be exact.
         """
         use_openblas()  # logs a warning if it is too late
-        target_config(checkpoint)
+        check_target(checkpoint)
         path = checkpoint.path
         checkpoint.check_weights()
         try:
@@ -210,7 +265,8 @@ class Target:
         The number of layers stands for the final norm.
         """
         for number in sorted(set(layer_ids) - {*self._tapped, self.layers}):
-            self._body.layers[number] = Tap(self._body.layers[number], self._recorder(number))
+            layers = self.parts.layers
+            layers[number] = Tap(layers[number], self._recorder(number))
         self._tapped = tuple(layer_ids)
 
     @property
@@ -229,23 +285,28 @@ class Target:
 
     def embed(self, ids: mx.array) -> mx.array:
         """Token ids [...] -> the embeddings the drafter's block starts from, [..., Ht]."""
-        x = self._body.embed_tokens(ids)
-        return x if self._embed_scale == 1.0 else x * self._embed_scale
+        x = self._table(ids)
+        scale = self.parts.embed_scale
+        return x if scale == 1.0 else x * scale
 
     def head(self, hidden: mx.array) -> mx.array:
         """Hidden states [..., Ht] after a final norm -> logits [..., V], without a softcap.
 
         A drafter has its own factor and softcap in its config.json.
         """
-        if "lm_head" in self._outer:
-            return self._outer.lm_head(hidden)
-        return self._body.embed_tokens.as_linear(hidden)
+        head = self.parts.head
+        return self._table.as_linear(hidden) if head is None else head.module(hidden)
 
     @property
     def head_type(self) -> mx.Dtype | None:
         """The dtype that the head's weights compute in; None if they take any."""
-        own = self._outer.get("lm_head")
-        return float_type(self._body.embed_tokens if own is None else own)
+        head = self.parts.head
+        return float_type(self._table if head is None else head.module)
+
+    @property
+    def _table(self) -> Any:
+        assert self.parts.table is not None
+        return self.parts.table.module
 
     @property
     def kv_summary(self) -> str:
@@ -260,18 +321,22 @@ class Target:
         layers = make_prompt_cache(self.model)
         if self.kv_bits:
             layers = quantised_caches(layers, self.kv_groups, self.kv_bits)
-        return TargetCache(recurrent_caches(sliding_caches(use_cpu_caches(layers))))
+        return TargetCache(own_caches(use_cpu_caches(layers), self._has_tape))
 
     def read(self, parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
         """One pass over the rows of these sequences, each after the tokens in its own cache.
 
-        All rows are in one batch, so weights are read once. Evaluates nothing, except with
-        `at_once`: the device computes the layers up to each tap while the host builds the next.
+        All rows are in one batch, so weights are read once, unless the model's `ability` is less.
+        Evaluates nothing, except with `at_once`: the device computes the layers up to each tap
+        while the host builds the next.
         """
+        if len(parts) > 1 and not self.ability.scattered:
+            return [self.read([part], at_once=at_once)[0] for part in parts]
         with ExitStack() as stack:
             trees: list[TreePass | None] = []
             for part in parts:
                 part.cache.tape(part.tape)
+                part.cache.begin(part.tokens.size)
                 read = None if part.tree is None else part.cache.reading(part.tree)
                 trees.append(None if read is None else stack.enter_context(read))
             tokens = mx.concatenate([part.tokens for part in parts])[None]
@@ -311,6 +376,8 @@ class Target:
         """
         tree = None if cache is None else cache.tree
         members = cache.members if cache is not None and len(tokens) == 1 else None
+        if cache is not None:
+            cache.begin(tokens.shape[1])
         with self._attention.over([(tokens.shape[1], members, tree)]):
             return self._run(tokens, None if cache is None else cache.layers, tree, None)
 
@@ -323,15 +390,14 @@ class Target:
         *,
         at_once: bool = False,
     ) -> tuple[mx.array, mx.array]:
-        if current is not None and not self._ropes_wrapped:
-            wrap_ropes(self.model, lambda: self._current)
-            self._ropes_wrapped = True
         self._seen = {}
         self._current = current
         self._wanted = wanted
         self._at_once = at_once
         try:
             logits = self.model(tokens, cache=layers)
+            if wanted is not None and self.parts.norm is None:
+                logits = logits[:, wanted]
             taps = [self._seen[number] for number in self._tapped]
         finally:
             self._seen = self._current = self._wanted = None
@@ -363,56 +429,46 @@ def wanted_rows(parts: Sequence[SequenceRows]) -> mx.array | None:
     return mx.array(rows)
 
 
-def target_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The config of a target's checkpoint, with the language model's entries at the top level.
-
-    Raises DFlashError for a drafter, for a model with its own code, for an unsupported model type
-    and for a missing size.
-    """
-    path = checkpoint.path
-    config = checkpoint.text_config
+def check_target(checkpoint: Checkpoint) -> None:
+    """Raise DFlashError for a drafter, and for a model that mlx-lm does not open."""
+    name = checkpoint.path.name
     if checkpoint.format != "language model":
         raise DFlashError(
-            f"'{path.name}' is a drafter, not a model that can answer by itself.",
+            f"'{name}' is a drafter, not a model that can answer by itself.",
             hint="give it as --draft, and its target as --model",
         )
-    if config.get("model_file"):
+    if checkpoint.config.get("model_file"):
         raise DFlashError(
-            f"'{path.name}' brings its own model code, which is never run.",
+            f"'{name}' brings its own model code, which is never run.",
             hint="use a conversion that mlx-lm's own model classes load",
         )
-    kind = config.get("model_type")
-    if kind not in FAMILIES:
+    kind = checkpoint.config.get("model_type")
+    module = MODEL_REMAPPING.get(kind, kind)
+    if not kind or find_spec(f"mlx_lm.models.{module}") is None:
         raise DFlashError(
-            f"targets of the type '{kind}' are not supported.",
-            hint=f"use a model of one of the types {', '.join(sorted(FAMILIES))}",
+            f"'{name}' is of the type '{kind}', which this version of mlx-lm does not open.",
+            hint="use a language model that mlx-lm converts; `dflash models list` names some",
         )
-    for key in ("hidden_size", "vocab_size", "num_hidden_layers"):
-        if not isinstance(config.get(key), int):
-            raise DFlashError(
-                f"the config of '{path.name}' has no '{key}'.", hint="download the model again"
-            )
-    return config
 
 
-def check_kv_bits(checkpoint: Checkpoint) -> None:
-    """Raise DFlashError for a target without a layer whose KV cache can be quantised."""
-    config = checkpoint.text_config
-    if any(kv_groups(config)):
-        return
-    family = FAMILIES[config["model_type"]]
-    dim = head_dim(config, "full_attention")
-    reason = "no layer of full attention has a cache to itself"
-    if family.latent:
-        reason = "it caches latents (MLA) instead of keys and values"
-    elif family.sinks:
-        reason = "its attention has sinks"
-    elif dim % KV_GROUPS[-1]:
-        reason = f"its heads have {dim} numbers, which is no multiple of {KV_GROUPS[-1]}"
-    raise DFlashError(
-        f"the KV cache of '{checkpoint.path.name}' cannot be quantised: {reason}.",
-        hint="leave --kv-bits out",
-    )
+def outline(checkpoint: Checkpoint) -> Target:
+    """A target without weights, to see what it can do and what its caches take.
+
+    Raises DFlashError as `check_target`, and for a config.json that mlx-lm's class does not accept.
+    """
+    check_target(checkpoint)
+    use_openblas()
+    try:
+        model_class, args_class = _get_classes(checkpoint.config)
+        model = model_class(args_class.from_dict(deepcopy(checkpoint.config)))
+        model.set_dtype(mx.bfloat16)
+        return Target(model, checkpoint, frozenset())
+    except Exception as error:  # of many kinds, from mlx-lm's classes
+        raise DFlashError(
+            f"the config of '{checkpoint.path.name}' does not describe a model of its type "
+            f"({first_line(error)}).",
+            hint="download the model again",
+        ) from error
 
 
 # The sampling options that a model's authors recommend

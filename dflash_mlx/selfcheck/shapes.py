@@ -1,7 +1,6 @@
 """The shapes at which a loaded pair runs kernels, from its configs and modules."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +8,7 @@ import mlx.core as mx
 from mlx import nn
 
 from dflash_mlx.device import device_info
-from dflash_mlx.families import FAMILIES
 from dflash_mlx.models.linear import EXPERTS, Format, has_grouped_experts
-from dflash_mlx.models.memory import STATEFUL, head_dim, kv_width, layer_types
 
 if TYPE_CHECKING:
     from dflash_mlx.drafters.base import Drafter
@@ -126,8 +123,8 @@ class Shapes:
         return cls(
             vocab=target.vocab_size,
             rows=rows,
-            dtype=dtype_name(target.embed(mx.array([0])).dtype),
-            attention=attention_shapes(target.config, target.kv_groups),
+            dtype=dtype_name(target.dtype),
+            attention=tuple(AttentionShape(*shape) for shape in target.attention_shapes),
             delta=gated_delta_shape(target.config, target.model),
             selector=selector,
             linears=linear_shapes(target.model),
@@ -167,31 +164,6 @@ GENERIC = Shapes(
     context=300,
     architecture="applegpu_g16g",
 )
-
-
-def attention_shapes(
-    config: dict[str, Any], kv_groups: Sequence[int] = ()
-) -> tuple[AttentionShape, ...]:
-    """The attention layers of a config, one entry for each layer type; empty for MLA.
-
-    Layers with a group size in `kv_groups` are left out: no kernel reads quantised keys and values.
-    """
-    if config.get("kv_lora_rank"):
-        return ()
-    heads = config["num_attention_heads"]
-    shapes = []
-    kinds = layer_types(config)
-    if kv_groups:
-        kinds = [kind for kind, group in zip(kinds, kv_groups, strict=True) if not group]
-    for kind in dict.fromkeys(kinds):
-        if kind in STATEFUL:
-            continue
-        dim = head_dim(config, kind)
-        kv_heads = kv_width(config, kind) // (2 * dim)
-        window = (config.get("sliding_window") or 0) if kind == "sliding_attention" else 0
-        sinks = FAMILIES[config["model_type"]].sinks
-        shapes.append(AttentionShape(heads, kv_heads, dim, window, sinks))
-    return tuple(shapes)
 
 
 def gated_delta_shape(config: dict[str, Any], model: nn.Module) -> GatedDeltaShape | None:

@@ -209,7 +209,7 @@ def test_the_final_norm_is_a_tap() -> None:
     """All rows of it, whatever logits are wanted; joined with layers; and the logits stay."""
     target = tiny.make_target("qwen3_5")
     tokens = mx.array([tiny.prompt_of(9)])
-    wanted = target._body(tokens)
+    wanted = tiny.body_of(target)(tokens)
     logits, none = target.forward(tokens, None)
     assert none.shape[-1] == 0
     target.tap((target.layers, 2))
@@ -217,7 +217,7 @@ def test_the_final_norm_is_a_tap() -> None:
     (found,) = target.read([rows])
     size = target.hidden_size
     assert tiny.apart(found.taps[..., :size], wanted) < 1e-5
-    assert tiny.apart(target._body.norm(found.taps[..., size:]), wanted) < 1e-5
+    assert tiny.apart(target.parts.norm(found.taps[..., size:]), wanted) < 1e-5
     assert tiny.apart(found.logits, logits[0, -1:]) < 1e-5
     assert found.logits.shape[0] == 1
 

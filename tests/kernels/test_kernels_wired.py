@@ -395,11 +395,11 @@ def test_two_targets_of_one_model() -> None:
 def test_mlx_lms_classes_stay_as_they_are() -> None:
     """Another model of the same class attends by mlx-lm's function."""
     target = target_of("qwen3")
-    layer: Any = target._body.layers[0].self_attn
+    layer: Any = target.parts.layers[0].self_attn
     kind: Any = attention.stock_class(layer)
     assert type(layer) is not kind
     assert isinstance(layer, kind)
     assert kind.__call__.__globals__[attention.NAME] is attention.scaled_dot_product_attention
-    assert type(target._body.layers[1].self_attn) is type(layer)
+    assert type(target.parts.layers[1].self_attn) is type(layer)
     again: Any = Target(target.model, target.checkpoint, target.eos_ids)
-    assert attention.stock_class(again._body.layers[0].self_attn) is kind
+    assert attention.stock_class(again.parts.layers[0].self_attn) is kind

@@ -29,8 +29,8 @@ from dflash_mlx.hub.registry import CONTEXT, find
 from dflash_mlx.kernels import verify_attention
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.models.cache.rows import RowsAdapter
-from dflash_mlx.models.memory import cache_bytes, kv_groups
-from dflash_mlx.models.target import check_kv_bits
+from dflash_mlx.models.cache.sizes import cache_bytes, check_quantisable
+from dflash_mlx.models.target import outline
 from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.pair import load
 from dflash_mlx.policy.latency import Latencies
@@ -146,7 +146,8 @@ def test_bytes_of_a_token(bits: int, most: float) -> None:
     assert [type(layer) is QuantizedKVCache for layer in quantised.layers] == [False, True, False]
     ours, theirs = quantised.layers[1].nbytes, plain.layers[1].nbytes
     assert ours <= most * theirs
-    saved = cache_bytes(target.config, tokens) - cache_bytes(target.config, tokens, kv_bits=bits)
+    sizes = target.caches
+    saved = cache_bytes(sizes, tokens) - cache_bytes(sizes, tokens, kv_bits=bits)
     assert saved == theirs - ours
 
 
@@ -165,18 +166,20 @@ def test_more_context_fits() -> None:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_layers_that_can_be_quantised(family: str) -> None:
     """Those with a `KVCache`, unless their attention has sinks or is MLA, or lends its rows."""
-    target = tiny.make_target(family, head_dim=64)
+    wide = {"hidden_size": 128, "block_dim": 128} if family.startswith("lfm2") else {"head_dim": 64}
+    target = tiny.make_target(family, **wide)
     plain = [isinstance(layer, KVCache) for layer in target.make_cache().layers]
     refused = family in ("gpt_oss", "deepseek_v3", "kimi_k25", "glm_moe_dsa", "gemma4_unified")
-    groups = kv_groups(target.config)
-    assert [bool(group) for group in groups] == [not refused and each for each in plain]
+    groups = [bool(size.group) for size in target.caches]
+    assert groups == plain if not refused else not any(groups)
 
 
 def test_a_layer_whose_rows_others_read_stays_as_it_is() -> None:
     """Gemma's last full layer with rows of its own."""
     kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 3
     config = tiny.config_of("gemma4_unified", num_hidden_layers=9, layer_types=kinds)
-    assert kv_groups(config) == (0, 0, 32, 0, 0, 0)
+    sizes = outline(Checkpoint(Path("tiny"), config)).caches
+    assert [size.group for size in sizes] == [0, 0, 32, 0, 0, 0]
 
 
 # What is refused
@@ -195,9 +198,9 @@ def test_a_model_without_such_layers_is_refused(
     family: str, changes: dict[str, Any], reason: str
 ) -> None:
     """In words; nothing of the model but its config is needed."""
-    checkpoint = Checkpoint(Path(family), tiny.config_of(family, **changes))
+    target = outline(Checkpoint(Path(family), tiny.config_of(family, **changes)))
     with pytest.raises(DFlashError, match=f"cannot be quantised: {reason}") as caught:
-        check_kv_bits(checkpoint)
+        check_quantisable(target.parts, family)
     assert "--kv-bits" in str(caught.value.hint)
 
 

@@ -1,7 +1,6 @@
 """What a pair needs, against what a machine has."""
 
 import json
-import re
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -22,20 +21,20 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, PromptTooLong
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.registry import CONTEXT, find, pairs_of
 from dflash_mlx.hub.resolve import MTP
 from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.models import memory
-from dflash_mlx.models.cache import sliding
+from dflash_mlx.models.cache import sizes, sliding
+from dflash_mlx.models.cache.sizes import CacheSize, cache_bytes, free_bytes, snapshot_bytes
 from dflash_mlx.models.memory import (
     MemoryEstimate,
-    cache_bytes,
     check_fits,
     estimate_memory,
-    free_bytes,
     head_row_bytes,
-    snapshot_bytes,
 )
+from dflash_mlx.models.target import outline
 from dflash_mlx.session import Session
 from dflash_mlx.types import SNAPSHOT_LIMITS
 
@@ -44,7 +43,8 @@ ModelOptions = import_module("dflash_mlx.cli.options").ModelOptions
 Output = import_module("dflash_mlx.cli.terminal.output").Output
 loading = import_module("dflash_mlx.cli.loading")
 stock_generate = import_module("mlx_lm.generate")  # the package has a function of that name
-CONFIG = {
+CONFIG: dict[str, Any] = {
+    **tiny.config_of("qwen3"),
     "num_hidden_layers": 4,
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
@@ -54,26 +54,50 @@ CONFIG = {
 ROW = 2 * 16 * 2 * 2  # key-value heads × head size × keys and values × bytes
 
 
+def sizes_of(config: dict[str, Any]) -> tuple[CacheSize, ...]:
+    return outline(Checkpoint(Path("tiny"), config)).caches
+
+
+def hybrid(layers: int, heads: int) -> dict[str, Any]:
+    """The sizes of caches of a published target with Gated DeltaNet."""
+    return {
+        **tiny.config_of("qwen3_next"),
+        "num_hidden_layers": layers,
+        "num_attention_heads": 16,
+        "head_dim": 256,
+        "full_attention_interval": 4,
+        "linear_num_value_heads": heads,
+        "linear_num_key_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+    }
+
+
+def windowed(layers: int, every: int, window: int, heads: int, head_dim: int) -> dict[str, Any]:
+    """The same of a published target that slides in all but every so manieth layer."""
+    kinds = ["sliding_attention"] * (every - 1) + ["full_attention"]
+    return {
+        **tiny.config_of("llama"),
+        "num_hidden_layers": layers,
+        "num_attention_heads": 64,
+        "num_key_value_heads": heads,
+        "head_dim": head_dim,
+        "layer_types": kinds * (layers // every),
+        "sliding_window": window,
+    }
+
+
 def test_defaults_of_a_config():
     """Without their own settings: as many K/V heads as heads, and heads that share the width."""
     bare = {k: v for k, v in CONFIG.items() if k not in ("num_key_value_heads", "head_dim")}
-    assert cache_bytes(bare, 10) == 4 * 10 * 8 * 16 * 2 * 2
-    assert cache_bytes({"text_config": bare}, 10) == cache_bytes(bare, 10)
-
-
-def test_a_drafter_without_layers_has_no_caches():
-    assert cache_bytes({"model_type": "table"}, 1000) == 0
+    assert cache_bytes(sizes_of({**bare, "model_type": "llama"}), 10) == 4 * 10 * 8 * 16 * 2 * 2
 
 
 def test_free_rows_behind_windows_are_counted():
-    """As many as the caches make; the estimate imports no MLX, so it has a number of its own."""
     kinds = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
-    config = {**CONFIG, "layer_types": kinds, "sliding_window": 100}
-    assert free_bytes(config) == 3 * memory.FREE_ROWS * ROW
-    assert free_bytes(CONFIG) == free_bytes({**config, "sliding_window": None}) == 0
-    found = re.search(r"^ROOM = (\d+)", Path(sliding.__file__).read_text(), re.MULTILINE)
-    assert found is not None
-    assert int(found[1]) == memory.FREE_ROWS
+    config = {**CONFIG, "model_type": "llama", "layer_types": kinds, "sliding_window": 100}
+    assert free_bytes(sizes_of(config)) == 3 * sizes.ROOM * ROW
+    assert free_bytes(sizes_of(CONFIG)) == 0
 
 
 @pytest.mark.parametrize("family", [*tiny.FAMILIES, *tiny.QUANTISED])
@@ -91,28 +115,21 @@ def test_caches_are_as_big_as_the_engine_makes_them(family, monkeypatch):
         mx.eval(logits, cache.state)
     cache.snapshot()
     real = sum(layer.nbytes for layer in cache.layers)
-    config = tiny.config_of(family)
-    assert cache_bytes(config, tokens, item_bytes=4, kv_bits=target.kv_bits) == real
+    found = sizes_of(tiny.config_of(family))
+    assert cache_bytes(found, tokens, item_bytes=4, kv_bits=target.kv_bits) == real
     one = cache.snapshot_bytes
-    assert (one == 0) is (snapshot_bytes(config, 4) == 0)
-    assert one <= snapshot_bytes(config, 4) / SNAPSHOT_LIMITS.count <= 1.1 * one
+    assert (one == 0) is (snapshot_bytes(found, 4) == 0)
+    assert one <= snapshot_bytes(found, 4) / SNAPSHOT_LIMITS.count <= 1.1 * one
 
 
 def test_snapshots_are_counted():
     """Up to their limit, but one at least; windows count where layers have one."""
-    recurrent = {
-        **CONFIG,
-        "full_attention_interval": 4,
-        "linear_num_value_heads": 32,
-        "linear_num_key_heads": 16,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-    }
+    found = sizes_of(hybrid(4, 32))
     one = 3 * (4 * 32 * 128 * 128 + 3 * 2 * (2 * 16 + 32) * 128)
-    assert snapshot_bytes(recurrent) == SNAPSHOT_LIMITS.count * one
-    assert snapshot_bytes({**recurrent, "num_hidden_layers": 400}) == SNAPSHOT_LIMITS.nbytes
-    assert snapshot_bytes({**recurrent, "num_hidden_layers": 4000}) == 1000 * one
-    assert snapshot_bytes(CONFIG) == 0
+    assert snapshot_bytes(found) == SNAPSHOT_LIMITS.count * one
+    assert snapshot_bytes(100 * found) == SNAPSHOT_LIMITS.nbytes
+    assert snapshot_bytes(1000 * found) == 1000 * one
+    assert snapshot_bytes(sizes_of(CONFIG)) == 0
 
 
 @pytest.fixture
@@ -120,7 +137,8 @@ def folders(tmp_path):
     for name, size in (("target", 1000), ("draft", 320)):
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(CONFIG))
+        kind = {} if name == "target" else {"hidden_size": 64}
+        (folder / "config.json").write_text(json.dumps({**CONFIG, **kind}))
         (folder / "model-00001-of-00002.safetensors").write_bytes(b"x" * (size // 2))
         (folder / "model-00002-of-00002.safetensors").write_bytes(b"x" * (size // 2))
         (folder / "tokenizer.json").write_bytes(b"x" * 5000)
@@ -129,7 +147,7 @@ def folders(tmp_path):
 
 def test_need_of_folders(folders):
     target, draft = folders
-    grown = cache_bytes(CONFIG, 100)
+    grown = cache_bytes(sizes_of(CONFIG), 100)
     assert estimate_memory(target, None, 100) == MemoryEstimate(1000, grown, 0)
     assert estimate_memory(target, draft, 100) == MemoryEstimate(1000, 2 * grown, 320)
     assert estimate_memory(target, draft, 100, draft_bits=4).draft == 90
@@ -137,7 +155,8 @@ def test_need_of_folders(folders):
     config = {**CONFIG, "model_type": "qwen3", "head_dim": 64}
     (target / "config.json").write_text(json.dumps(config))
     quantised = estimate_memory(target, draft, 100, kv_bits=8).caches
-    assert quantised == grown + cache_bytes(config, 100, kv_bits=8)  # the drafter's is not
+    less = cache_bytes(sizes_of(config), 100, kv_bits=8)
+    assert quantised == grown + less  # the drafter's is not quantised
     (target / "config.json").write_text(json.dumps(CONFIG))
     assert estimate_memory(target, draft, 100).total == 1000 + 2 * grown + 320
 
@@ -209,7 +228,7 @@ def test_the_cpu_holds_16_bits_as_32(folders):
     """Weights that are quantised stay as they are."""
     target, draft = folders
     wide = estimate_memory(target, draft, 100, item_bytes=4)
-    assert wide == MemoryEstimate(2000, 4 * cache_bytes(CONFIG, 100), 640)
+    assert wide == MemoryEstimate(2000, 4 * cache_bytes(sizes_of(CONFIG), 100), 640)
     (target / "config.json").write_text(json.dumps({**CONFIG, "quantization": {"bits": 4}}))
     assert estimate_memory(target, draft, 100, item_bytes=4).weights == 1000
 
@@ -223,33 +242,6 @@ def test_need_of_an_entry():
     more = estimate_memory(entry, context_tokens=8192)
     assert more.total - found.total == 4096 * entry.kv_bytes
     assert estimate_memory(entry, draft_bits=4).draft < 0.6 * found.draft
-
-
-def hybrid(layers: int, heads: int) -> dict[str, int]:
-    """Settings of a published target with Gated DeltaNet."""
-    return {
-        "num_hidden_layers": layers,
-        "num_attention_heads": 16,
-        "head_dim": 256,
-        "full_attention_interval": 4,
-        "linear_num_value_heads": heads,
-        "linear_num_key_heads": 16,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-    }
-
-
-def windowed(layers: int, every: int, window: int, heads: int, head_dim: int) -> dict[str, object]:
-    """Settings of a published target that slides in all but every so manieth layer."""
-    kinds = ["sliding_attention"] * (every - 1) + ["full_attention"]
-    return {
-        "num_hidden_layers": layers,
-        "num_attention_heads": 64,
-        "num_key_value_heads": heads,
-        "head_dim": head_dim,
-        "layer_types": kinds * (layers // every),
-        "sliding_window": window,
-    }
 
 
 @pytest.mark.parametrize(
@@ -271,11 +263,11 @@ def test_an_entry_counts_what_does_not_grow(name, config):
     """States, windows, and the places to go back to, as of a folder with the published shapes."""
     entry = find(name)
     assert entry
-    grown = cache_bytes(config, 8192) - cache_bytes(config, 4096)
-    assert entry.state_bytes == cache_bytes(config, 4096) - grown
-    assert estimate_memory(entry, context_tokens=0).caches == entry.state_bytes + snapshot_bytes(
-        config
-    )
+    found = sizes_of(config)
+    grown = cache_bytes(found, 8192) - cache_bytes(found, 4096)
+    assert entry.state_bytes == cache_bytes(found, 4096) - grown
+    caches = entry.state_bytes + snapshot_bytes(found)
+    assert estimate_memory(entry, context_tokens=0).caches == caches
     assert estimate_memory(entry, context_tokens=4096).total == entry.memory_bytes
 
 
@@ -457,12 +449,14 @@ def test_memory_is_wired_while_answers_run(
         ({"head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32}, 2048),
         ({"hidden_size": 2048, "num_attention_heads": 32}, 2048),
         ({"head_dim": 256, "hidden_size": 4096, "num_attention_heads": 16}, 512),
-        ({"head_dim": 64, "hidden_size": 512, "num_attention_heads": 8, "kv_lora_rank": 9}, 512),
+        ({"model_type": "deepseek_v3", **tiny.LATENT}, 512),
     ],
 )
 def test_prompts_are_read_in_pieces_whose_scores_fit(config: dict[str, Any], tokens: int) -> None:
     """Pieces are smaller where MLX writes the scores of attention to memory."""
-    assert engine_module.prefill_step_size(config) == tokens
+    config = {**tiny.config_of("llama"), "head_dim": None, **config}
+    target = outline(Checkpoint(Path("tiny"), config))
+    assert engine_module.prefill_step_size(target) == tokens
 
 
 @pytest.mark.parametrize("what", ["set_cache_limit", "set_wired_limit"])

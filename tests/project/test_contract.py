@@ -98,7 +98,7 @@ def test_recurrent_layers_are_what_the_tape_expects() -> None:
     """recurrent: the parts of a Gated DeltaNet module, where the layers have it, their caches."""
     for family in ("qwen3_5", "qwen3_5_moe", "qwen3_next"):
         target = tiny.make_target(family)
-        layers: Any = target._body.layers
+        layers: Any = target.parts.layers
         assert [layer.is_linear for layer in layers] == [True, False, True]
         caches = make_prompt_cache(target.model)
         assert [type(cache) for cache in caches] == [ArraysCache, KVCache, ArraysCache]
@@ -121,7 +121,7 @@ def test_short_convolutions_are_what_the_tape_expects() -> None:
     """
     for family in ("lfm2", "lfm2_moe"):
         target = tiny.make_target(family)
-        layers: Any = target._body.layers
+        layers: Any = target.parts.layers
         assert [layer.is_attention_layer for layer in layers] == [False, True, False]
         caches = make_prompt_cache(target.model)
         assert [type(cache) for cache in caches] == [ArraysCache, KVCache, ArraysCache]
@@ -193,7 +193,7 @@ def test_attention_is_called_by_name(family: str) -> None:
     Its `__call__` is the whole of it: no closure, and nothing between the caches and that call.
     """
     target = tiny.make_target(family)
-    for layer in target._body.layers:
+    for layer in target.parts.layers:
         if not hasattr(layer, "self_attn"):
             continue
         kind = attention.stock_class(layer.self_attn)

@@ -369,6 +369,13 @@ def make_target(
     return Target(model, checkpoint, eos_ids_of(tokenizer()), kv_bits=int(bits or 0))
 
 
+def body_of(target: Target) -> Any:
+    """The module that has the target's layers."""
+    layers = target.parts.layers
+    modules: list[Any] = target.model.modules()
+    return next(one for one in modules if any(value is layers for value in one.values()))
+
+
 def with_ends(target: Target, own: TokenizerWrapper) -> Target:
     return Target(target.model, target.checkpoint, eos_ids_of(own))
 

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import mlx.core as mx
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.drafters.weights import load_weights, model_shapes, read_safetensors
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint, compare_shapes
-from dflash_mlx.models.memory import head_dim, layer_types
 from dflash_mlx.models.target import Target
 
 from .config import AssistantConfig, parse
@@ -62,7 +60,14 @@ def sizes(config: AssistantConfig, target: dict[str, Any]) -> list[tuple[str, in
 
 def layers_of(target: dict[str, Any]) -> dict[str, int]:
     """By type, the last of a target's layers that has keys and values of its own."""
-    return {kind: number for number, kind in enumerate(layer_types(target))}
+    own = target["num_hidden_layers"] - (target.get("num_kv_shared_layers") or 0)
+    return {kind: number for number, kind in enumerate(target["layer_types"][:own])}
+
+
+def head_dim(target: dict[str, Any], kind: str) -> int:
+    """The size of a target's heads in layers of one type: full ones may have larger heads."""
+    large = target.get("global_head_dim") if kind == "full_attention" else None
+    return large or target["head_dim"]
 
 
 def load(
@@ -82,6 +87,6 @@ def load(
     weights = read_safetensors(checkpoint)
     weights.pop(HEAD, None)
     load_weights(model, weights, bits, entry="pre_projection")
-    model.set_dtype(target.embed(mx.array([0])).dtype)  # or keys in another one would be converted
+    model.set_dtype(target.dtype)  # or keys in another one would be converted
     target.tap((target.layers,))
     return AssistantDrafter(model, target.embed, target.layers, layers_of(target.config))

@@ -157,7 +157,7 @@ class BoundHead:
         self._head_type = head_type
         self._packed: PackedPass | None = None
         self._attention = Attention(Kernels)
-        install(model.layers, self._attention, lambda rows: None)
+        install([layer.self_attn for layer in model.layers], self._attention, lambda rows: None)
         wrap_ropes(model, lambda: self._packed)
 
     def features(self, taps: mx.array) -> mx.array:

@@ -15,6 +15,7 @@ from mlx_lm.models.cache import ArraysCache
 
 from dflash_mlx.models.gated_delta import State, Writes, replay, update
 
+from .rows import Adapter
 from .tree_pass import TreePass
 
 
@@ -83,13 +84,15 @@ class Tape:
 class RecurrentCache(ArraysCache):
     """mlx-lm's cache of one recurrent layer, which counts tokens and can rewind into a pass.
 
-    `size`: the number of arrays in its state; the first is the window of a convolution. The state
-    before the last pass is always kept, its tape only if `taping` was set. While `tree` is set, a
-    pass reads a tree: the state does not change until `keep_path` is called.
+    `size`: the number of arrays in its state. taped: whether the layer's module remembers a tape;
+    the first array is then the window of a convolution. The state before the last pass is always
+    kept, its tape only if `taping` was set. While `tree` is set, a pass reads a tree: the state
+    does not change until `keep_path` is called.
     """
 
-    def __init__(self, size: int = 2) -> None:
+    def __init__(self, size: int = 2, *, taped: bool = True) -> None:
         super().__init__(size)
+        self.taped = taped
         self.offset = 0
         self.taping = True
         self.tree: TreePass | None = None
@@ -97,12 +100,12 @@ class RecurrentCache(ArraysCache):
         self._before: State = [None] * size
         self._tape: Tape | Window | Writes | None = None
 
-    def begin(self) -> None:
-        """Begin a pass: remember the state before it."""
-        before = list(self.cache)
+    def begin(self, count: int = 0) -> None:
+        """Begin a pass: remember the state before it. Without a tape, count its tokens here."""
         self._start = self.offset
-        self._before = before
+        self._before = list(self.cache)
         self._tape = None
+        self.offset += count
 
     def remember(self, tape: Tape | Window | Writes) -> None:
         self._tape = tape
@@ -113,7 +116,8 @@ class RecurrentCache(ArraysCache):
     def advance(self, N: int) -> None:
         """Count N tokens; mlx-lm's layers call this after reading them."""
         super().advance(N)
-        self.offset += N
+        if self.taped:
+            self.offset += N
 
     def can_rewind(self, length: int) -> bool:
         if length in (0, self._start, self.offset):
@@ -156,12 +160,11 @@ class RecurrentCache(ArraysCache):
 
     def save(self) -> tuple[mx.array, ...]:
         """The state, without keeping other arrays alive. The layer must have read something."""
-        window, *states = (array for array in self.cache if array is not None)
-        assert len(states) == len(self.cache) - 1
+        window, *states = (mx.zeros(0) if array is None else array for array in self.cache)
         return mx.take(window, mx.arange(window.shape[1]), axis=1), *states
 
     def load(self, state: Sequence[mx.array | None], length: int) -> None:
-        self.cache = list(state)
+        self.cache = [None if array is None or not array.size else array for array in state]
         self.offset = length
         self.begin()
 
@@ -172,14 +175,19 @@ class RecurrentCache(ArraysCache):
 
     @state.setter
     def state(self, v: Any) -> None:
-        self.__init__(len(v[0]))
+        self.__init__(len(v[0]), taped=self.taped)
         self.load(*v)
 
 
-class RecurrentAdapter:
-    """`RecurrentCache`: rewinds into the last pass, or to a snapshot."""
+class RecurrentAdapter(Adapter):
+    """`RecurrentCache`: rewinds into the last pass with a tape, or to a snapshot."""
 
-    goes_anywhere = False
+    def takes_back(self, cache: RecurrentCache) -> bool:
+        return cache.taped
+
+    def begin(self, cache: RecurrentCache, count: int) -> None:
+        if not cache.taped:  # else its module begins the pass
+            cache.begin(count)
 
     def can_rewind(self, cache: RecurrentCache, length: int) -> bool:
         return cache.can_rewind(length)
@@ -191,9 +199,6 @@ class RecurrentAdapter:
         states = iter(replay([tape for tape in tapes if tape], range(max(rows, default=0))))
         for cache, tape in zip(caches, tapes, strict=True):
             cache.rewind(length, next(states) if tape else None)
-
-    def can_keep_path(self, cache: RecurrentCache) -> bool:
-        return True
 
     def keep_path(
         self, caches: Sequence[RecurrentCache], rows: tuple[int, ...], count: int

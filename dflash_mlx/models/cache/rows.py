@@ -1,7 +1,7 @@
 """Caches that keep the keys and values of all tokens, plain or quantised."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
@@ -10,7 +10,90 @@ from mlx_lm.models.cache import QuantizedKVCache
 from .tree_pass import TreePass, tree_mask
 
 
-class RowsAdapter:
+class Adapter:
+    """The operations that speculation needs and mlx-lm's caches lack, for one class of caches.
+
+    An adapter has no state of its own; the caches are arguments. goes_anywhere: whether a cache can
+    rewind to any token; otherwise it needs snapshots. saves: whether it can take them.
+    """
+
+    goes_anywhere = False
+    saves = True
+
+    def takes_back(self, cache: Any) -> bool:
+        """Whether a cache can rewind to any row of its last pass."""
+        return True
+
+    def begin(self, cache: Any, count: int) -> None:
+        """Begin a pass of `count` rows."""
+
+    def can_rewind(self, cache: Any, length: int) -> bool:
+        """Whether a cache can rewind to `length` tokens, at most its offset, without a snapshot."""
+        raise NotImplementedError
+
+    def rewind(self, caches: Sequence[Any], length: int) -> None:
+        """Rewind the caches of one sequence's layers, where `can_rewind` is true for all."""
+        raise NotImplementedError
+
+    def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
+        """Of the newest `count` rows, a tree, keep `rows`: a path from the anchor's row 0."""
+        raise NotImplementedError
+
+    def save(self, cache: Any) -> tuple[mx.array, ...]:
+        """Copies of the arrays that a non-empty cache needs to continue from here."""
+        raise NotImplementedError
+
+    def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
+        """Restore a cache to the arrays that `save` returned after `length` tokens."""
+        raise NotImplementedError
+
+    def fill(self, cache: Any, depth: int) -> None:
+        """Make a cache that has read something look as if it had read `depth` tokens, for timing.
+
+        Its rows are zeros. It cannot rewind to before them.
+        """
+        raise NotImplementedError
+
+    def begin_tree(self, cache: Any, tree: TreePass) -> None:
+        """Prepare for a pass over a tree: every row sees its own path."""
+        raise NotImplementedError
+
+    def end_tree(self, cache: Any) -> None:
+        vars(cache).pop("make_mask", None)
+
+
+class OtherAdapter(Adapter):
+    """A class of caches that is not known: it goes back to before its last pass, no further.
+
+    The state before it stays in an attribute of the cache.
+    """
+
+    saves = False
+
+    def takes_back(self, cache: Any) -> bool:
+        return False
+
+    def begin(self, cache: Any, count: int) -> None:
+        cache.before = cache.offset, tree_map(again, cache.state)
+
+    def can_rewind(self, cache: Any, length: int) -> bool:
+        return length in (cache.offset, cache.before[0])
+
+    def rewind(self, caches: Sequence[Any], length: int) -> None:
+        for cache in caches:
+            if length != cache.offset:
+                cache.state = tree_map(again, cache.before[1])
+
+    def fill(self, cache: Any, depth: int) -> None:
+        """Leave the cache as it is."""
+
+
+def again(value: Any) -> Any:
+    """An array as a new object, so that writes to one do not change the other."""
+    return value[...] if isinstance(value, mx.array) else value
+
+
+class RowsAdapter(Adapter):
     """`KVCache`, `MaskedCache` and `QuantizedKVCache`: rewinds to any token by cutting rows."""
 
     goes_anywhere = True
@@ -22,9 +105,6 @@ class RowsAdapter:
         """Move the offset; the rows behind it are overwritten later."""
         for cache in caches:
             cache.trim(cache.offset - length)
-
-    def can_keep_path(self, cache: Any) -> bool:
-        return True
 
     def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
         for cache in caches:
@@ -61,9 +141,6 @@ class RowsAdapter:
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
         """Replace `make_mask` of this cache, not of its class, by the tree's."""
         cache.make_mask = tree_mask(tree, lambda window: (cache.offset, window))
-
-    def end_tree(self, cache: Any) -> None:
-        vars(cache).pop("make_mask", None)
 
 
 def quantised_caches(layers: list[Any], groups: Sequence[int], bits: int) -> list[Any]:
@@ -137,53 +214,6 @@ def fill_rows(cache: Any, depth: int) -> None:
     zeros = [mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in held]
     cache.keys, cache.values = zeros
     cache.offset = depth
-
-
-# The interface to a class of layer caches
-
-
-class Adapter(Protocol):
-    """The operations that speculation needs and mlx-lm's caches lack, for one class of caches.
-
-    An adapter has no state of its own; the caches are arguments.
-    """
-
-    @property
-    def goes_anywhere(self) -> bool:
-        """Whether a cache can rewind to any token; otherwise it needs snapshots."""
-        ...
-
-    def can_rewind(self, cache: Any, length: int) -> bool:
-        """Whether a cache can rewind to `length` tokens, at most its offset, without a snapshot."""
-        ...
-
-    def rewind(self, caches: Sequence[Any], length: int) -> None:
-        """Rewind the caches of one sequence's layers, where `can_rewind` is true for all."""
-
-    def can_keep_path(self, cache: Any) -> bool:
-        """Whether a cache can keep only some of the newest rows."""
-        ...
-
-    def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
-        """Of the newest `count` rows, a tree, keep `rows`: a path from the anchor's row 0."""
-
-    def save(self, cache: Any) -> tuple[mx.array, ...]:
-        """Copies of the arrays that a non-empty cache needs to continue from here."""
-        ...
-
-    def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
-        """Restore a cache to the arrays that `save` returned after `length` tokens."""
-
-    def fill(self, cache: Any, depth: int) -> None:
-        """Make a cache that has read something look as if it had read `depth` tokens, for timing.
-
-        Its rows are zeros. It cannot rewind to before them.
-        """
-
-    def begin_tree(self, cache: Any, tree: TreePass) -> None:
-        """Prepare for a pass over a tree: every row sees its own path."""
-
-    def end_tree(self, cache: Any) -> None: ...
 
 
 # `ChunkedKVCache`

@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
-from .rows import zero_rows
+from .rows import Adapter, zero_rows
 from .tree_pass import TreePass, tree_mask
 
 ROOM = 256  # rows
@@ -70,10 +70,8 @@ class SlidingCache(RotatingKVCache):
         return v[..., : self._idx, :]
 
 
-class SlidingAdapter:
+class SlidingAdapter(Adapter):
     """`SlidingCache`: rewinds while the rows that the next token's window needs are still there."""
-
-    goes_anywhere = False
 
     def can_rewind(self, cache: SlidingCache, length: int) -> bool:
         """A token sees `max_size` tokens, itself included."""
@@ -82,9 +80,6 @@ class SlidingAdapter:
     def rewind(self, caches: Sequence[SlidingCache], length: int) -> None:
         for cache in caches:
             cut(cache, cache.offset - length)
-
-    def can_keep_path(self, cache: SlidingCache) -> bool:
-        return True
 
     def keep_path(self, caches: Sequence[SlidingCache], rows: tuple[int, ...], count: int) -> None:
         for cache in caches:
@@ -122,21 +117,8 @@ class SlidingAdapter:
 
         cache.make_mask = tree_mask(tree, held)
 
-    def end_tree(self, cache: Any) -> None:
-        vars(cache).pop("make_mask", None)
-
 
 def cut(cache: SlidingCache, count: int) -> None:
     """Drop the newest `count` rows."""
     cache.offset -= count
     cache._idx -= count
-
-
-def sliding_caches(layers: list[Any]) -> list[Any]:
-    """mlx-lm's empty caches of one model, with a `SlidingCache` for each rotating cache.
-
-    Rotating caches that always keep their first tokens stay as they are.
-    """
-    plain = [type(layer) is RotatingKVCache and not layer.keep for layer in layers]
-    pairs = zip(layers, plain, strict=True)
-    return [SlidingCache(layer.max_size) if window else layer for layer, window in pairs]

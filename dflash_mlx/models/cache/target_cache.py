@@ -14,23 +14,36 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_map
 from mlx_lm.models.cache import (
+    ArraysCache,
     CacheList,
     ChunkedKVCache,
+    ConcatenateKVCache,
     KVCache,
     QuantizedKVCache,
+    RotatingKVCache,
 )
 
 from dflash_mlx.cpu.modules import MaskedCache
-from dflash_mlx.errors import DFlashError, RewindError
+from dflash_mlx.errors import RewindError
+from dflash_mlx.models.parts import flat
 from dflash_mlx.speculation.tree import Tree
 from dflash_mlx.types import SNAPSHOT_LIMITS, SnapshotLimits
 
 from .recurrent import RecurrentAdapter, RecurrentCache
-from .rows import Adapter, ChunkedAdapter, Rows, RowsAdapter, append_rows, copy_rows
+from .rows import (
+    Adapter,
+    ChunkedAdapter,
+    OtherAdapter,
+    Rows,
+    RowsAdapter,
+    again,
+    append_rows,
+    copy_rows,
+)
 from .sliding import SlidingAdapter, SlidingCache
 from .tree_pass import TreePass
 
-# The supported classes of caches, each with its adapter
+# The known classes of caches, each with its adapter
 
 KINDS: dict[type, Adapter] = {
     KVCache: RowsAdapter(),
@@ -42,24 +55,28 @@ KINDS: dict[type, Adapter] = {
 }
 
 
-def members(layers: list[Any]) -> Iterator[Any]:
-    """Yield the caches of all layers; each `CacheList` is flattened."""
-    for layer in layers:
-        if type(layer) is CacheList:
-            yield from members(list(layer.caches))
-        else:
-            yield layer
+OTHER = OtherAdapter()
 
 
-def adapter_of(cache: Any) -> Adapter:
-    """The adapter of a cache's class. Raises DFlashError for a class that is not supported."""
-    adapter = KINDS.get(type(cache))
-    if adapter is None:
-        raise DFlashError(
-            f"caches of the kind '{type(cache).__name__}' cannot be rewound.",
-            hint="use this model without a drafter: --no-draft",
-        )
-    return adapter
+def own_caches(layers: Sequence[Any], taped: Sequence[bool]) -> list[Any]:
+    """Empty caches of one model, with this package's classes for windows and recurrent states.
+
+    layers: mlx-lm's. taped: for each of them, with each `CacheList` flattened, whether the layer's
+    module remembers a tape. Rotating caches that always keep their first tokens stay as they are.
+    """
+    tapes = iter(taped)
+
+    def own(cache: Any) -> Any:
+        if type(cache) is CacheList:
+            return CacheList(*(own(inner) for inner in cache.caches))
+        has_tape = next(tapes)
+        if type(cache) is ArraysCache:
+            return RecurrentCache(len(cache.cache), taped=has_tape)
+        if type(cache) is RotatingKVCache and not cache.keep:
+            return SlidingCache(cache.max_size)
+        return KVCache() if type(cache) is ConcatenateKVCache else cache
+
+    return [own(layer) for layer in layers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +99,22 @@ class TargetCache:
     """
 
     def __init__(self, layers: list[Any], limits: SnapshotLimits = SNAPSHOT_LIMITS):
-        """Raise DFlashError for a class of caches that is not supported."""
         self.layers = layers
         self.limits = limits
-        self.members = list(members(layers))
+        self.members = list(flat(layers))
         self._snapshots: list[Snapshot] = []
         # Offset before the last tree pass, and its tree; None after `keep_path` or a rewind.
         self._tree_read: tuple[int, Tree] | None = None
         self.tree: TreePass | None = None
+        self._pairs = [(KINDS.get(type(cache), OTHER), cache) for cache in self.members]
         self._groups: list[tuple[Adapter, list[Any]]] = []
-        for cache in self.members:
-            adapter = adapter_of(cache)
+        for adapter, cache in self._pairs:
             group = next((caches for other, caches in self._groups if other is adapter), None)
             if group is None:
                 self._groups.append((adapter, [cache]))
             else:
                 group.append(cache)
         self._recurrent = [cache for cache in self.members if isinstance(cache, RecurrentCache)]
-        self._pairs = [(adapter_of(cache), cache) for cache in self.members]
         self._stateful = [pair for pair in self._pairs if not pair[0].goes_anywhere]
         self._rows = [cache for adapter, cache in self._pairs if adapter.goes_anywhere]
 
@@ -112,6 +127,11 @@ class TargetCache:
     def state(self) -> list[Any]:
         """The arrays to evaluate after a forward pass."""
         return [layer.state for layer in self.layers if not layer.empty()]
+
+    @property
+    def takes_back(self) -> list[bool]:
+        """Whether each of the `members` can go back to any row of the last pass, as drafts need."""
+        return [adapter.takes_back(cache) for adapter, cache in self._pairs]
 
     @property
     def needs_snapshots(self) -> bool:
@@ -144,6 +164,11 @@ class TargetCache:
         fork._snapshots = list(self._snapshots)
         return fork
 
+    def begin(self, count: int) -> None:
+        """Begin a pass of `count` rows."""
+        for adapter, cache in self._pairs:
+            adapter.begin(cache, count)
+
     def tape(self, on: bool) -> None:
         """Set whether the next passes can be rewound row by row, or only as a whole.
 
@@ -159,7 +184,7 @@ class TargetCache:
         length = self.offset
         if not length or not self._stateful or any(s.length == length for s in self._snapshots):
             return
-        if any(getattr(cache, "keep", 0) for _, cache in self._stateful):
+        if not all(adapter.saves for adapter, _ in self._stateful):
             return
         taken = Snapshot(length, tuple(adapter.save(cache) for adapter, cache in self._stateful))
         mx.eval(taken.parts)
@@ -211,7 +236,6 @@ class TargetCache:
             tree
             and tree.is_path(rows)
             and all(cache.offset == start + tree.rows for cache in self.members)
-            and all(adapter.can_keep_path(cache) for adapter, cache in self._pairs)
         ):
             raise RewindError(
                 "the cache has read no tree with such a path.", hint="start a new conversation"
@@ -268,8 +292,3 @@ def is_arrays(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return bool(value) and all(part is None or is_arrays(part) for part in value)
     return isinstance(value, mx.array)
-
-
-def again(array: Any) -> Any:
-    """The same array as a new object, so that writes to one do not change the other."""
-    return None if array is None else array[...]

@@ -23,7 +23,7 @@ class TreePass:
         )  # row numbers; -1: the anchor follows the tokens in the cache
         self.depths = mx.array([0, *tree.depths])  # [R]
         self.ancestors = mx.array(tree.ancestors())  # [R, R]
-        self._masks: dict[tuple[int, int | None], mx.array] = {}
+        self.masks: dict[tuple[int, int | None], mx.array] = {}
         self._windows: dict[int, mx.array] = {}
 
     def mask(self, held: int, window: int | None) -> mx.array:
@@ -31,15 +31,15 @@ class TreePass:
 
         With a window, only those less than `window` tokens before it, counted along its path.
         """
-        if (held, window) not in self._masks:
+        if (held, window) not in self.masks:
             before = mx.ones((self.tree.rows, held), dtype=mx.bool_)
             inside = self.ancestors
             if window is not None:
                 depths = self.depths[:, None]
                 before = depths + mx.arange(held, 0, -1) < window
                 inside = inside & (depths - self.depths < window)
-            self._masks[held, window] = mx.concatenate([before, inside], axis=1)
-        return self._masks[held, window]
+            self.masks[held, window] = mx.concatenate([before, inside], axis=1)
+        return self.masks[held, window]
 
     @cached_property
     def levels(self) -> list[tuple[int, mx.array]]:

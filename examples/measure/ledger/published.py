@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_mlx.files.checkpoint import Checkpoint, load_config
-from dflash_mlx.models.target import target_config
+from dflash_mlx.models.target import outline
 
 SIZES = (
     "hidden_size",
@@ -52,7 +52,7 @@ def published(name: str, bits: int = 4) -> Published:
 
 def of_folders(name: str, target: Path, drafter: Path) -> Published:
     """A pair from the configs in two folders; DFlashError for an invalid config."""
-    config = target_config(Checkpoint.read(target))
+    config = outline(Checkpoint.read(target)).config
     found: dict[str, Any] = config.get("quantization") or {"mode": "none"}
     bits, group = found.get("bits", 4), found.get("group_size", 64)
     return Published(name, config, load_config(drafter), found.get("mode", "affine"), bits, group)
