@@ -232,6 +232,7 @@ class LocalBackend:
         rows = [("conversation", f"{conversation} · {memory}")]
         if line := drafter_line(self.pair):
             rows.append(("drafter", line))
+        rows.append(("takes", self.pair.target.ability.words))
         if self.context_length < self.pair.target.context_length:
             rows.append(("context", describe_context(self.pair)))
         if note := self.kv_note():
@@ -280,6 +281,8 @@ class LocalBackend:
     def warnings(self) -> list[str]:
         target = self.pair.target
         warnings = kernel_warnings(target.kernels) + float32_warnings(target)
+        if not target.ability.drafts:
+            warnings.append(f"this model takes no drafts: {target.ability.reason}")
         return warnings + other_weights_warnings(self.pair)
 
     def drafter_warning(self) -> list[str]:
@@ -296,6 +299,7 @@ class LocalBackend:
             "model": pair.target_name,
             "draft": pair.draft_name,
             "lookup": pair.lookup,
+            "takes": pair.target.ability.words,
             "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
             "kv_bits": pair.target.kv_bits,
             "exact": pair.target.kernels.exact,

@@ -7,6 +7,7 @@ of no lower precision (`swiglu`).
 """
 
 import math
+from types import FunctionType
 from typing import Any
 
 import mlx.core as mx
@@ -14,6 +15,7 @@ from mlx import nn
 from mlx_lm.models.activations import swiglu as mlx_swiglu
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import KVCache
+from mlx_lm.models.llama import MLP
 
 from dflash_mlx.kernels.dispatch import on_cpu
 
@@ -104,18 +106,6 @@ def _softmax_slope(primal: mx.array, cotangent: mx.array, shares: mx.array) -> m
 # SwiGLU for MLX's CPU backend, whose exponential is not vectorised.
 
 
-# Classes whose `__call__` is exactly down(silu(gate(x)) * up(x)).
-SWIGLU_LAYERS = frozenset(
-    {
-        "dflash_mlx.drafters.dflash.model.MLP",
-        "mlx_lm.models.llama.MLP",
-        "mlx_lm.models.qwen3.MLP",
-        "mlx_lm.models.qwen3_moe.MLP",
-        "mlx_lm.models.qwen3_next.Qwen3NextMLP",
-    }
-)
-
-
 @mx.compile
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     """silu(gate) * up, float32, arrays of one shape. Faster than MLX for several rows only."""
@@ -141,9 +131,15 @@ class CpuSwiGLU(nn.Module):
 
 
 def is_swiglu(module: nn.Module) -> bool:
-    """Whether a module computes exactly down(silu(gate(x)) * up(x))."""
-    kind = type(module)
-    return f"{kind.__module__}.{kind.__qualname__}" in SWIGLU_LAYERS
+    """Whether a module computes exactly down(silu(gate(x)) * up(x)): it has the code of Llama's."""
+    call: Any = vars(type(module)).get("__call__")
+    known: Any = MLP.__call__
+    return (
+        isinstance(call, FunctionType)
+        and call.__code__.co_code == known.__code__.co_code
+        and call.__code__.co_names == known.__code__.co_names
+        and call.__globals__["swiglu"] is mlx_swiglu
+    )
 
 
 def use_cpu_modules(model: nn.Module) -> None:

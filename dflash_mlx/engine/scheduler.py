@@ -155,6 +155,12 @@ class Scheduler:
             raise UsageError(
                 "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
             )
+        ability = self._target.ability
+        if request.mode == "ddtree" and not ability.scattered:
+            raise UsageError(
+                f"this target cannot read draft trees: {ability.reason}.",
+                hint="use the mode auto or dflash",
+            )
         exact = self._target.kernels.exact
         most = EXACT_ROWS if exact else MAX_BLOCK_SIZE
         if exact and request.mode == "ddtree" and request.tree_nodes >= EXACT_ROWS:

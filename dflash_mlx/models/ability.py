@@ -19,12 +19,11 @@ class Ability:
 
     @property
     def words(self) -> str:
-        """For people, such as "all drafts" or "plain decoding: the state of ... "."""
-        can = "copies and small models as drafters"
-        if not self.drafts:
-            can = "plain decoding"
-        elif self.hidden:
-            can = "all drafts" if self.scattered else "all drafts but trees"
+        """For people, such as "all drafts" or "no drafts: the state of ... cannot be taken back"."""
+        can = "no drafts"
+        if self.drafts:
+            can = "all drafts" if self.hidden else "copies and drafts of small models"
+            can += "" if self.scattered else ", no trees"
         return f"{can}: {self.reason}" if self.reason else can
 
 

@@ -129,6 +129,11 @@ class PackedCache:
         ]
         return PerSegment(k for k, _ in pairs), PerSegment(v for _, v in pairs)
 
+    def keys_and_values(self) -> tuple[PerSegment, PerSegment]:
+        """The rows that an earlier layer read in this pass."""
+        pairs = [member.keys_and_values() for member in self.members]
+        return PerSegment(k for k, _ in pairs), PerSegment(v for _, v in pairs)
+
 
 def per_segment(masks: PerSegment | None, count: int) -> list[Any]:
     """The mask of each segment; None for each if the pass has no masks."""

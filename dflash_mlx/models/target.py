@@ -11,6 +11,7 @@ Taps sit on this one model instance, never on a class. They record only during `
 `forward`, so mlx-lm's own code runs on the same instance unchanged.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
@@ -44,6 +45,8 @@ from .parts import give_class, holders, look, stock_class
 from .precision import float_type
 from .recurrent import tape_layers
 from .short_conv import tape_convolutions
+
+log = logging.getLogger(__name__)
 
 # Names of the length of the context in config.json.
 CONTEXT_NAMES = (
@@ -196,14 +199,15 @@ class Target:
         kinds = {stock_class(one) for one in modules}
         counting = sorted(kind.__name__ for kind in kinds if attention.counts_positions(kind))
         if counting:
-            return f"{' and '.join(counting)} numbers the rows of a pass itself"
+            return f"the positions of rows are counted by {' and '.join(counting)}"
         try:
             self.read([SequenceRows(self.make_cache(), tokens) for _ in range(2)])
             cache = self.make_cache()
             with cache.reading(TREE) as tree:
                 self.forward(tokens[None], cache)
         except Exception as error:  # of many kinds, from mlx-lm's classes
-            return f"a shared pass fails ({first_line(error)})"
+            log.info("a shared pass fails: %s", first_line(error))
+            return "its layers read the rows of one text only"
         return "" if tree.masks else "its layers make their own masks"
 
     @property

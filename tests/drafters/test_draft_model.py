@@ -13,7 +13,7 @@ import tiny
 from engines import check_plain, recorded_drafts
 
 from dflash_mlx.bench.runner import measure
-from dflash_mlx.drafters.small_model import BLOCK, ModelCache, SmallModelDrafter
+from dflash_mlx.drafters.small_model import BLOCK, ModelCache, SmallModelDrafter, same_tokens
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
@@ -147,6 +147,29 @@ def test_another_number_of_rows_in_the_vocabulary() -> None:
         assert draft.probabilities is not None
         assert draft.probabilities.shape == (4, size)
         assert int(draft.tokens.max()) < size
+
+
+def test_a_token_that_only_the_target_has_is_read() -> None:
+    """An answer may contain one; the draft after it is made of some other token."""
+    source = drafter_of(vocab_size=400)
+    assert drafts_of(source.make_cache(), 399, 3) == drafts_of(source.make_cache(), 103, 3)
+
+
+@pytest.mark.parametrize(
+    ("own", "same"),
+    [
+        ({"a": 0, "b": 1}, True),
+        ({"a": 0, "b": 1, "c": 2, "<extra>": 3}, True),
+        ({"a": 0, "c": 1, "b": 2}, False),
+        ({"a": 0, "b": 2}, False),
+        ({"x": 7}, False),
+    ],
+)
+def test_vocabularies_of_two_models(own: dict[str, int], same: bool) -> None:
+    """Each id that both have is one token; one may have more at its end."""
+    theirs = {"a": 0, "b": 1, "c": 2}
+    assert same_tokens(own, theirs) == same
+    assert same_tokens(theirs, own) == same
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ class OtherAdapter(Adapter):
         cache.before = cache.offset, tree_map(again, cache.state)
 
     def can_rewind(self, cache: Any, length: int) -> bool:
-        return length in (cache.offset, cache.before[0])
+        return length in (cache.offset, getattr(cache, "before", (0,))[0])
 
     def rewind(self, caches: Sequence[Any], length: int) -> None:
         for cache in caches:

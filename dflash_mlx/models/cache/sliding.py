@@ -23,6 +23,8 @@ class SlidingCache(RotatingKVCache):
     They include at least the `max_size` - 1 rows that the next token sees besides itself.
     """
 
+    _first = 0  # of the rows that the last pass read
+
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Add rows [1, Hkv, S, D]. Returns them after the earlier rows that the first one sees."""
         count = keys.shape[2]
@@ -35,8 +37,9 @@ class SlidingCache(RotatingKVCache):
         for held, new in zip(arrays, (keys, values), strict=True):
             held[..., self._idx : end, :] = new
         self._idx = end
+        self._first = first
         self.offset += count
-        return arrays[0][..., first:end, :], arrays[1][..., first:end, :]
+        return self.keys_and_values()
 
     def _make_room(self, keys: mx.array, values: mx.array, seen: int, free: int) -> None:
         """Make new arrays: the last `seen` rows, then `free` rows."""
@@ -51,8 +54,8 @@ class SlidingCache(RotatingKVCache):
         self._idx = seen
 
     def keys_and_values(self) -> Any:
-        """At most the newest `max_size` rows."""
-        rows = slice(max(0, self._idx - self.max_size), self._idx)
+        """The rows that the last pass read; layers without a cache of their own read them, too."""
+        rows = slice(self._first, self._idx)
         keys: Any = self.keys
         values: Any = self.values
         return keys[..., rows, :], values[..., rows, :]
@@ -104,6 +107,7 @@ class SlidingAdapter(Adapter):
         cache.values = part[1][...]
         cache.offset = length
         cache._idx = part[0].shape[2]
+        cache._first = 0
 
     def fill(self, cache: SlidingCache, depth: int) -> None:
         keys, values = zero_rows(cache, min(depth, cache.max_size - 1))
