@@ -19,7 +19,7 @@ class Ability:
 
     @property
     def words(self) -> str:
-        """For people, such as "all drafts" or "no drafts: the state of ... cannot be taken back"."""
+        """For people, such as "all drafts" or "no drafts: the state of Mamba cannot be ..."."""
         can = "no drafts"
         if self.drafts:
             can = "all drafts" if self.hidden else "copies and drafts of small models"

@@ -446,7 +446,7 @@ def check_target(checkpoint: Checkpoint) -> None:
             f"'{name}' brings its own model code, which is never run.",
             hint="use a conversion that mlx-lm's own model classes load",
         )
-    kind = checkpoint.config.get("model_type")
+    kind = str(checkpoint.config.get("model_type") or "")
     module = MODEL_REMAPPING.get(kind, kind)
     if not kind or find_spec(f"mlx_lm.models.{module}") is None:
         raise DFlashError(

@@ -8,7 +8,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.models.memory import cache_bytes
+from dflash_mlx.models.cache.sizes import cache_bytes
 from dflash_mlx.models.target import Target
 
 from .events import MemoryEstimate
@@ -69,7 +69,7 @@ def answer_bytes(
     cache_item = (target.head_type or mx.float32).size
     longest = min(target.context_length, max(prompt_lengths) + answers.max_tokens)
     count = min(answers.answer_batch, len(prompt_lengths))
-    cache = cache_bytes(target.config, longest, cache_item)
+    cache = cache_bytes(target.caches, longest, cache_item)
     logits = 3 * target.vocab_size * FLOAT32_BYTES
     return round(count * (cache + 2 * longest * taps_width + logits))
 

@@ -36,7 +36,7 @@ from dflash_mlx.engine.profiler import (
 )
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
-from dflash_mlx.models.cache.target_cache import members
+from dflash_mlx.models.parts import flat
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
@@ -201,7 +201,7 @@ def test_scratch_sequences(family: str, depth: int) -> None:
             assert len(sequence.tokens) == depth
     sequence = scratch._sequences[0]
     assert mx.isfinite(sequence.verify(5, mx.array([6, 7, 8])).logits).all().item()
-    for cache in members(sequence.target_cache.layers):
+    for cache in flat(sequence.target_cache.layers):
         assert cache.offset == depth + 4
 
 
@@ -215,7 +215,7 @@ def test_scratch_rows_are_as_many_as_real_ones(family: str) -> None:
     shapes = []
     for sequence in (real, scratch):
         sequence.verify(5, mx.array([6, 7, 8]))
-        shapes.append([held(cache) for cache in members(sequence.target_cache.layers)])
+        shapes.append([held(cache) for cache in flat(sequence.target_cache.layers)])
         sequence.target_cache.rewind(depth)
     assert shapes[0] == shapes[1]
     assert real.draft_cache is not None

@@ -25,8 +25,9 @@ from dflash_mlx.models import attention, recurrent
 from dflash_mlx.models import gated_delta as deltas
 from dflash_mlx.models.cache import recurrent as recurrent_cache
 from dflash_mlx.models.cache.sliding import SlidingCache
-from dflash_mlx.models.cache.target_cache import TargetCache, members
+from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.cache.tree_pass import TreePass
+from dflash_mlx.models.parts import flat
 from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.tree import Tree
 
@@ -118,7 +119,7 @@ def test_every_layer_goes_through_the_kernels(family: str) -> None:
     for count in passes:
         target.forward(mx.array([tiny.prompt_of(count)]), held)
     kind = recurrent_cache.RecurrentCache
-    recurrent = [layer for layer in members(held.layers) if isinstance(layer, kind)]
+    recurrent = [layer for layer in flat(held.layers) if isinstance(layer, kind)]
     attention_layers = target.layers - len(recurrent)
     assert noted.ran["verify_attention"] == len(passes) * attention_layers
     taped = [count for count in passes if count > 1]  # a plain step is never taken back

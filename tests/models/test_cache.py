@@ -20,7 +20,8 @@ from dflash_mlx.errors import DFlashError, RewindError
 from dflash_mlx.models import gated_delta, recurrent
 from dflash_mlx.models.cache.recurrent import RecurrentCache, Tape, Window
 from dflash_mlx.models.cache.sliding import SlidingAdapter, SlidingCache
-from dflash_mlx.models.cache.target_cache import TargetCache, members
+from dflash_mlx.models.cache.target_cache import TargetCache
+from dflash_mlx.models.parts import flat
 from dflash_mlx.models.target import Target
 from dflash_mlx.types import SNAPSHOT_LIMITS, SnapshotLimits
 
@@ -478,14 +479,14 @@ def test_lists_of_caches() -> None:
     cache = TargetCache([CacheList(KVCache(), ring), KVCache()])
     for count in (9, 2):
         rows = mx.ones((1, 1, count, 1))
-        for layer in members(cache.layers):
+        for layer in flat(cache.layers):
             layer.update_and_fetch(rows, rows)
     assert cache.offset == 11
     with pytest.raises(RewindError):
         cache.rewind(8)
-    assert [layer.offset for layer in members(cache.layers)] == [11, 11, 11]
+    assert [layer.offset for layer in flat(cache.layers)] == [11, 11, 11]
     cache.rewind(9)
-    assert [layer.offset for layer in members(cache.layers)] == [9, 9, 9]
+    assert [layer.offset for layer in flat(cache.layers)] == [9, 9, 9]
     with pytest.raises(DFlashError):
         TargetCache([CacheList(KVCache(), ArraysCache(2))])
 

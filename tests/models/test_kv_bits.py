@@ -166,7 +166,9 @@ def test_more_context_fits() -> None:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_layers_that_can_be_quantised(family: str) -> None:
     """Those with a `KVCache`, unless their attention has sinks or is MLA, or lends its rows."""
-    wide = {"hidden_size": 128, "block_dim": 128} if family.startswith("lfm2") else {"head_dim": 64}
+    wide: dict[str, Any] = (
+        {"hidden_size": 128, "block_dim": 128} if family.startswith("lfm2") else {"head_dim": 64}
+    )
     target = tiny.make_target(family, **wide)
     plain = [isinstance(layer, KVCache) for layer in target.make_cache().layers]
     refused = family in ("gpt_oss", "deepseek_v3", "kimi_k25", "glm_moe_dsa", "gemma4_unified")

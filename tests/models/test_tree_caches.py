@@ -14,15 +14,16 @@ import numpy as np
 import pytest
 import tiny
 from caches import FORK, state_of_the_row_before
-from mlx_lm.models.cache import RotatingKVCache
+from mlx_lm.models.cache import KVCache, RotatingKVCache
 from mlx_lm.models.rope_utils import initialize_rope
 
-from dflash_mlx.errors import DFlashError, RewindError
+from dflash_mlx.errors import RewindError
 from dflash_mlx.models.cache.rows import RowsAdapter
-from dflash_mlx.models.cache.sliding import SlidingAdapter, sliding_caches
-from dflash_mlx.models.cache.target_cache import TargetCache, members
+from dflash_mlx.models.cache.sliding import SlidingAdapter
+from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.cache.tree_pass import TreePass
 from dflash_mlx.models.packed import PassRope, wrap_ropes
+from dflash_mlx.models.parts import flat
 from dflash_mlx.speculation.tree import Tree
 
 TREES, SOME_TREES = 1000, 15
@@ -206,7 +207,7 @@ def test_a_tree_that_is_not_kept_leaves_no_trace(kind: str) -> None:
             with pytest.raises(RewindError):
                 cache.keep_path(rows)
         assert cache.tree is None
-        assert all("make_mask" not in vars(c) for c in members(cache.layers))
+        assert all("make_mask" not in vars(c) for c in flat(cache.layers))
         cache.rewind(20)
         caches.assert_same(target, kind, cache, tokens)
         with pytest.raises(RewindError):
@@ -253,9 +254,9 @@ def test_chunked_caches() -> None:
 
 
 def test_windows_with_first_rows_of_their_own() -> None:
-    """What mlx-lm keeps for ever apart from a full window cannot be picked from: it is refused."""
-    with pytest.raises(DFlashError, match="RotatingKVCache"):
-        TargetCache(sliding_caches([RotatingKVCache(8, keep=2)]))
+    """What mlx-lm keeps for ever apart from a full window cannot be picked from."""
+    assert TargetCache([RotatingKVCache(8, keep=2)]).takes_back == [False]
+    assert TargetCache([RotatingKVCache(8), KVCache()]).takes_back == [False, True]
 
 
 ROPES: dict[str, dict[str, Any] | None] = {

@@ -11,7 +11,8 @@ from mlx_lm.models.cache import ChunkedKVCache, QuantizedKVCache
 from dflash_mlx.models import recurrent
 from dflash_mlx.models.cache.recurrent import RecurrentCache
 from dflash_mlx.models.cache.sliding import SlidingCache
-from dflash_mlx.models.cache.target_cache import TargetCache, members
+from dflash_mlx.models.cache.target_cache import TargetCache
+from dflash_mlx.models.parts import flat
 from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.tree import Tree
 
@@ -69,7 +70,7 @@ def assert_same(target: Target, kind: str, cache: TargetCache, tokens: list[int]
     read(target, fresh, tokens)
     assert cache.offset == len(tokens)
     step = QUANTISED if kind in STEPPED else EXACT
-    for mine, theirs in zip(members(cache.layers), members(fresh.layers), strict=True):
+    for mine, theirs in zip(flat(cache.layers), flat(fresh.layers), strict=True):
         assert mine.offset == theirs.offset
         for a, b in zip(rows(mine), rows(theirs), strict=True):
             assert a.shape == b.shape

@@ -77,7 +77,7 @@ def group_of(shapes: Sequence[Sequence[int]]) -> int:
 
 def why_not_quantised(cache: Any, readers: Sequence[Any]) -> str:
     """Why mlx-lm cannot quantise a layer's cache, in a few words; empty if it can."""
-    if type(cache) is not KVCache or cache.keys is None:
+    if type(cache) is not KVCache or cache.keys is None or cache.values is None:
         return NO_LAYER
     if any(hasattr(reader, "kv_lora_rank") for reader in readers):
         return "it caches latents (MLA) instead of keys and values"

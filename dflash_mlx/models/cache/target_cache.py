@@ -5,7 +5,7 @@ last pass, and further back only to a snapshot; the caller takes one at the end 
 pass over a tree, one path is kept. Each operation succeeds exactly or raises.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ KINDS: dict[type, Adapter] = {
 OTHER = OtherAdapter()
 
 
-def own_caches(layers: Sequence[Any], taped: Sequence[bool]) -> list[Any]:
+def own_caches(layers: Iterable[Any], taped: Iterable[bool]) -> list[Any]:
     """Empty caches of one model, with this package's classes for windows and recurrent states.
 
     layers: mlx-lm's. taped: for each of them, with each `CacheList` flattened, whether the layer's

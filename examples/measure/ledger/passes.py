@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from copy import deepcopy
 from io import StringIO
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten, tree_unflatten
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 from mlx_lm.utils import _get_classes, quantize_model
 
 from dflash_mlx.drafters.dflash.config import parse
@@ -22,11 +23,11 @@ from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.models.cache.sliding import sliding_caches
-from dflash_mlx.models.cache.target_cache import TargetCache
+from dflash_mlx.models.cache.recurrent import RecurrentCache
+from dflash_mlx.models.cache.target_cache import TargetCache, own_caches
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.precision import quantise
-from dflash_mlx.models.recurrent import TapedDelta, recurrent_caches
+from dflash_mlx.models.recurrent import TapedDelta
 from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.tree import Tree
 
@@ -84,11 +85,14 @@ class TracedPair:
 
     def cache(self) -> TargetCache:
         """An empty cache of one sequence."""
-        return TargetCache(recurrent_caches(sliding_caches(make_prompt_cache(self.stock))))
+        return TargetCache(own_caches(make_prompt_cache(self.stock), repeat(True)))
 
     def stock_rows(self, depth: int, rows: int) -> Graph:
         """A pass of stock mlx-lm over as many rows."""
-        layers = recurrent_caches(make_prompt_cache(self.stock))
+        layers = [
+            RecurrentCache(len(one.cache)) if type(one) is ArraysCache else one
+            for one in make_prompt_cache(self.stock)
+        ]
 
         def run() -> Outputs:
             return [self.stock(mx.zeros((1, rows), mx.int32), cache=layers)]

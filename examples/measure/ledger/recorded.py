@@ -11,7 +11,7 @@ from typing import Any
 from mlx.utils import tree_flatten
 
 from dflash_mlx.hub.bits import chosen_bits
-from dflash_mlx.models.memory import cache_bytes
+from dflash_mlx.models.cache.sizes import cache_bytes
 
 from .chips import Chip, chip_named
 from .counted import CountedPair
@@ -93,7 +93,7 @@ def short(seconds: float) -> float:
 def count() -> Iterator[Recorded]:
     """Count everything that fits; takes some minutes."""
     for name, bits in product(NAMES, BITS):
-        pair, configs = counted_pair(name, bits), published(name, bits)
+        pair = counted_pair(name, bits)
         models: list[Any] = [pair.whole.target.model, pair.whole.drafter.model]
         arrays: list[Any] = [at for model in models for _, at in tree_flatten(model.parameters())]
         weights = sum(array.nbytes for array in arrays)
@@ -101,8 +101,8 @@ def count() -> Iterator[Recorded]:
             free = memory - SPARE - weights
             costs: dict[int, Costs] = {}
             for depth in CONTEXTS:
-                both = (dict(configs.target), dict(configs.drafter))
-                if sum(cache_bytes(config, depth) for config in both) <= free:
+                rows = depth * pair.whole.drafter.row_bytes(2)
+                if cache_bytes(pair.whole.target.caches, depth) + rows <= free:
                     costs[depth] = costs_of(pair, depth, chip_named(chip))
             if costs:
                 yield Recorded(chip, name, bits, weights, costs)
