@@ -1,13 +1,17 @@
 """Chats that a template refuses: system prompts and neighbours are joined there, only there."""
 
+import asyncio
 from typing import Any
 
 import pytest
 import templates
+import tiny
+from scripted_server import URL, pair_saying, server_of, transport
 from templates import template_of
 
 from dflash_mlx.chat.template import TemplateOptions
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.session import Session
 
 
 def chat(text: str) -> list[dict[str, Any]]:
@@ -147,3 +151,54 @@ def test_what_stays_refused() -> None:
         with pytest.raises(DFlashError, match=rf"these messages \({reason}\)") as caught:
             template_of("mistral_1").write(messages)
         assert caught.value.hint
+
+
+def test_sessions_share_what_they_have_read() -> None:
+    """Layers that cannot go back keep the system prompt and earlier turns, as with any template."""
+    tokenizer = templates.tokenizer_of("gemma_2")
+    target = tiny.make_target("qwen3_5", vocab_size=templates.VOCAB)
+    pair = tiny.make_pair(tiny.with_ends(target, tokenizer), None, "a", None, tokenizer)
+    session = Session(pair, mode="baseline")
+    first, second = chat("s:be u:one u:two"), chat("s:be u:one u:two a:yes u:three")
+    for messages in (first, second):
+        list(session.stream(messages, max_tokens=2))
+    read = pair.encode(pair.template.write(first, add_generation_prompt=False))
+    assert session.stats.cached_tokens >= len(read)
+
+
+def test_every_api() -> None:
+    """The answer is scripted for the joined chat's tokens; others would get nonsense."""
+    pair = pair_saying(
+        "sure", [{"role": "user", "content": "be\n\none\n\ntwo"}], templates.tokenizer_of("gemma_2")
+    )
+    system, asked = chat("s:be"), chat("u:one u:two")
+    joined = [{"role": "user", "content": "one\n\ntwo"}]
+    cold = {"model": "tiny", "temperature": 0}
+    texts: dict[str, tuple[dict[str, Any], str]] = {
+        "/v1/chat/completions": (
+            {**cold, "messages": [*system, *asked]},
+            "choices.0.message.content",
+        ),
+        "/v1/messages": (
+            {**cold, "messages": joined, "system": "be", "max_tokens": 9},  # joins these itself
+            "content.0.text",
+        ),
+        "/v1/responses": (
+            {**cold, "input": asked, "instructions": "be"},
+            "output.0.content.0.text",
+        ),
+        "/api/chat": (
+            {"model": "tiny", "options": {"temperature": 0}, "messages": [*system, *asked]},
+            "message.content",
+        ),
+    }
+
+    async def post(path: str, body: dict[str, Any]) -> Any:
+        async with transport(server_of(pair)) as client:
+            return (await client.post(URL + path, json={**body, "stream": False})).json()
+
+    for path, (body, place) in texts.items():
+        found = asyncio.run(post(path, body))
+        for part in place.split("."):
+            found = found[int(part) if part.isdigit() else part]
+        assert found == "sure", path
