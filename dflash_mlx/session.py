@@ -278,8 +278,8 @@ class Session:
 
         A prompt is a string (one user message; plain text if `raw`), messages, or ids. Messages
         pass to the template as they are, with the role "tool", `tool_calls` and all other fields;
-        only a content of several text parts becomes one text. Tool calls of the answer are part of
-        its text.
+        only a content of several text parts becomes one text, and messages that a template refuses
+        are joined (`Template.write`). Tool calls of the answer are part of its text.
 
         The options are a `GenerationOptions`, or its fields as keywords: then the session's mode
         holds unless `mode` is among them. Raises UsageError for bad arguments.
