@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Self, Unpack
 
-from dflash_mlx.chat.messages import Messages, checked_messages
+from dflash_mlx.chat.messages import SYSTEM, Messages, checked_messages
 from dflash_mlx.engine.stats import Stats
 
 from .chat.reasoning_parser import IncrementalDetokenizer
@@ -153,7 +153,7 @@ class Reply:
 
 
 Prompt = str | list[dict[str, Any]] | list[int]
-SYSTEM = ("system", "developer")  # roles
+NEAR = 16  # tokens before an answer that tell how its text begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +161,12 @@ class Prompted:
     """A request, and how to serve it.
 
     snapshots_at: lengths in tokens of prefixes of the prompt that other prompts will share.
-    split: separate thinking from text.
+    before: the tokens that the answer's text goes on from. split: separate thinking from text.
     """
 
     request: Request
     snapshots_at: tuple[int, ...]
+    before: tuple[int, ...] = ()
     split: bool = True
 
 
@@ -277,8 +278,8 @@ class Session:
 
         A prompt is a string (one user message; plain text if `raw`), messages, or ids. Messages
         pass to the template as they are, with the role "tool", `tool_calls` and all other fields;
-        only a content of several text parts becomes one text. Tool calls of the answer are part of
-        its text.
+        only a content of several text parts becomes one text, and messages that a template refuses
+        are joined (`Template.write`). Tool calls of the answer are part of its text.
 
         The options are a `GenerationOptions`, or its fields as keywords: then the session's mode
         holds unless `mode` is among them. Raises UsageError for bad arguments.
@@ -307,7 +308,9 @@ class Session:
             kept_ids=kept,
             generation_prompt=tuple(generation_prompt),
         )
-        return Prompted(request, tuple(snapshots_at))
+        # Text that goes on from a prompt, and that of a grammar, keep their first space.
+        goes_on = structure is not None or as_messages(prompt, options.raw) is None
+        return Prompted(request, tuple(snapshots_at), tuple(ids[-NEAR:]) if goes_on else ())
 
     def _ways_to_write(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The tokens of each word at the start of a text and after a space, as in vLLM."""
@@ -334,6 +337,7 @@ class Session:
             request.reasoning_prefix,
             request.stop,
             split_thinking=prompted.split,
+            before=prompted.before,
         )
         reply = Reply(engine, self.sequence, request, detokenizer)
         reply.stats.cached_tokens = reuse.cached

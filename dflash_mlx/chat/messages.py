@@ -1,10 +1,13 @@
-"""Checks the messages of a chat before the template gets them."""
+"""Messages of a chat: checked before the template gets them, and changed where it refuses them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from dflash_mlx.errors import UsageError
 
 Messages = list[dict[str, Any]]
+SYSTEM = ("system", "developer")  # roles
+TEXTS = ("content", "reasoning_content", "thinking")  # fields that are joined
 HINT = 'a message is {"role": "user", "content": "..."}'
 
 
@@ -39,3 +42,84 @@ def joined_text(parts: list[Any]) -> str:
                 hint='a part is {"type": "text", "text": "..."}',
             )
     return "\n".join(part["text"] for part in parts)
+
+
+# Templates that allow only some roles, in turns
+
+
+def accepted_forms(messages: Messages) -> Iterator[Messages]:
+    """The messages as they are, then forms that stricter templates accept, with ever more changes.
+
+    Neighbours of the same role are joined, then system messages become part of the user's: the
+    later ones first. Last, the same with short ids of tool calls.
+    """
+    yield messages
+    tried = [messages]
+    leading = next((n for n, m in enumerate(messages) if not is_system(m)), len(messages))
+    for form in (messages, with_short_ids(messages)):
+        for new in (
+            form,
+            joined(form),
+            joined([*form[:leading], *map(from_user, form[leading:])]),
+            joined([*map(from_user, form)]),
+        ):
+            if new not in tried:
+                tried.append(new)
+                yield new
+
+
+def is_system(message: dict[str, Any]) -> bool:
+    return message.get("role") in SYSTEM
+
+
+def from_user(message: dict[str, Any]) -> dict[str, Any]:
+    """A system message as the user's; any other one as it is."""
+    return {**message, "role": "user"} if is_system(message) else message
+
+
+def joined(messages: Messages) -> Messages:
+    """Neighbours of the same role as one message, their texts with a blank line between.
+
+    Results of tools stay apart.
+    """
+    result: Messages = []
+    for message in messages:
+        role = message.get("role")
+        if result and role != "tool" and result[-1].get("role") == role:
+            result[-1] = joined_pair(result[-1], message)
+        else:
+            result.append(message)
+    return result
+
+
+def joined_pair(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    pair = {**first, **second}
+    for name in TEXTS:
+        texts = [message[name] for message in (first, second) if message.get(name)]
+        if texts:
+            pair[name] = "\n\n".join(map(str, texts))
+    calls = [call for message in (first, second) for call in message.get("tool_calls") or ()]
+    return {**pair, "tool_calls": calls} if calls else pair
+
+
+def with_short_ids(messages: Messages) -> Messages:
+    """Tool calls with the ids that Mistral's templates require: nine letters and digits."""
+    ids: dict[Any, str] = {}
+
+    def short(known: Any) -> str:
+        return ids.setdefault(known, call_id(len(ids) + 1))
+
+    result: Messages = []
+    for message in messages:
+        if message.get("tool_calls"):
+            calls = [{**call, "id": short(call.get("id"))} for call in message["tool_calls"]]
+            message = {**message, "tool_calls": calls}
+        elif "tool_call_id" in message:
+            message = {**message, "tool_call_id": short(message["tool_call_id"])}
+        result.append(message)
+    return result
+
+
+def call_id(number: int) -> str:
+    """The id of a chat's call: nine letters and digits, because Mistral's templates require it."""
+    return f"call{number:05d}"

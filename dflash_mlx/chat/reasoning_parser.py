@@ -12,6 +12,8 @@ from typing import Protocol
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from .detokenizer import Detokenizer
+
 THINKING_HEADER = re.compile(r"<\|channel\|>analysis|\bto=self\b")
 TOOL_HEADER = re.compile(r"\bto=(?!(?:self|user|assistant|commentary|all)\b)")
 LONGEST_HEADER = 256  # characters; a longer header is text
@@ -143,15 +145,11 @@ class MessageReasoningParser:
 
     def start_after(self, prompt: Sequence[int], tokenizer: TokenizerWrapper) -> None:
         """Read the end of a prompt, from its last start token on."""
-        detokenizer = tokenizer.detokenizer
+        detokenizer = Detokenizer(tokenizer)
         for token in prompt:
-            detokenizer.add_token(token)
-            self.feed(token, detokenizer.last_segment)
-        detokenizer.finalize()
-        self._add_text(detokenizer.last_segment)
-        if self._header is not None:
-            self._header += " "  # a detokenizer drops the first space of an answer
-            self._prompt_length = len(self._header)
+            self.feed(token, detokenizer.add(token))
+        self._add_text(detokenizer.finish())
+        self._prompt_length = len(self._header or "")
         self._plain = True
         self._has_output = [False, False]
 
@@ -276,7 +274,7 @@ class IncrementalDetokenizer:
     """Converts the tokens of one answer to text, and finds stop strings.
 
     prompt: the tokens before the answer, the last of them are enough. split_thinking: if False,
-    thinking is text with its tags. Tool calls are text.
+    thinking is text with its tags. Tool calls are text. before: see `Detokenizer`.
     """
 
     def __init__(
@@ -286,8 +284,9 @@ class IncrementalDetokenizer:
         stop_strings: Sequence[str] = (),
         *,
         split_thinking: bool = True,
+        before: Sequence[int] = (),
     ):
-        self._detokenizer = tokenizer.detokenizer
+        self._detokenizer = Detokenizer(tokenizer, before)
         self._reasoning_parser: ReasoningParser = TagReasoningParser(None, None)
         if split_thinking:
             self._reasoning_parser = make_reasoning_parser(tokenizer, prompt)
@@ -300,15 +299,13 @@ class IncrementalDetokenizer:
         """Add tokens of the answer, without the stop token; returns the new text."""
         thinking = ""
         for token in tokens:
-            self._detokenizer.add_token(token)
-            new_thinking, text = self._reasoning_parser.feed(token, self._detokenizer.last_segment)
+            new_thinking, text = self._reasoning_parser.feed(token, self._detokenizer.add(token))
             thinking += new_thinking
             self._held += text
         return self._release(thinking, final=False)
 
     def finish(self) -> TextDelta:
-        self._detokenizer.finalize()
-        thinking, text = self._reasoning_parser.finish(self._detokenizer.last_segment)
+        thinking, text = self._reasoning_parser.finish(self._detokenizer.finish())
         self._held += text
         return self._release(thinking, final=True)
 

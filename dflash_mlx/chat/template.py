@@ -15,7 +15,8 @@ from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.options import EFFORTS
 
-from .messages import Messages
+from .messages import Messages, accepted_forms
+from .reasoning_parser import end_of_turn_ids
 
 # Template variables: Qwen, GLM, Gemma; Kimi, DeepSeek.
 THINK_VARIABLES = ("enable_thinking", "thinking")
@@ -23,6 +24,9 @@ THINK_VARIABLES = ("enable_thinking", "thinking")
 EFFORT_VARIABLES = ("reasoning_effort", "reasoning_strength")
 COMMON_EFFORTS = ("low", "medium", "high")  # others are tried if the template mentions them
 SAMPLE_CHAT: Messages = [{"role": "user", "content": "?"}]
+SAID, THOUGHT = "said so", "thought so"  # no template has these texts
+SAMPLE_ANSWER = {"role": "assistant", "content": SAID}
+SAMPLE_THINKING = {**SAMPLE_ANSWER, "reasoning_content": THOUGHT, "thinking": THOUGHT}
 SAMPLE_TOOL = {
     "type": "function",
     "function": {"name": "probe", "description": "?", "parameters": {}},
@@ -61,20 +65,25 @@ class Template:
     ) -> str:
         """Render a chat as text; with `add_generation_prompt` the generation prompt is added.
 
-        The messages are passed to the template as they are, with tool calls and results. Raises
-        UsageError for an option that the template does not support, DFlashError if there is no
-        template or it refuses the messages.
+        The messages are passed to the template as they are, with tool calls and results; only if
+        it refuses them, in the first of `accepted_forms` that it does not. Raises UsageError for an
+        option that the template does not support, DFlashError if there is no template or it refuses
+        all forms.
         """
         variables = self.switches(options)
-        try:
-            return self._render(messages, add_generation_prompt, variables)
-        except DFlashError:
-            raise
-        except Exception as error:  # a template may raise any exception
-            raise DFlashError(
-                f"the chat template refuses these messages ({first_line(error)}).",
-                hint="check the roles, their order, and the tools",
-            ) from error
+        refusal: Exception | None = None
+        for form in accepted_forms(messages):
+            try:
+                return self._render(form, add_generation_prompt, variables)
+            except DFlashError:
+                raise
+            except Exception as error:  # a template may raise any exception
+                refusal = error
+        assert refusal is not None
+        raise DFlashError(
+            f"the chat template refuses these messages ({first_line(refusal)}).",
+            hint="check the roles, their order, and the tools",
+        ) from refusal
 
     def check(self, think: bool | None, effort: str | None) -> None:
         """Raise UsageError if the template does not support one of these options."""
@@ -156,6 +165,32 @@ class Template:
             effort for effort in self._candidates if self._try({switch: effort}) is not None
         )
 
+    def end_of_turn(self) -> str:
+        """The added token that the template writes right after an assistant's text; or empty.
+
+        The same token follows the text at the end of a chat and before the next question, and only
+        white space or more added tokens come after it. So it is neither the start of a message nor
+        of a tag such as <|close|>response. A token that also follows thinking only ends a part.
+        """
+        if not self._tokenizer.has_chat_template:
+            return ""
+        added = [token.content for token in self._tokenizer.added_tokens_decoder.values()]
+        names = tuple(name for name in added if name.strip())
+        for answer in (SAMPLE_THINKING, SAMPLE_ANSWER):
+            chat = [*SAMPLE_CHAT, answer]
+            last = self._try({}, chat, add_generation_prompt=False)
+            earlier = self._try({}, [*chat, *SAMPLE_CHAT], add_generation_prompt=False)
+            if last is None or earlier is None or SAID not in last:
+                continue
+            before, _, after = last.rpartition(SAID)
+            token = max((name for name in names if after.startswith(name)), key=len, default="")
+            rest = after.removeprefix(token)
+            ends = earlier.rpartition(SAID)[2].startswith(token)
+            if ends and (not rest or rest[0].isspace() or rest.startswith(names)):
+                return "" if token in before.partition(THOUGHT)[2] else token
+            return ""
+        return ""
+
     @property
     def _candidates(self) -> list[str]:
         source = str(self._tokenizer.chat_template)
@@ -165,10 +200,16 @@ class Template:
             if effort in COMMON_EFFORTS or f"'{effort}'" in source or f'"{effort}"' in source
         ]
 
-    def _try(self, variables: dict[str, Any]) -> str | None:
+    def _try(
+        self,
+        variables: dict[str, Any],
+        messages: Messages = SAMPLE_CHAT,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str | None:
         """A sample chat rendered with these variables; None if the template refuses them."""
         try:
-            return self._render(SAMPLE_CHAT, True, variables)
+            return self._render(messages, add_generation_prompt, variables)
         except DFlashError:
             raise
         except Exception:  # a template may raise any exception
@@ -204,8 +245,10 @@ def choices_text(choices: Sequence[str]) -> str:
 def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -> TokenizerWrapper:
     """Load the tokenizer of a model, with all its end-of-sequence tokens.
 
-    With `trust_remote_code` the model's Python files for its tokenizer are run. Raises DFlashError
-    if the tokenizer cannot be loaded, or not without these files.
+    These are the ones that its files name, and the one after an assistant's message in its chat
+    template, which the configs of some models leave out. With `trust_remote_code` the model's
+    Python files for its tokenizer are run. Raises DFlashError if the tokenizer cannot be loaded, or
+    not without these files.
     """
     path = checkpoint.path
     if not checkpoint.has_tokenizer:  # transformers would guess
@@ -214,11 +257,12 @@ def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
     if code and not (path / "tokenizer.json").exists():
         raise untrusted_code(checkpoint, code)  # transformers may fall back to a wrong tokenizer
     stops = eos_token_ids_of(checkpoint) or None
+    # Without `trust_remote_code` transformers asks on the terminal.
+    settings: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if template := checkpoint.processor_template:
+        settings["chat_template"] = template
     try:
-        # Without `trust_remote_code` transformers asks on the terminal.
-        return load_mlx_tokenizer(
-            path, {"trust_remote_code": trust_remote_code}, eos_token_ids=stops
-        )
+        tokenizer = load_mlx_tokenizer(path, settings, eos_token_ids=stops)
     except Exception as error:  # transformers and tokenizers raise many types
         if code:
             raise untrusted_code(checkpoint, code) from error
@@ -228,6 +272,10 @@ def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
             if isinstance(error, ImportError)
             else "check that the folder holds a whole mlx-lm or Hugging Face model",
         ) from error
+    end = Template(tokenizer, checkpoint.name).end_of_turn()
+    if end and not end_of_turn_ids(tokenizer):  # an answer of several messages has its own ends
+        tokenizer.add_eos_token(end)
+    return tokenizer
 
 
 def untrusted_code(checkpoint: Checkpoint, code: list[str]) -> DFlashError:

@@ -111,6 +111,30 @@ class Checkpoint:
         return optional_json(self.path / "generation_config.json")
 
     @property
+    def chat_template(self) -> str:
+        """The chat template as transformers finds it, else `processor_template`; or empty."""
+        file = self.path / "chat_template.jinja"
+        if file.exists():
+            return file.read_text(encoding="utf-8", errors="replace")
+        found = self.tokenizer_config.get("chat_template")
+        if isinstance(found, list):  # several by name
+            named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+            found = named.get("default")
+        return found if isinstance(found, str) else self.processor_template
+
+    @property
+    def processor_template(self) -> str:
+        """The chat template of chat_template.json, where older models with an encoder have it.
+
+        Tokenizers of transformers do not read that file. Empty if there is another template.
+        """
+        others = [*self.path.glob("*.jinja"), *self.path.glob("additional_chat_templates")]
+        if others or self.tokenizer_config.get("chat_template"):
+            return ""
+        found = optional_json(self.path / "chat_template.json").get("chat_template")
+        return found if isinstance(found, str) else ""
+
+    @property
     def has_tokenizer(self) -> bool:
         return any(any(self.path.glob(pattern)) for pattern in TOKENIZER_PATTERNS)
 

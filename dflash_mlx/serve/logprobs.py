@@ -5,6 +5,7 @@ from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from dflash_mlx.chat.detokenizer import token_text
 from dflash_mlx.types import TokenLogprob
 
 MIN_LOGPROB = -9999.0  # as in OpenAI's API, because JSON has no infinity
@@ -16,7 +17,7 @@ def chat_logprobs(
     """`choices[].logprobs.content` of a chat completion."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
-        text = tokenizer.decode([token])
+        text = token_text(tokenizer, token)
         return {"token": text, "logprob": max(logprob, MIN_LOGPROB), "bytes": list(text.encode())}
 
     return [
@@ -30,7 +31,7 @@ def text_logprobs(
     tokenizer: TokenizerWrapper, logprobs: Sequence[TokenLogprob], offset: int
 ) -> dict[str, Any]:
     """`choices[].logprobs` of a text completion; `offset`: characters before these tokens."""
-    texts = [tokenizer.decode([position.token]) for position in logprobs]
+    texts = [token_text(tokenizer, position.token) for position in logprobs]
     offsets = []
     for text in texts:
         offsets.append(offset)
@@ -40,7 +41,7 @@ def text_logprobs(
         "token_logprobs": [max(position.logprob, MIN_LOGPROB) for position in logprobs],
         "top_logprobs": [
             {
-                tokenizer.decode([token]): max(logprob, MIN_LOGPROB)
+                token_text(tokenizer, token): max(logprob, MIN_LOGPROB)
                 for token, logprob in position.top
             }
             for position in logprobs

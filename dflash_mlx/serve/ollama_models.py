@@ -72,7 +72,7 @@ class Listed:
 
     @property
     def template(self) -> str:
-        return "" if self.checkpoint is None else template_text(self.checkpoint)
+        return "" if self.checkpoint is None else self.checkpoint.chat_template
 
     @property
     def capabilities(self) -> list[str]:
@@ -180,15 +180,3 @@ class ModelLists:
         offer = next(offer for offer in self._models.offers() if offer.name == whole)
         checkpoint = None if offer.folder is None else Checkpoint.read(offer.folder)
         return Listed(whole, fields, checkpoint)
-
-
-def template_text(checkpoint: Checkpoint) -> str:
-    """The chat template in a model's folder; empty if there is none."""
-    file = checkpoint.path / "chat_template.jinja"
-    if file.exists():
-        return file.read_text(encoding="utf-8", errors="replace")
-    found = checkpoint.tokenizer_config.get("chat_template")
-    if isinstance(found, list):  # several by name
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else ""

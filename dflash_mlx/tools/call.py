@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from dflash_mlx.chat.messages import Messages
+from dflash_mlx.chat.messages import Messages, call_id
 
 CallState = Literal["open", "done", "failed", "refused", "interrupted"]
 CALL_STATES: tuple[CallState, ...] = get_args(CallState)
@@ -72,11 +72,6 @@ def step_messages(steps: Iterable[Step], before: Messages) -> Messages:
             )
         calls_before += len(step.calls)
     return messages
-
-
-def call_id(number: int) -> str:
-    """The id of a chat's call: nine letters and digits, because Mistral's templates require it."""
-    return f"call{number:05d}"
 
 
 def arguments_of(call: Call) -> dict[str, Any] | None:

@@ -113,7 +113,7 @@ def test_what_a_template_refuses() -> None:
         template.write(ASK, TemplateOptions(tools=["add"]))  # type: ignore[list-item]
     assert "tools" in caught.value.hint
     with pytest.raises(DFlashError, match="begin with the user"):
-        template_of("both").write([{"role": "system", "content": "be"}, *ASK])
+        template_of("both").write([{"role": "assistant", "content": "yes"}, *ASK])
     bare = Template(tiny.byte_tokenizer(), "bare")
     for options in (TemplateOptions(), TemplateOptions(True), TemplateOptions(None, "low")):
         with pytest.raises(DFlashError, match="'bare' has no chat template"):

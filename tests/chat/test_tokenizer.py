@@ -12,7 +12,7 @@ import tiny
 
 import dflash_mlx
 from dflash_mlx import api
-from dflash_mlx.chat.template import eos_token_ids_of, load_tokenizer
+from dflash_mlx.chat.template import Template, eos_token_ids_of, load_tokenizer
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub import cache as hub_cache
@@ -118,6 +118,43 @@ def test_damaged_files_are_named(
     with pytest.raises(DFlashError, match=word) as caught:
         tiny.load_target(folder)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("others", "wanted"),
+    [
+        ({}, "json"),
+        ({"tokenizer_config.json": {"chat_template": "config"}}, "config"),
+        (
+            {
+                "tokenizer_config.json": {
+                    "chat_template": [{"name": "default", "template": "named"}]
+                }
+            },
+            "named",
+        ),
+        ({"chat_template.jinja": "jinja"}, "jinja"),
+    ],
+)
+def test_chat_template_json(folder: Path, others: dict[str, Any], wanted: str) -> None:
+    """Older models with an encoder have their template there, where transformers' tokenizer does
+    not look; a template in another file goes first, as before."""
+    write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    write(folder / "chat_template.json", {"chat_template": "json {{ messages[0].content }}"})
+    for name, content in others.items():
+        write(folder / name, content)
+    checkpoint = Checkpoint.read(folder)
+    template = Template(load_tokenizer(checkpoint), "one")
+    written = template.write([{"role": "user", "content": "ask"}])
+    assert written == ("json ask" if wanted == "json" else wanted)
+    assert checkpoint.chat_template.split()[0] == wanted
+
+
+def test_a_damaged_chat_template_json(folder: Path) -> None:
+    write(folder / "tokenizer_config.json", {})
+    write(folder / "chat_template.json", "{")
+    with pytest.raises(DFlashError, match=r"chat_template.json' is not valid JSON"):
+        load_tokenizer(Checkpoint.read(folder))
 
 
 def test_every_stop_token_ends_an_answer(folder: Path) -> None:

@@ -72,6 +72,98 @@ BOTH = (
     "{% if messages[0].role != 'user' %}{{ raise_exception('begin with the user') }}{% endif %}"
     "{{ reasoning_effort | default('') }}" + GLM
 )
+# Templates that refuse some roles and orders.
+STRICT = (
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('must alternate') }}"
+    "{% endif %}"
+)
+ONLY = (
+    "{% if m.role not in ('user', 'assistant') %}{{ raise_exception('only user and assistant') }}"
+    "{% endif %}"
+)
+MISTRAL_1 = (
+    "<s>{% for m in messages %}"
+    + STRICT
+    + ONLY
+    + "{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}{{ m.content }}<|stop|> "
+    "{% endif %}{% endfor %}"
+)
+# 7B v0.3 and Nemo: the system prompt in front of the last question, tools, ids of nine characters.
+MISTRAL_3 = (
+    "{% if messages[0].role == 'system' %}{% set system = messages[0].content + '\n\n' %}"
+    "{% set rest = messages[1:] %}{% else %}{% set system = '' %}{% set rest = messages %}"
+    "{% endif %}"
+    "{% set turns = namespace(n=0) %}{% for m in rest %}"
+    "{% if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}"
+    "{% if (m.role == 'user') != (turns.n % 2 == 0) %}{{ raise_exception('must alternate') }}"
+    "{% endif %}{% set turns.n = turns.n + 1 %}{% endif %}{% endfor %}"
+    "<s>{% for m in rest %}{% if m.role == 'user' %}{% if loop.last and tools %}"
+    "[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
+    "[INST] {{ system if loop.last else '' }}{{ m.content }}[/INST]"
+    "{% elif m.tool_calls %}[TOOL_CALLS] {% for call in m.tool_calls %}"
+    "{% if call.id | length != 9 %}{{ raise_exception('ids with length 9') }}{% endif %}"
+    "{{ call.function.name }}:{{ call.id }}{% endfor %}<|stop|>"
+    "{% elif m.role == 'tool' %}{% if m.tool_call_id | length != 9 %}"
+    "{{ raise_exception('ids with length 9') }}{% endif %}"
+    "[TOOL_RESULTS]{{ m.content }}:{{ m.tool_call_id }}[/TOOL_RESULTS]"
+    "{% elif m.role == 'assistant' %} {{ m.content }}<|stop|>"
+    "{% else %}{{ raise_exception('only user and assistant roles') }}{% endif %}{% endfor %}"
+)
+# Mistral Small, Devstral: one system message, first.
+MISTRAL_SMALL = (
+    "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}"
+    "<s>[SYSTEM_PROMPT]{{ messages[0].content }}[/SYSTEM_PROMPT]"
+    "{% else %}{% set rest = messages %}<s>{% endif %}{% for m in rest %}"
+    + STRICT
+    + ONLY
+    + "{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% else %}{{ m.content }}<|stop|>"
+    "{% endif %}{% endfor %}"
+)
+GEMMA_TURNS = (
+    "{% for m in rest %}"
+    + STRICT
+    + "<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
+    "{{ first if loop.first else '' }}{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+GEMMA_2 = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% set rest = messages %}{% set first = '' %}<bos>" + GEMMA_TURNS
+)
+# Gemma 3 puts the system prompt in front of the first question itself.
+GEMMA_3 = (
+    "{% if messages[0].role == 'system' %}{% set first = messages[0].content + '\n\n' %}"
+    "{% set rest = messages[1:] %}{% else %}{% set first = '' %}{% set rest = messages %}"
+    "{% endif %}<bos>" + GEMMA_TURNS
+)
+# Phi 3 and 4: another special token at the end of a chat without a generation prompt.
+PHI = (
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% else %}<|stop|>{% endif %}"
+)
+LLAMA_2 = (
+    "{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}"
+    "{% set first = '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' %}"
+    "{% else %}{% set first = '' %}{% set rest = messages %}{% endif %}{% for m in rest %}"
+    + STRICT
+    + "{% if m.role == 'user' %}<s>[INST] {{ first if loop.first else '' }}{{ m.content }} [/INST]"
+    "{% else %} {{ m.content }} <|stop|>{% endif %}{% endfor %}"
+)
+GRANITE = (
+    "{% for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}<|stop|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}"
+)
+OLMO_2 = (
+    "<bos>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}"
+    "{{ '<|stop|>' if m.role == 'assistant' else '' }}"
+    "{{ '' if loop.last and m.role == 'assistant' else '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+# SmolLM3, Qwen 2.5.
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 HARMONY_MARKS = ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|return|>", "<|call|>")
 MUSE_MARKS = ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>", "<|channel|>", "<|end|>")
 THINK_MARKS = ("<think>", "</think>")
@@ -87,6 +179,22 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpt_oss": (GPT_OSS, HARMONY_MARKS),
     "muse": (MUSE, MUSE_MARKS),
     "both": (BOTH, THINK_MARKS),
+}
+MISTRAL_MARKS = ("<s>", "[INST]", "[/INST]", "[TOOL_CALLS]")
+TURN_MARKS = ("<bos>", "<start_of_turn>", "<end_of_turn>")
+ROLE_MARKS = ("<|user|>", "<|assistant|>", "<|end|>")
+CHATML_MARKS = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
+FAMILIES |= {
+    "mistral_1": (MISTRAL_1, MISTRAL_MARKS),
+    "mistral_3": (MISTRAL_3, MISTRAL_MARKS),
+    "mistral_small": (MISTRAL_SMALL, MISTRAL_MARKS),
+    "gemma_2": (GEMMA_2, TURN_MARKS),
+    "gemma_3": (GEMMA_3, TURN_MARKS),
+    "phi": (PHI, ROLE_MARKS),
+    "llama_2": (LLAMA_2, MISTRAL_MARKS),
+    "granite": (GRANITE, ("<|start_of_role|>", "<|end_of_role|>")),
+    "olmo_2": (OLMO_2, ("<bos>",)),
+    "smollm3": (CHATML, CHATML_MARKS),
 }
 VOCAB = 272
 

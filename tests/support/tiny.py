@@ -18,7 +18,7 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from mlx_lm.utils import _get_classes, load_tokenizer
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
@@ -285,6 +285,34 @@ def byte_tokenizer(
     fast.chat_template = template
     detokenizer: Any = BPEStreamingDetokenizer  # annotated too narrowly in mlx-lm
     return TokenizerWrapper(fast, detokenizer)
+
+
+@cache
+def sentencepiece_tokenizer(strips: bool, size: int = 0) -> TokenizerWrapper:
+    """A small tokenizer in the form of Llama 2's (`strips`) or Gemma's.
+
+    Spaces are "▁", and characters without a token are bytes: <0x00> is token 3. strips: a space is
+    put in front of a text, and `decode` drops it. `size`: words w0, w1 and so on fill it up.
+    """
+    special = ["<unk>", "<s>", "</s>"]
+    words = "▁▁▁▁ ▁it ▁is ▁so ▁a ▁b ▁Paris ▁, é \n\n".split(" ")
+    starts = [word[:end] for word in words for end in range(1, len(word) + 1)]
+    letters = [chr(number) for number in range(33, 127)]
+    names = [*special, *(f"<0x{n:02X}>" for n in range(256)), *dict.fromkeys([*starts, *letters])]
+    names += [f"▁w{number}" for number in range(len(names), size)]
+    vocab = {name: number for number, name in enumerate(names)}
+    merges = [(start[:-1], start[-1]) for start in dict.fromkeys(starts) if len(start) > 1]
+    model = models.BPE(vocab=vocab, merges=merges, byte_fallback=True, unk_token="<unk>")
+    bare = Tokenizer(model)
+    space = normalizers.Replace(" ", "▁")
+    prepend = normalizers.Sequence([normalizers.Prepend("▁"), space])
+    bare.normalizer = prepend if strips else space
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    bare.decoder = decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if strips else [])])
+    bare.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+    fast = PreTrainedTokenizerFast(tokenizer_object=bare, eos_token="</s>")
+    fast.chat_template = "{% for m in messages %}<s>[INST] {{ m.content }} [/INST]{% endfor %}"
+    return TokenizerWrapper(fast)
 
 
 def randomise(model: nn.Module, seed: int, scale: float, sober: bool = False) -> None:
