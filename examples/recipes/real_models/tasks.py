@@ -226,7 +226,7 @@ def table(pair: Pair, questions: Sequence[Question], records: Sequence[Record]) 
 def answer_all(
     pair: Pair, questions: Sequence[Question], schedule: Schedule, results: bench.Results
 ) -> None:
-    """Answer what the results do not have yet, greedy answers first."""
+    """Answer what the results do not have yet, one temperature after the other."""
     kinds = dict.fromkeys(question.task for question in questions)
     few = [q for kind in kinds for q in of_kind(questions, kind)[:SAMPLED_PLAINLY]]
     both, auto = bench.parse_modes(f"{PLAIN},{AUTO}"), bench.parse_modes(AUTO)
