@@ -1,6 +1,6 @@
 """Natural prompts to train a drafter for SmolLM2 on: everyday subjects in many wordings, as JSONL.
 
-.venv/bin/python examples/recipes/smollm2/natural_prompts.py 600 > runs/smollm2/prompts.jsonl
+.venv/bin/python examples/recipes/real_models/natural_prompts.py 600 > runs/smollm2-prompts.jsonl
 """
 
 import argparse
