@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.families import FAMILIES
 
 from .confirm import check_can_ask, confirm
 from .downloads import download_models
@@ -320,8 +319,7 @@ def show(
     if hidden := len(rows) - len(listed):
         out.note(f"{hidden} more, and other versions of these: dflash models list --all")
     if kv_bits:
-        unchanged = sorted({name for name, family in FAMILIES.items() if not family.quantises_kv})
-        out.note(f"memory with a KV cache of {kv_bits} bits, except {', '.join(unchanged)}")
+        out.note(f"memory with a KV cache of {kv_bits} bits, where it can be quantised")
     chosen = model_here(options)
     out.note(f"`dflash chat` uses {'the bundled pair' if chosen is None else chosen.model}")
     out.note("-m also takes short names: qwen3:4b, or what follows the /")
@@ -378,8 +376,6 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
                 " `dflash train`, or go on with lookup, which copies from earlier text",
                 "warning",
             )
-        elif entry.family not in FAMILIES:
-            out.info(f"this pair cannot run yet: {entry.lacks}", "warning")
         elif entry.lacks:
             draft = None
             out.info(f"no drafter is downloaded: {entry.lacks}; lookup drafts instead", "warning")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint
 
 from .cache import (
@@ -17,6 +16,8 @@ from .cache import (
     missing_file,
     repo_folder,
 )
+from .kinds import refused_kind
+from .openable import facts_of, hint_for, lacks
 from .registry import OPTIONAL, find_target, words
 
 LM_STUDIO = ("~/.lmstudio/models", "~/.cache/lm-studio/models")
@@ -89,17 +90,15 @@ def model_in(folder: Path, name: str, source: str) -> LocalModel | None:
         return LocalModel(name, source, folder, GGUF)
     try:
         checkpoint = Checkpoint.read(folder, name)
-        if checkpoint.format != "language model":
+        if checkpoint.format != "language model" or refused_kind(checkpoint.config):
             return None
-        kind = checkpoint.text_config.get("model_type")
         missing = missing_file(checkpoint)
+        reason = lacks(*facts_of(checkpoint))
     except DFlashError as error:
         return LocalModel(name, source, folder, f"cannot be read ({error.message.rstrip('.')})")
-    if kind not in FAMILIES:
-        return LocalModel(name, source, folder, f"is of the type '{kind}', which is not supported")
-    if missing:
-        return LocalModel(name, source, folder, f"is not complete ('{missing}' is missing)")
-    return LocalModel(name, source, folder)
+    if missing and not reason:
+        reason = f"is not complete ('{missing}' is missing)"
+    return LocalModel(name, source, folder, reason)
 
 
 def find_model(name: str, folders: Sequence[Path] = ()) -> str | None:
@@ -124,10 +123,7 @@ def find_model(name: str, folders: Sequence[Path] = ()) -> str | None:
     if usable:
         return usable[0].source
     if named and known is None:
-        raise DFlashError(
-            f"'{named[0].name}' {named[0].lacks}.",
-            hint="`dflash models list` shows models that run here",
-        )
+        raise DFlashError(f"'{named[0].name}' {named[0].lacks}.", hint=hint_for(named[0].name))
     return known
 
 

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dflash_mlx.families import FAMILIES
+from dflash_mlx.files.model_types import is_known
 from dflash_mlx.types import SNAPSHOT_LIMITS
 
 from .bits import chosen_bits, share_of_bytes
@@ -92,7 +92,7 @@ class Entry:
     @property
     def lacks(self) -> str:
         """The reason why this engine does not support the pair; empty if it does."""
-        if self.family not in FAMILIES:
+        if not is_known(self.family):
             return f"targets of the type '{self.family}' are not supported yet"
         if self.kind not in LOADED:
             return f"drafters of the kind {KINDS[self.kind]} are not supported yet"
@@ -333,3 +333,20 @@ def did_you_mean(name: str) -> str:
     """A question with the nearest known targets; empty without any."""
     targets = similar_targets(name)
     return f"did you mean {' or '.join(targets)}?" if targets else ""
+
+
+# How the authors of a copy name another format of the weights, behind the model's own name.
+FORMATS = re.compile(
+    r"[-_.](?:unsloth|bnb|fp8|nvfp4|mxfp[48]|awq|gptq|hqq|quantized|w\d+a\d+|int[48]|[48]bit).*",
+    re.IGNORECASE,
+)
+
+
+def conversion_of(name: str) -> str | None:
+    """The Hub id of a known target in MLX's format, for a copy of it in another; None if unknown.
+
+    name: a Hub id or a folder, such as unsloth/Qwen3-8B-bnb-4bit.
+    """
+    variants = variants_named(FORMATS.sub("", name.rpartition("/")[2]))
+    found = default_variant(variants).target if variants else name
+    return None if found.lower() == name.lower() else found

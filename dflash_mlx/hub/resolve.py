@@ -7,8 +7,8 @@ from typing import Any
 
 from dflash_mlx.address import is_address, is_bare_address
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.model_types import is_known
 from dflash_mlx.types import Progress
 
 from . import choices, registry
@@ -125,7 +125,7 @@ def known_drafter(target: str) -> str | None:
     entry = registry.find(target)
     if entry is None:
         return None
-    if entry.family not in FAMILIES:
+    if not is_known(entry.family):
         raise DFlashError(
             f"the pair of '{target}' and '{entry.draft}' cannot run: {entry.lacks}.",
             hint="`dflash models list` shows the pairs that run",

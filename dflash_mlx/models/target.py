@@ -29,6 +29,7 @@ from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modu
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint, text_config
+from dflash_mlx.hub.openable import why_not
 from dflash_mlx.kernels.dispatch import Kernels, available
 from dflash_mlx.options import SamplingParams, declared
 
@@ -376,11 +377,8 @@ def target_config(checkpoint: Checkpoint) -> dict[str, Any]:
             f"'{path.name}' is a drafter, not a model that can answer by itself.",
             hint="give it as --draft, and its target as --model",
         )
-    if config.get("model_file"):
-        raise DFlashError(
-            f"'{path.name}' brings its own model code, which is never run.",
-            hint="use a conversion that mlx-lm's own model classes load",
-        )
+    if error := why_not(checkpoint):
+        raise error
     kind = config.get("model_type")
     if kind not in FAMILIES:
         raise DFlashError(

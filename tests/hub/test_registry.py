@@ -11,9 +11,9 @@ import pytest
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.eagle3 import config as eagle
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.files.formats import ASSISTANT, EAGLE3, QWEN3_DSPARK, V1, V2
+from dflash_mlx.files.model_types import is_known
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.kinds import KINDS, LOADED, MTP, TOKEN_BY_TOKEN
 from dflash_mlx.hub.registry import Entry, entries, find, pairs_of
@@ -187,7 +187,7 @@ def test_a_head_is_taken_where_it_is_the_best_known():
 
 def test_a_listed_pair_that_does_not_run_says_why():
     """Not "no drafter is known": the pair and the reason are named. The target alone may run."""
-    entry = next(entry for entry in entries() if entry.family not in FAMILIES)
+    entry = next(entry for entry in entries() if not is_known(entry.family))
     with pytest.raises(DFlashError, match=f"'{entry.target}' and '{entry.draft}'.*not supported"):
         pair_names(entry.target, None)
     assert pair_names(entry.target, None, no_draft=True).draft is None

@@ -93,15 +93,14 @@ def test_nested_configs(family: str, tmp_path: Path) -> None:
     assert (found["hidden_size"], found["num_hidden_layers"]) == (32, 3)
 
 
-@pytest.mark.parametrize("family", ["minimax_m3", "qwen3_5_text", "gemma3", "", None])
-def test_other_families_are_refused_by_name(family: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["minimax_m3", "qwen3_5_text", "gemma3"])
+def test_other_families_are_refused_by_name(family: str, tmp_path: Path) -> None:
     """What mlx-lm lacks, and what is not in the table, is said before any weight is read."""
     config = {**tiny.BASE, "model_type": family}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(DFlashError) as caught:
         Target.load(Checkpoint.read(tmp_path), frozenset())
-    assert str(family) in caught.value.message
-    assert "qwen3_next" in caught.value.hint
+    assert f"type '{family}'" in caught.value.message
 
 
 QUANTISED = [
