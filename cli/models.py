@@ -119,15 +119,15 @@ def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = Non
         memory = entry.memory_bytes
         if memory is not None:
             memory = estimate_memory(entry, kv_bits=kv_bits).total
-        cached = pair_cached(cached_state(entry.target), cached_state(entry.draft))
+        cached = pair_cached(*(cached_state(repo) for repo in entry.repos))
         path = paths.get(entry.target.lower()) if cached == "no" else None
         rows.append(
             Row(
                 target=entry.target,
                 published=entry.published,
-                draft=entry.draft,
-                kind=KINDS[entry.kind],
-                block=entry.block,
+                draft=entry.draft or None,
+                kind=KINDS.get(entry.kind, ""),
+                block=entry.block or None,
                 target_bytes=entry.target_bytes,
                 draft_bytes=entry.draft_bytes,
                 memory_bytes=memory,
@@ -143,7 +143,7 @@ def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = Non
     return rows
 
 
-def pair_cached(target: str, draft: str) -> str:
+def pair_cached(target: str, draft: str = "yes") -> str:
     """The cache state of a pair; a drafter alone does not count, because targets may share it."""
     if target == "yes":
         return {"yes": "yes", "partly": "partly", "no": "target only"}[draft]
@@ -203,8 +203,8 @@ def folder_rows(models: Sequence["LocalModel"]) -> list[Row]:
 def short_rows(rows: list[Row]) -> list[Row]:
     """The models that are downloaded, at least in part, then those that fit this machine.
 
-    Of a target that is not downloaded only the smallest version, which its short name means. Of one
-    that is, the drafters that are downloaded, else the first one.
+    Of a target that is not downloaded only the smallest version, which its short name means, and
+    only if it has a drafter. Of one that is, the drafters that are downloaded, else the first one.
     """
     here = {row.target for row in rows if row.cached == "yes"}
     downloaded = []
@@ -215,7 +215,7 @@ def short_rows(rows: list[Row]) -> list[Row]:
     published = {row.published for row in downloaded}
     smallest: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.target_bytes or 1 << 62):
-        if not row.lacks and row.fits in ("yes", "tight"):
+        if row.draft and not row.lacks and row.fits in ("yes", "tight"):
             smallest.setdefault(row.published, row)
     return downloaded + [row for name, row in smallest.items() if name not in published]
 
@@ -369,8 +369,8 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
 
     if draft is None and not no_draft:
         entry = registry.find(target)
-        draft = None if entry is None or entry.own_head else entry.draft
-        if entry is None:
+        draft = entry.repos[1] if entry and len(entry.repos) > 1 else None
+        if entry is None or not entry.draft:
             out.info(
                 f"no drafter is known for '{target}': give one with --draft, make one with"
                 " `dflash train`, or go on with lookup, which copies from earlier text",
@@ -447,7 +447,7 @@ def known_id(name: str, out: Output) -> str:
 def check_id(name: str) -> None:
     """Raise UsageError for a name that cannot be a Hub id."""
     if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
-        from dflash_mlx.hub.registry import did_you_mean
+        from dflash_mlx.hub.local import did_you_mean
 
         raise UsageError(
             f"'{name}' is not a Hub id.",

@@ -76,6 +76,7 @@ class Offers:
         """The known pairs that are not downloaded, and that fit this machine."""
         from dflash_mlx.hub.cache import cached_state
         from dflash_mlx.hub.registry import best_known
+        from dflash_mlx.hub.resolve import LOOKUP
         from dflash_mlx.models.memory import memory_fit, working_set
         from dflash_mlx.serve.models import Offer
 
@@ -86,8 +87,9 @@ class Offers:
                 continue
             if entry.lacks or cached_state(entry.target) == "yes":
                 continue
-            load = partial(self._load, entry.target, entry.draft)
-            offers.append(Offer(entry.target, needed, load, None, entry.draft, downloaded=False))
+            draft = entry.draft or LOOKUP
+            load = partial(self._load, entry.target, draft)
+            offers.append(Offer(entry.target, needed, load, None, draft, downloaded=False))
         return offers
 
     def _load(self, source: str | None, draft: str | None) -> "tuple[Pair, GenerationOptions]":

@@ -51,9 +51,8 @@ def downloaded_drafter(target: str) -> str | None:
     from dflash_mlx.hub.registry import find
 
     entry = find(target)
-    if entry is None or entry.own_head or cached_state(entry.draft) == "no":
-        return None
-    return entry.draft
+    others = entry.repos[1:] if entry else ()
+    return next((repo for repo in others if cached_state(repo) != "no"), None)
 
 
 def cannot_open(folder: Path, name: str) -> DFlashError | None:

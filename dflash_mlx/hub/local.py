@@ -18,7 +18,7 @@ from .cache import (
 )
 from .kinds import refused_kind
 from .openable import facts_of, hint_for, lacks
-from .registry import OPTIONAL, find_target, words
+from .registry import OPTIONAL, find_target, similar_targets, words
 
 LM_STUDIO = ("~/.lmstudio/models", "~/.cache/lm-studio/models")
 DEPTH = 3  # folders below one that holds models: publisher, model, and one more
@@ -135,3 +135,10 @@ def is_named(name: str, model: str) -> bool:
     full = words(model)
     optional = {word for word in full if OPTIONAL.fullmatch(word) or FORMAT.fullmatch(word)}
     return bool(short) and short == [w for w in full if w in short or w not in optional]
+
+
+def did_you_mean(name: str) -> str:
+    """A question with the nearest targets of the table and of this machine; empty without any."""
+    here = (model.name for model in local_models() if not model.lacks)
+    targets = similar_targets(name, here)
+    return f"did you mean {' or '.join(targets)}?" if targets else ""

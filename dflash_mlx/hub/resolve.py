@@ -15,7 +15,7 @@ from . import choices, registry
 from .cache import cached_checkpoint, cached_folder
 from .download import download
 from .kinds import KINDS, LOADED, MTP, kind_error
-from .registry import did_you_mean
+from .local import did_you_mean
 
 BUNDLED = "bundled"
 LOOKUP = "lookup"  # the name of prompt lookup, a drafter without a model
@@ -109,7 +109,7 @@ def origin_of(target: str, draft: str | None) -> str:
     if choice is not None and choice.draft == (draft or ""):
         return choice.reason
     entry = registry.find(target)
-    if entry is None or not entry.supported:
+    if entry is None or not entry.supported or not entry.draft:
         return ""
     if draft == (MTP if entry.own_head else entry.draft):
         return "the best known for this target; `dflash bench --drafts all` compares"
@@ -132,7 +132,7 @@ def known_drafter(target: str) -> str | None:
         )
     if not entry.supported:
         return None
-    return MTP if entry.own_head else entry.draft
+    return MTP if entry.own_head else entry.draft or None
 
 
 def check_kind(draft: str) -> None:

@@ -30,9 +30,9 @@ def studio(hub: Any, tmp_path: Path) -> Path:
         tiny.save_pair(tmp_path / "pair", tiny.draft_settings)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pair" / "target").rename(folder / name)
-    gguf = folder / "bartowski" / "Llama-3.2-3B-GGUF"
+    gguf = folder / "bartowski" / "Stories-3B-GGUF"
     gguf.mkdir(parents=True)
-    (gguf / "Llama-3.2-3B-Q4_K_M.gguf").write_bytes(b"GGUF")
+    (gguf / "Stories-3B-Q4_K_M.gguf").write_bytes(b"GGUF")
     return folder
 
 
@@ -59,10 +59,10 @@ def test_the_list_has_them(studio: Path, run: Any) -> None:
     assert (rows[KNOWN]["cached"], rows[KNOWN]["path"]) == ("folder", str(studio / KNOWN))
     other = rows["lmstudio-community/Qwen2.5-7B-Instruct-MLX-4bit"]
     assert (other["cached"], other["fits"], other["supported"]) == ("folder", "yes", True)
-    gguf = rows["bartowski/Llama-3.2-3B-GGUF"]
+    gguf = rows["bartowski/Stories-3B-GGUF"]
     assert (gguf["gguf"], gguf["supported"]) == (True, False)
     lines = [line.split("\t") for line in run("models", "list").stdout.splitlines()]
-    assert ["bartowski/Llama-3.2-3B-GGUF", "GGUF"] in [[line[0], line[-1]] for line in lines]
+    assert ["bartowski/Stories-3B-GGUF", "GGUF"] in [[line[0], line[-1]] for line in lines]
     assert KNOWN in [line[0] for line in lines[:4]]
 
 
@@ -124,9 +124,9 @@ def test_names_of_what_is_not_here(studio: Path) -> None:
     """Known ones stay what they were; others may be Hub ids; a GGUF file says why it cannot run."""
     assert local.find_model("qwen3:8b") == "mlx-community/Qwen3-8B-4bit"
     assert local.find_model("owner/model") is None
-    assert local.find_model("qwen2.5:72b") is None
+    assert local.find_model("qwen2.5:99b") is None
     with pytest.raises(DFlashError, match="is a GGUF file"):
-        local.find_model("llama-3.2-3b")
+        local.find_model("stories-3b")
 
 
 def test_two_of_a_name(studio: Path, tmp_path: Path) -> None:
@@ -159,3 +159,11 @@ def test_model_completes_their_names(studio: Path) -> None:
     assert "lmstudio-community/Qwen2.5-7B-Instruct-MLX-4bit" in names[:2]
     assert "Qwen/Qwen3-4B" in names
     assert len(names) == len(set(names))
+
+
+def test_near_names_are_those_of_models_here_too(tmp_path: Path, hub: Any) -> None:
+    folder = Path(os.environ["HOME"]) / ".lmstudio" / "models" / "me" / "Zephyr-Story-1B"
+    tiny.save_pair(tmp_path / "pair", tiny.draft_settings)
+    folder.parent.mkdir(parents=True)
+    (tmp_path / "pair" / "target").rename(folder)
+    assert local.did_you_mean("zephyr-stori-1b") == "did you mean me/Zephyr-Story-1B?"

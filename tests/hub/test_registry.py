@@ -50,7 +50,7 @@ def test_the_package_has_the_table(table):
 
 
 TARGET_KEYS = set(
-    "id family gated params active bytes kv state strength good mlx source unconfirmed note"
+    "id family gated params active bytes kv state strength good mlx names source unconfirmed note"
     " drafter".split()
 )
 DRAFTER_KEYS = set("id kind block params bytes kv licence source unconfirmed results note".split())
@@ -82,6 +82,21 @@ def test_every_row_of_the_table(table):
                 assert figure > 0
                 assert setting
                 assert source
+
+
+def test_targets_without_a_drafter(table):
+    """They have names, sizes and a version for MLX; they draft with copies, and are not offered."""
+    for target in table.undrafted():
+        assert target.keys() <= TARGET_KEYS - {"drafter", "strength", "good"}
+        assert is_known(target["family"])
+        entry = find(f"{target['mlx']['repo']}-{target['mlx']['quants'][0]}")
+        assert entry
+        assert entry.repos == (entry.target,)
+        assert entry.memory_bytes
+        assert entry.download_bytes == entry.target_bytes
+        names = pair_names(entry.target, None)
+        assert (names.draft, names.draft_label) == (None, LOOKUP)
+        assert not registry.fits(entry, EVER, EVER)
 
 
 def test_the_order_is_that_of_published_results(table):
@@ -121,7 +136,7 @@ FORMATS = {
 def test_what_drafts_is_what_the_loader_takes():
     """The loaders take the kinds that the registry says run; another one is no key of it."""
     assert CONFIGS.keys() == LOADED.keys()
-    assert LOADED.keys() <= {entry.kind for entry in entries()} <= KINDS.keys()
+    assert LOADED.keys() <= {entry.kind for entry in entries()} - {""} <= KINDS.keys()
     for kind, raw in CONFIGS.items():
         checkpoint = Checkpoint(Path("draft"), raw)
         assert checkpoint.format == FORMATS.get(kind, kind)
@@ -214,6 +229,7 @@ def fits(entry: Entry, memory: int, disk: int) -> bool:
     assert entry.memory_bytes
     assert entry.download_bytes
     small = entry.memory_bytes < 0.75 * memory and entry.download_bytes < disk
+    small = small and bool(entry.draft)
     return small and entry.supported and not entry.gated and entry.kind not in TOKEN_BY_TOKEN
 
 
