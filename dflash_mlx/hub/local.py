@@ -22,6 +22,7 @@ from .registry import OPTIONAL, find_target, similar_targets, words
 
 LM_STUDIO = ("~/.lmstudio/models", "~/.cache/lm-studio/models")
 DEPTH = 3  # folders below one that holds models: publisher, model, and one more
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
 GGUF = "is a GGUF file, which mlx-lm does not read"
 # Words of a folder's name that a short name may leave out: the format and its bits.
 FORMAT = re.compile(r"mlx|gguf|dwq|awq|\d+bit|bf16|fp16|mxfp\d|nvfp\d|q\d+")
@@ -99,6 +100,17 @@ def model_in(folder: Path, name: str, source: str) -> LocalModel | None:
     if missing and not reason:
         reason = f"is not complete ('{missing}' is missing)"
     return LocalModel(name, source, folder, reason)
+
+
+def can_chat(folder: Path) -> bool:
+    """Whether a model's folder has a chat template."""
+    if any((folder / name).exists() for name in TEMPLATES):
+        return True
+    try:
+        settings = Checkpoint.read(folder).tokenizer_config
+    except DFlashError:
+        return False
+    return bool(settings.get("chat_template") or settings.get("chat_template_type"))
 
 
 def find_model(name: str, folders: Sequence[Path] = ()) -> str | None:

@@ -30,13 +30,14 @@ DISK_MARGIN = 2_000_000_000  # bytes to leave free
 class Entry:
     """One target with one of its drafters.
 
-    published: the id of the target as its authors published it. names: more short names of it.
-    draft: empty for a target without one, and then kind is, too. kind: a key of `KINDS`. An MTP head
-    of a published target is in the target's own files, so that both ids are the same. licence: the
-    drafter's, empty if unconfirmed. Sizes are in bytes; None without even an estimate. kv_bytes: of the target per token of context; draft_kv_bytes: of an MTP head, 0 for
-    other drafters. state_bytes: the constant size of recurrent states. active: the parameters that
-    one token reads. strength: answers, code or speed, of a target that a first start may offer, and
-    good: what it is good at; empty for others.
+    published: the id of the target as its authors published it. draft: empty for a target without
+    a drafter, whose kind is empty, too. kind: the drafter's, a key of `KINDS`. An MTP head of a
+    published target is in the target's own files, so that both ids are the same. licence: the
+    drafter's, empty if unconfirmed. Sizes are in bytes; None without even an estimate. kv_bytes: of
+    the target per token of context; draft_kv_bytes: of an MTP head, 0 for other drafters.
+    state_bytes: the constant size of recurrent states. active: the parameters that one token reads.
+    strength: answers, code or speed, of a target that a first start may offer, and good: what it is
+    good at; empty for others. names: more short names of the target.
     """
 
     target: str
@@ -207,17 +208,13 @@ def drafter_of(target: str) -> str | None:
     return None if (entry := find(target)) is None else entry.draft or None
 
 
-def best_pair(
-    memory_bytes: int, free_disk_bytes: int, among: Iterable[Entry] | None = None
-) -> Entry | None:
+def best_pair(memory_bytes: int, free_disk_bytes: int) -> Entry | None:
     """The pair with the largest target that fits a machine; None if all are too big.
 
-    memory_bytes: the limit of the working set. among: the pairs to choose from; by default those of
-    `best_known`. Of one target the largest variant that fits is chosen. Gated repositories and
-    EAGLE-3 heads, which draft token by token, are never chosen.
+    memory_bytes: the limit of the working set. Of one target the largest variant that fits is
+    chosen. Gated repositories and EAGLE-3 heads, which draft token by token, are never chosen.
     """
-    pairs = best_known() if among is None else among
-    fitting = [entry for entry in pairs if fits(entry, memory_bytes, free_disk_bytes)]
+    fitting = [entry for entry in best_known() if fits(entry, memory_bytes, free_disk_bytes)]
     # max() returns the first of equal entries: the published target, not its bf16 copy.
     return max(fitting, key=lambda e: (e.params or 0, e.target_bytes or 0), default=None)
 

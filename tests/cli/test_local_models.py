@@ -14,10 +14,8 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import local, registry
 from dflash_mlx.hub.resolve import pair_names
 
-loading = import_module("dflash_mlx.cli.loading")
 options = import_module("dflash_mlx.cli.options")
 actions = import_module("dflash_mlx.cli.chat.actions")
-output = import_module("dflash_mlx.cli.terminal.output")
 
 KNOWN = "mlx-community/Qwen3-4B-4bit"
 
@@ -141,16 +139,6 @@ def test_two_of_a_name(studio: Path, tmp_path: Path) -> None:
 def test_a_known_target_in_a_folder_has_its_drafter(studio: Path) -> None:
     """LM Studio's folders end with the Hub id."""
     assert pair_names(str(studio / KNOWN), None).draft == registry.drafter_of(KNOWN)
-
-
-def test_a_chat_without_a_name_takes_what_is_here(
-    studio: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A Mac with LM Studio's models is not one without models; no drafter is downloaded unasked."""
-    monkeypatch.setattr(loading, "has_metal", lambda: True)
-    chosen = loading.choose_pair(options.ModelOptions(), output.Output(), interactive=True)
-    assert str(chosen.model).startswith(str(studio))
-    assert chosen.draft == "lookup"
 
 
 def test_model_completes_their_names(studio: Path) -> None:
