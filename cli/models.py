@@ -90,8 +90,14 @@ class Row:
             f"{approximately}{size} GB",
             memory,
             self.cached,
-            "GGUF" if self.gguf else "not yet" if self.lacks else self.fits or "?",
+            "GGUF" if self.gguf else self.verdict,
         )
+
+    @property
+    def verdict(self) -> str:
+        if not self.lacks:
+            return self.fits or "?"
+        return "not yet" if self.draft else "no"
 
 
 def gigabytes(count: int) -> str:
@@ -152,8 +158,14 @@ def pair_cached(target: str, draft: str = "yes") -> str:
 
 def cached_rows() -> list[Row]:
     """The cached models that belong to no known pair; GGUF files, too."""
-    from dflash_mlx.hub.cache import cached_bytes, cached_gguf, cached_repos, cached_state
-    from dflash_mlx.hub.local import GGUF
+    from dflash_mlx.hub.cache import (
+        cached_bytes,
+        cached_folder,
+        cached_gguf,
+        cached_repos,
+        cached_state,
+    )
+    from dflash_mlx.hub.local import GGUF, model_in
     from dflash_mlx.hub.registry import entries
     from dflash_mlx.models.memory import memory_fit, working_set
 
@@ -164,8 +176,11 @@ def cached_rows() -> list[Row]:
         if repo not in paired:
             size = cached_bytes(repo)
             state = cached_state(repo)
-            fits = FIT_WORDS[memory_fit(size, limit)] if state == "yes" else None
-            rows.append(Row(target=repo, target_bytes=size, cached=state, fits=fits))
+            folder = cached_folder(repo)
+            model = None if folder is None else model_in(folder, repo, repo)
+            lacks = "" if model is None else model.lacks
+            fits = FIT_WORDS[memory_fit(size, limit)] if state == "yes" and not lacks else None
+            rows.append(Row(target=repo, target_bytes=size, cached=state, fits=fits, lacks=lacks))
     for repo in cached_gguf():
         rows.append(
             Row(target=repo, target_bytes=cached_bytes(repo), cached="yes", lacks=GGUF, gguf=True)
@@ -231,7 +246,10 @@ def show_rows(rows: list[Row], out: Output) -> None:
     if hides_columns(cells, columns):
         out.note("a wider terminal shows the drafter, its kind and block size, and the memory, too")
     out.note("size: target + drafter on disk; ~ marks an estimate")
-    if any(row.lacks and not row.gguf for row in rows):
+    for row in rows:
+        if row.verdict == "no" and row.lacks and not row.gguf:
+            out.note(f"{row.target} {row.lacks}")
+    if any(row.verdict == "not yet" for row in rows):
         out.note("not yet: this version does not run the target's type or the drafter's kind")
     if any(row.gguf for row in rows):
         out.note("GGUF: mlx-lm does not read this format; the same model in another one does run")

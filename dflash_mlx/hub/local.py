@@ -118,7 +118,8 @@ def find_model(name: str, folders: Sequence[Path] = ()) -> str | None:
 
     A model that is here comes before one that would be downloaded, and the Hub's cache before
     folders. None for a path, and for a name that means nothing here: it may be a Hub id. Raises
-    DFlashError if several models here have the name, or if the only one cannot run.
+    DFlashError if several models here have the name, or if the only one cannot run; a folder that
+    cannot is not passed over for a download of the same model.
     """
     if not name or name.startswith((".", "~", "/")) or Path(name).exists():
         return None
@@ -134,8 +135,14 @@ def find_model(name: str, folders: Sequence[Path] = ()) -> str | None:
         )
     if usable:
         return usable[0].source
-    if named and known is None:
-        raise DFlashError(f"'{named[0].name}' {named[0].lacks}.", hint=hint_for(named[0].name))
+    for model in named:
+        if known is None:
+            raise DFlashError(f"'{model.name}' {model.lacks}.", hint=hint_for(model.name))
+        if model.name.lower() == known.lower():
+            raise DFlashError(
+                f"'{model.source}' {model.lacks}.",
+                hint=f"complete it, or `dflash models pull {known}` gets it from the Hub",
+            )
     return known
 
 

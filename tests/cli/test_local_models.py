@@ -127,6 +127,22 @@ def test_names_of_what_is_not_here(studio: Path) -> None:
         local.find_model("stories-3b")
 
 
+def test_a_folder_is_not_passed_over_for_a_download(studio: Path, run: Any) -> None:
+    """A config without weights: it is said, also in the list, and the Hub is not asked."""
+    folder = studio / "mlx-community" / "gemma-3-4b-it-4bit"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "gemma3"}')
+    for command in (["generate", "hi"], ["doctor"]):
+        result = run(*command, "-m", "gemma3:4b")
+        assert result.exit_code == 1
+        assert f"'{folder}' is not complete" in result.stderr
+        assert "dflash models pull mlx-community/gemma-3-4b-it-4bit" in result.stderr
+    rows = json.loads(run("models", "list", "--json").stdout)
+    row = next(row for row in rows if row["path"] == str(folder))
+    assert (row["cached"], row["supported"]) == ("folder", False)
+    assert "is not complete" in row["reason"]
+
+
 def test_two_of_a_name(studio: Path, tmp_path: Path) -> None:
     """A guess would take another model than the one that was meant."""
     tiny.save_pair(tmp_path / "pair", tiny.draft_settings)
