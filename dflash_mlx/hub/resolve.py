@@ -14,7 +14,7 @@ from dflash_mlx.types import Progress
 from . import choices, registry
 from .cache import cached_checkpoint, cached_folder
 from .download import download
-from .kinds import KINDS, LOADED, MTP, kind_error
+from .kinds import MTP, REFUSED, kind_error
 from .local import did_you_mean
 
 BUNDLED = "bundled"
@@ -138,8 +138,8 @@ def known_drafter(target: str) -> str | None:
 def check_kind(draft: str) -> None:
     """Raise DFlashError if the registry lists a drafter of a kind that is not loaded."""
     entry = next((e for e in registry.entries() if e.draft == draft and not e.own_head), None)
-    if entry is not None and entry.kind not in LOADED:
-        raise kind_error(draft, KINDS[entry.kind])
+    if entry is not None and entry.kind in REFUSED:
+        raise kind_error(draft, REFUSED[entry.kind])
 
 
 def head_of(target: str) -> str:
