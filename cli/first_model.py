@@ -50,9 +50,8 @@ def offer_models(model_options: ModelOptions, out: Output) -> ModelOptions:
 
 def download_pair(entry: Entry, out: Output) -> bool:
     """Download a pair with progress. Print why if it fails or is stopped, and return False."""
-    repos = [entry.target] if entry.own_head else [entry.target, entry.draft]
     try:
-        download_models(repos, out, yes=True)
+        download_models(entry.repos, out, yes=True)
     except KeyboardInterrupt:
         out.info("stopped: the tiny bundled pair answers. This command goes on from here:")
         out.info(f"  dflash models pull {entry.target}", wraps=False)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dflash_mlx import Pair
     from dflash_mlx.hub.registry import Entry
     from dflash_mlx.hub.resolve import Names
+    from dflash_mlx.models.memory import MemoryEstimate
 
 
 # Which pair
@@ -74,13 +75,17 @@ def known_target(name: str, out: Output, folders: Sequence[Path] = ()) -> str:
 def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) -> ModelOptions:
     """The options with a model that is on this machine; unchanged for the bundled pair.
 
-    Unless `interactive`, a note says that none is here: an interactive chat offers some then, see
-    `first_model`.
+    A note names it. Unless `interactive`, a note says on a Mac that none is here: an interactive
+    chat offers some then, see `first_model`.
     """
-    if not has_metal():
-        return model_options
+    prepare_libraries(offline=model_options.offline)
     here = model_here(model_options)
-    if here is None and (not interactive or model_options.offline):
+    if here is not None:
+        out.note(
+            f"no --model given: {here.model} is the largest here that fits in half of the memory;"
+            f" -m {BUNDLED} takes the demo pair"
+        )
+    elif has_metal() and (not interactive or model_options.offline):
         out.note("no model is downloaded yet: `dflash models list` shows what fits this Mac")
     return here or model_options
 
@@ -88,46 +93,48 @@ def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) 
 def model_here(model_options: ModelOptions) -> ModelOptions | None:
     """The options with the model that a chat uses if none is named; None is the bundled pair.
 
-    The best known pair that is downloaded, else the largest other model on this machine that fits.
+    The one with the largest weights, of those on this machine that have a chat template and fit in
+    half of its memory. Its drafter is the one that `names_at_hand` finds.
     """
-    if not has_metal():
-        return None
-    downloaded = best_downloaded(model_options)
-    if downloaded is not None:
-        return with_target(model_options, downloaded)
-    from dflash_mlx.hub.local import local_models
-    from dflash_mlx.hub.resolve import LOOKUP
-    from dflash_mlx.models.memory import memory_fit, weight_bytes, working_set
+    from dflash_mlx.hub.local import can_chat, local_models
+    from dflash_mlx.hub.resolve import LOOKUP, pair_names
+    from dflash_mlx.models.memory import physical_memory, weight_bytes
 
-    limit = working_set()
-    sizes = {
-        model.source: weight_bytes(model.folder, "*.safetensors")
-        for model in local_models(model_options.folders)
-        if not model.lacks
-    }
-    fitting = [source for source, size in sizes.items() if memory_fit(size, limit) == "ok"]
-    if not fitting:
-        return None
-    source = max(fitting, key=lambda source: sizes[source])
-    names = names_at_hand(source, no_draft=model_options.no_draft)
-    return replace(model_options, model=source, draft=LOOKUP if names.lookup else None)
+    room = physical_memory() // 2
+    models = [model for model in local_models(model_options.folders) if not model.lacks]
+    sizes = {model: weight_bytes(model.folder, "*.safetensors") for model in models}
+    for model in sorted(models, key=lambda model: (-sizes[model], model.name)):
+        if sizes[model] > room or not can_chat(model.folder):
+            continue
+        names = names_at_hand(model.source, no_draft=model_options.no_draft)
+        if memory_of(model.folder, names, model_options).total <= room:
+            known = pair_names(model.source, None, no_draft=model_options.no_draft)
+            draft = LOOKUP if names.lookup and known.draft is not None else None
+            return replace(model_options, model=model.source, draft=draft)
+    return None
 
 
-def best_downloaded(model_options: ModelOptions) -> "Entry | None":
-    """The downloaded pair that a chat uses if none is named; None is the bundled pair."""
-    from dflash_mlx.hub.registry import best_known, best_pair
-    from dflash_mlx.models.memory import working_set
+def memory_of(folder: Path, names: "Names", model_options: ModelOptions) -> "MemoryEstimate":
+    """The memory of a pair that is on this machine; folder: the target's."""
+    from dflash_mlx.cpu.blas import use_openblas
 
-    downloaded = (entry for entry in best_known() if is_downloaded(entry, model_options))
-    return best_pair(working_set(), 1 << 62, downloaded)
+    use_openblas()  # must run before MLX is imported
+    from dflash_mlx.models.memory import estimate_memory
+
+    return estimate_memory(
+        folder,
+        None if names.draft is None else folder_at_hand(names.draft),
+        draft_bits=model_options.draft_bits,
+        kv_bits=model_options.kv_bits,
+        item_bytes=item_bytes(),
+    )
 
 
-def is_downloaded(entry: "Entry", model_options: ModelOptions) -> bool:
-    """Whether all files of the pair, or with --no-draft of the target, are downloaded."""
-    from dflash_mlx.hub.cache import cached_state
+def item_bytes() -> int:
+    """The size of a number that is not quantised: 4 where MLX computes on the CPU."""
+    from dflash_mlx.kernels.dispatch import on_cpu
 
-    needed = [entry.target] if model_options.no_draft else [entry.target, entry.draft]
-    return all(cached_state(repo) == "yes" for repo in needed)
+    return 4 if on_cpu() else 2
 
 
 def with_target(model_options: ModelOptions, entry: "Entry") -> ModelOptions:
@@ -248,7 +255,6 @@ def check_memory(
     target: Path, draft: Path | None, label: str, model_options: ModelOptions, out: Output
 ) -> None:
     """DFlashError for a pair that does not fit the memory; a warning if tight, or with --force."""
-    from dflash_mlx.kernels.dispatch import on_cpu
     from dflash_mlx.models.memory import check_fits, estimate_memory, working_set
 
     needed = estimate_memory(
@@ -256,7 +262,7 @@ def check_memory(
         draft,
         draft_bits=model_options.draft_bits,
         kv_bits=model_options.kv_bits,
-        item_bytes=4 if on_cpu() else 2,
+        item_bytes=item_bytes(),
     )
     if warning := check_fits(needed, working_set(), label, force=model_options.force):
         out.warn(warning)

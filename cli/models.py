@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.families import FAMILIES
 
 from .confirm import check_can_ask, confirm
 from .downloads import download_models
@@ -91,8 +90,14 @@ class Row:
             f"{approximately}{size} GB",
             memory,
             self.cached,
-            "GGUF" if self.gguf else "not yet" if self.lacks else self.fits or "?",
+            "GGUF" if self.gguf else self.verdict,
         )
+
+    @property
+    def verdict(self) -> str:
+        if not self.lacks:
+            return self.fits or "?"
+        return "not yet" if self.draft else "no"
 
 
 def gigabytes(count: int) -> str:
@@ -120,15 +125,15 @@ def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = Non
         memory = entry.memory_bytes
         if memory is not None:
             memory = estimate_memory(entry, kv_bits=kv_bits).total
-        cached = pair_cached(cached_state(entry.target), cached_state(entry.draft))
+        cached = pair_cached(*(cached_state(repo) for repo in entry.repos))
         path = paths.get(entry.target.lower()) if cached == "no" else None
         rows.append(
             Row(
                 target=entry.target,
                 published=entry.published,
-                draft=entry.draft,
-                kind=KINDS[entry.kind],
-                block=entry.block,
+                draft=entry.draft or None,
+                kind=KINDS.get(entry.kind, ""),
+                block=entry.block or None,
                 target_bytes=entry.target_bytes,
                 draft_bytes=entry.draft_bytes,
                 memory_bytes=memory,
@@ -144,7 +149,7 @@ def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = Non
     return rows
 
 
-def pair_cached(target: str, draft: str) -> str:
+def pair_cached(target: str, draft: str = "yes") -> str:
     """The cache state of a pair; a drafter alone does not count, because targets may share it."""
     if target == "yes":
         return {"yes": "yes", "partly": "partly", "no": "target only"}[draft]
@@ -153,8 +158,14 @@ def pair_cached(target: str, draft: str) -> str:
 
 def cached_rows() -> list[Row]:
     """The cached models that belong to no known pair; GGUF files, too."""
-    from dflash_mlx.hub.cache import cached_bytes, cached_gguf, cached_repos, cached_state
-    from dflash_mlx.hub.local import GGUF
+    from dflash_mlx.hub.cache import (
+        cached_bytes,
+        cached_folder,
+        cached_gguf,
+        cached_repos,
+        cached_state,
+    )
+    from dflash_mlx.hub.local import GGUF, model_in
     from dflash_mlx.hub.registry import entries
     from dflash_mlx.models.memory import memory_fit, working_set
 
@@ -165,8 +176,11 @@ def cached_rows() -> list[Row]:
         if repo not in paired:
             size = cached_bytes(repo)
             state = cached_state(repo)
-            fits = FIT_WORDS[memory_fit(size, limit)] if state == "yes" else None
-            rows.append(Row(target=repo, target_bytes=size, cached=state, fits=fits))
+            folder = cached_folder(repo)
+            model = None if folder is None else model_in(folder, repo, repo)
+            lacks = "" if model is None else model.lacks
+            fits = FIT_WORDS[memory_fit(size, limit)] if state == "yes" and not lacks else None
+            rows.append(Row(target=repo, target_bytes=size, cached=state, fits=fits, lacks=lacks))
     for repo in cached_gguf():
         rows.append(
             Row(target=repo, target_bytes=cached_bytes(repo), cached="yes", lacks=GGUF, gguf=True)
@@ -204,8 +218,8 @@ def folder_rows(models: Sequence["LocalModel"]) -> list[Row]:
 def short_rows(rows: list[Row]) -> list[Row]:
     """The models that are downloaded, at least in part, then those that fit this machine.
 
-    Of a target that is not downloaded only the smallest version, which its short name means. Of one
-    that is, the drafters that are downloaded, else the first one.
+    Of a target that is not downloaded only the smallest version, which its short name means, and
+    only if it has a drafter. Of one that is, the drafters that are downloaded, else the first one.
     """
     here = {row.target for row in rows if row.cached == "yes"}
     downloaded = []
@@ -216,7 +230,7 @@ def short_rows(rows: list[Row]) -> list[Row]:
     published = {row.published for row in downloaded}
     smallest: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.target_bytes or 1 << 62):
-        if not row.lacks and row.fits in ("yes", "tight"):
+        if row.draft and not row.lacks and row.fits in ("yes", "tight"):
             smallest.setdefault(row.published, row)
     return downloaded + [row for name, row in smallest.items() if name not in published]
 
@@ -232,7 +246,10 @@ def show_rows(rows: list[Row], out: Output) -> None:
     if hides_columns(cells, columns):
         out.note("a wider terminal shows the drafter, its kind and block size, and the memory, too")
     out.note("size: target + drafter on disk; ~ marks an estimate")
-    if any(row.lacks and not row.gguf for row in rows):
+    for row in rows:
+        if row.verdict == "no" and row.lacks and not row.gguf:
+            out.note(f"{row.target} {row.lacks}")
+    if any(row.verdict == "not yet" for row in rows):
         out.note("not yet: this version does not run the target's type or the drafter's kind")
     if any(row.gguf for row in rows):
         out.note("GGUF: mlx-lm does not read this format; the same model in another one does run")
@@ -320,8 +337,7 @@ def show(
     if hidden := len(rows) - len(listed):
         out.note(f"{hidden} more, and other versions of these: dflash models list --all")
     if kv_bits:
-        unchanged = sorted({name for name, family in FAMILIES.items() if not family.quantises_kv})
-        out.note(f"memory with a KV cache of {kv_bits} bits, except {', '.join(unchanged)}")
+        out.note(f"memory with a KV cache of {kv_bits} bits, where it can be quantised")
     chosen = model_here(options)
     out.note(f"`dflash chat` uses {'the bundled pair' if chosen is None else chosen.model}")
     out.note("-m also takes short names: qwen3:4b, or what follows the /")
@@ -371,15 +387,13 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
 
     if draft is None and not no_draft:
         entry = registry.find(target)
-        draft = None if entry is None or entry.own_head else entry.draft
-        if entry is None:
+        draft = entry.repos[1] if entry and len(entry.repos) > 1 else None
+        if entry is None or not entry.draft:
             out.info(
                 f"no drafter is known for '{target}': give one with --draft, make one with"
                 " `dflash train`, or go on with lookup, which copies from earlier text",
                 "warning",
             )
-        elif entry.family not in FAMILIES:
-            out.info(f"this pair cannot run yet: {entry.lacks}", "warning")
         elif entry.lacks:
             draft = None
             out.info(f"no drafter is downloaded: {entry.lacks}; lookup drafts instead", "warning")
@@ -451,7 +465,7 @@ def known_id(name: str, out: Output) -> str:
 def check_id(name: str) -> None:
     """Raise UsageError for a name that cannot be a Hub id."""
     if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
-        from dflash_mlx.hub.registry import did_you_mean
+        from dflash_mlx.hub.local import did_you_mean
 
         raise UsageError(
             f"'{name}' is not a Hub id.",

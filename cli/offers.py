@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from dflash_mlx.options import GenerationOptions
 
 from .backend.local import LocalBackend
-from .loading import folder_at_hand, load_pair, names_at_hand
-from .options import BUNDLED, OptionValues
+from .loading import load_pair, memory_of, names_at_hand
+from .options import BUNDLED, ModelOptions, OptionValues
 from .resolve import resolve
 from .terminal.output import Output
 
@@ -56,18 +56,10 @@ class Offers:
 
     def _offer(self, name: str, source: str | None, folder: Path) -> "Offer":
         from dflash_mlx.files.checkpoint import load_config, text_config
-        from dflash_mlx.kernels.dispatch import on_cpu
-        from dflash_mlx.models.memory import estimate_memory
         from dflash_mlx.serve.models import Offer
 
         names = names_at_hand(source, no_draft=self._values["no_draft"])
-        estimate = estimate_memory(
-            folder,
-            None if names.draft is None else folder_at_hand(names.draft),
-            draft_bits=self._values["draft_bits"],
-            kv_bits=self._values["kv_bits"],
-            item_bytes=4 if on_cpu() else 2,
-        )
+        estimate = memory_of(folder, names, self._values.group(ModelOptions))
         context = text_config(load_config(folder)).get("max_position_embeddings")
         load = partial(self._load, source, names.draft_label)
         return Offer(name, estimate.total, load, context, names.draft_label, folder=folder)
@@ -76,6 +68,7 @@ class Offers:
         """The known pairs that are not downloaded, and that fit this machine."""
         from dflash_mlx.hub.cache import cached_state
         from dflash_mlx.hub.registry import best_known
+        from dflash_mlx.hub.resolve import LOOKUP
         from dflash_mlx.models.memory import memory_fit, working_set
         from dflash_mlx.serve.models import Offer
 
@@ -86,8 +79,9 @@ class Offers:
                 continue
             if entry.lacks or cached_state(entry.target) == "yes":
                 continue
-            load = partial(self._load, entry.target, entry.draft)
-            offers.append(Offer(entry.target, needed, load, None, entry.draft, downloaded=False))
+            draft = entry.draft or LOOKUP
+            load = partial(self._load, entry.target, draft)
+            offers.append(Offer(entry.target, needed, load, None, draft, downloaded=False))
         return offers
 
     def _load(self, source: str | None, draft: str | None) -> "tuple[Pair, GenerationOptions]":

@@ -66,7 +66,7 @@ def drafter_arguments(state: ChatState) -> list[str]:
     from dflash_mlx.hub.registry import pairs_of
 
     pairs = pairs_of(state.dialogue.backend.target_name)
-    known = [entry.draft for entry in pairs if entry.supported and not entry.own_head]
+    known = [repo for entry in pairs if entry.supported for repo in entry.repos[1:]]
     return ["on", "off", "lookup", "mtp", *known]
 
 

@@ -1,5 +1,9 @@
 """`dflash doctor -m ID`: reads the files of a model and compares them with their hashes."""
 
+from pathlib import Path
+
+from dflash_mlx.errors import DFlashError
+
 from ..confirm import can_ask
 from ..downloads import download_models
 from ..loading import known_target, prepare_libraries
@@ -47,9 +51,19 @@ def downloaded_drafter(target: str) -> str | None:
     from dflash_mlx.hub.registry import find
 
     entry = find(target)
-    if entry is None or entry.own_head or cached_state(entry.draft) == "no":
+    others = entry.repos[1:] if entry else ()
+    return next((repo for repo in others if cached_state(repo) != "no"), None)
+
+
+def cannot_open(folder: Path, name: str) -> DFlashError | None:
+    """Why mlx-lm cannot open a model; None if it can, and for one that cannot be read."""
+    from dflash_mlx.files.checkpoint import Checkpoint
+    from dflash_mlx.hub.openable import why_not
+
+    try:
+        return why_not(Checkpoint.read(folder, name))
+    except DFlashError:  # a damaged file, which the checks of the files name
         return None
-    return entry.draft
 
 
 def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
@@ -64,6 +78,8 @@ def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
     pull = f"`dflash models pull {name} --no-draft`"
     if folder is None:
         return fail(f"{name} is not downloaded", f"{pull} downloads it"), False
+    if (error := cannot_open(folder, name)) and not is_head_only(name):
+        return fail(error.message.rstrip("."), error.hint), False
     blobs = blobs_of(folder) if in_cache else {}
     with Spinner(out, f"reading {name}", unit="bytes") as spinner:
         damaged = damaged_files(blobs, spinner.update)

@@ -39,7 +39,7 @@ def fitting_sources(pair: Pair) -> tuple[Source, ...]:
 def known_drafters(pair: Pair) -> list[str]:
     """The Hub ids of the target's known drafters that this version loads, best first."""
     pairs = pairs_of(pair.target_name)
-    return [entry.draft for entry in pairs if entry.supported and not entry.own_head]
+    return [repo for entry in pairs if entry.supported for repo in entry.repos[1:]]
 
 
 def missing_drafters(pair: Pair) -> list[str]:

@@ -8,7 +8,7 @@ import fnmatch
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -32,7 +32,8 @@ from .cache import (
     shard_names,
 )
 from .content import blobs_of, damaged_files, hash_of
-from .failures import dflash_errors, is_transient
+from .failures import RETRY_STATUS, dflash_errors, is_transient
+from .openable import MODELOPT_FILE, error_of, quant_method, with_modelopt
 
 # Parallel, resumable download of files into the cache's blobs
 
@@ -293,10 +294,10 @@ class Plan:
 
 
 def plan(repo: str) -> Plan:
-    """Request the list of files of a model's latest revision. Downloads its config.json at most.
+    """Request the list of files of a model's latest revision, and its config.json. Keeps no file.
 
     Raises DFlashError if the Hub refuses the request or cannot be reached, or if the repository is
-    no model with safetensors weights.
+    no model with safetensors weights that can be opened.
     """
     with dflash_errors(repo):
         return request_plan(repo)
@@ -304,7 +305,7 @@ def plan(repo: str) -> Plan:
 
 def request_plan(model: str) -> Plan:
     """As `plan`, but raises the exceptions of huggingface_hub."""
-    from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub import HfApi, hf_hub_download, hf_hub_url
     from huggingface_hub.utils import filter_repo_objects
 
     repo = repo_of(model)
@@ -343,9 +344,50 @@ def request_plan(model: str) -> Plan:
         url = hf_hub_url(repo, name, revision=commit)
         files.append(File(name, url, size, blob, bytes_in_cache(folder, commit, name, blob, size)))
     plan = Plan(model, tuple(sorted(files, key=lambda file: (file.size, file.name))))
-    if not plan.cached:  # a gated repository refuses its files, not the list of them
-        get_hf_file_metadata(plan.files[0].url, timeout=TIMEOUT)
+    if not plan.cached and not is_head_only(model):
+        check_openable(repo, commit, siblings)
     return plan
+
+
+def check_openable(repo: str, commit: str, names: Container[str]) -> None:
+    """Raise DFlashError if mlx-lm cannot open a revision. names: of all its files.
+
+    A gated repository refuses its files, not the list of them: it refuses here.
+    """
+    from huggingface_hub import HfApi, hf_hub_url
+
+    config = request_json(hf_hub_url(repo, "config.json", revision=commit))
+    if MODELOPT_FILE in names:
+        settings = request_json(hf_hub_url(repo, MODELOPT_FILE, revision=commit))
+        config = with_modelopt(config, settings)
+    tensors: Iterable[str] = ()
+    if quant_method(config) == "gptq":
+        tensors = HfApi().get_safetensors_metadata(repo, revision=commit).weight_map
+    if error := error_of(repo, config, tensors):
+        raise error
+
+
+def request_json(url: str) -> dict[str, Any]:
+    """A JSON object of the Hub. Raises DFlashError for other content."""
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+
+    response = http_backoff(
+        "GET",
+        url,
+        max_retries=len(RETRY_DELAYS),
+        base_wait_time=RETRY_DELAYS[0],
+        retry_on_status_codes=tuple(RETRY_STATUS),
+        headers=build_hf_headers(),
+        timeout=TIMEOUT,
+    )
+    hf_raise_for_status(response)
+    try:
+        data = response.json()
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        raise DFlashError(f"'{url}' is no JSON object.", hint="use another model")
+    return data
 
 
 def bytes_in_cache(folder: Path, commit: str, name: str, blob: str, size: int) -> int:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dflash_mlx.errors import DFlashError
 
 from .cache import cached_state, repo_of
-from .registry import did_you_mean
+from .local import did_you_mean
 
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 RETRY_STATUS = {408, 429, 500, 502, 503, 504}

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint
 
 from .cache import (
@@ -17,10 +16,13 @@ from .cache import (
     missing_file,
     repo_folder,
 )
-from .registry import OPTIONAL, find_target, words
+from .kinds import refused_kind
+from .openable import facts_of, hint_for, lacks
+from .registry import OPTIONAL, find_target, similar_targets, words
 
 LM_STUDIO = ("~/.lmstudio/models", "~/.cache/lm-studio/models")
 DEPTH = 3  # folders below one that holds models: publisher, model, and one more
+TEMPLATES = ("chat_template.jinja", "chat_template.json")
 GGUF = "is a GGUF file, which mlx-lm does not read"
 # Words of a folder's name that a short name may leave out: the format and its bits.
 FORMAT = re.compile(r"mlx|gguf|dwq|awq|\d+bit|bf16|fp16|mxfp\d|nvfp\d|q\d+")
@@ -89,17 +91,26 @@ def model_in(folder: Path, name: str, source: str) -> LocalModel | None:
         return LocalModel(name, source, folder, GGUF)
     try:
         checkpoint = Checkpoint.read(folder, name)
-        if checkpoint.format != "language model":
+        if checkpoint.format != "language model" or refused_kind(checkpoint.config):
             return None
-        kind = checkpoint.text_config.get("model_type")
         missing = missing_file(checkpoint)
+        reason = lacks(*facts_of(checkpoint))
     except DFlashError as error:
         return LocalModel(name, source, folder, f"cannot be read ({error.message.rstrip('.')})")
-    if kind not in FAMILIES:
-        return LocalModel(name, source, folder, f"is of the type '{kind}', which is not supported")
-    if missing:
-        return LocalModel(name, source, folder, f"is not complete ('{missing}' is missing)")
-    return LocalModel(name, source, folder)
+    if missing and not reason:
+        reason = f"is not complete ('{missing}' is missing)"
+    return LocalModel(name, source, folder, reason)
+
+
+def can_chat(folder: Path) -> bool:
+    """Whether a model's folder has a chat template."""
+    if any((folder / name).exists() for name in TEMPLATES):
+        return True
+    try:
+        settings = Checkpoint.read(folder).tokenizer_config
+    except DFlashError:
+        return False
+    return bool(settings.get("chat_template") or settings.get("chat_template_type"))
 
 
 def find_model(name: str, folders: Sequence[Path] = ()) -> str | None:
@@ -107,7 +118,8 @@ def find_model(name: str, folders: Sequence[Path] = ()) -> str | None:
 
     A model that is here comes before one that would be downloaded, and the Hub's cache before
     folders. None for a path, and for a name that means nothing here: it may be a Hub id. Raises
-    DFlashError if several models here have the name, or if the only one cannot run.
+    DFlashError if several models here have the name, or if the only one cannot run; a folder that
+    cannot is not passed over for a download of the same model.
     """
     if not name or name.startswith((".", "~", "/")) or Path(name).exists():
         return None
@@ -123,11 +135,14 @@ def find_model(name: str, folders: Sequence[Path] = ()) -> str | None:
         )
     if usable:
         return usable[0].source
-    if named and known is None:
-        raise DFlashError(
-            f"'{named[0].name}' {named[0].lacks}.",
-            hint="`dflash models list` shows models that run here",
-        )
+    for model in named:
+        if known is None:
+            raise DFlashError(f"'{model.name}' {model.lacks}.", hint=hint_for(model.name))
+        if model.name.lower() == known.lower():
+            raise DFlashError(
+                f"'{model.source}' {model.lacks}.",
+                hint=f"complete it, or `dflash models pull {known}` gets it from the Hub",
+            )
     return known
 
 
@@ -139,3 +154,10 @@ def is_named(name: str, model: str) -> bool:
     full = words(model)
     optional = {word for word in full if OPTIONAL.fullmatch(word) or FORMAT.fullmatch(word)}
     return bool(short) and short == [w for w in full if w in short or w not in optional]
+
+
+def did_you_mean(name: str) -> str:
+    """A question with the nearest targets of the table and of this machine; empty without any."""
+    here = (model.name for model in local_models() if not model.lacks)
+    targets = similar_targets(name, here)
+    return f"did you mean {' or '.join(targets)}?" if targets else ""

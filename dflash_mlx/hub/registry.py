@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dflash_mlx.families import FAMILIES
+from dflash_mlx.files.model_types import is_known
 from dflash_mlx.types import SNAPSHOT_LIMITS
 
 from .bits import chosen_bits, share_of_bytes
@@ -33,13 +33,14 @@ LATENTS_OR_SINKS = ("deepseek_v3", "glm_moe_dsa", "gpt_oss", "kimi_k2", "kimi_k2
 class Entry:
     """One target with one of its drafters.
 
-    published: the id of the target as its authors published it. kind: the drafter's, a key of
-    `KINDS`. An MTP head of a published target is in the target's own files, so that both ids are
-    the same. licence: the drafter's, empty if unconfirmed. Sizes are in bytes; None without even an
-    estimate. kv_bytes: of the target per token of context; draft_kv_bytes: of an MTP head, 0 for
-    other drafters. state_bytes: the constant size of recurrent states. active: the parameters that
-    one token reads. strength: answers, code or speed, of a target that a first start may offer, and
-    good: what it is good at; empty for others.
+    published: the id of the target as its authors published it. draft: empty for a target without
+    a drafter, whose kind is empty, too. kind: the drafter's, a key of `KINDS`. An MTP head of a
+    published target is in the target's own files, so that both ids are the same. licence: the
+    drafter's, empty if unconfirmed. Sizes are in bytes; None without even an estimate. kv_bytes: of
+    the target per token of context; draft_kv_bytes: of an MTP head, 0 for other drafters.
+    state_bytes: the constant size of recurrent states. active: the parameters that one token reads.
+    strength: answers, code or speed, of a target that a first start may offer, and good: what it is
+    good at; empty for others. names: more short names of the target.
     """
 
     target: str
@@ -62,6 +63,7 @@ class Entry:
     active: int | None
     strength: str
     good: str
+    names: tuple[str, ...]
 
     @property
     def own_head(self) -> bool:
@@ -69,8 +71,13 @@ class Entry:
         return self.draft == self.target
 
     @property
+    def repos(self) -> tuple[str, ...]:
+        """The repositories to download for the pair, the target's first."""
+        return (self.target,) if self.own_head or not self.draft else (self.target, self.draft)
+
+    @property
     def download_bytes(self) -> int | None:
-        if self.own_head:
+        if len(self.repos) == 1:
             return self.target_bytes
         if self.target_bytes is None or self.draft_bytes is None:
             return None
@@ -100,9 +107,9 @@ class Entry:
     @property
     def lacks(self) -> str:
         """The reason why this engine does not support the pair; empty if it does."""
-        if self.family not in FAMILIES:
+        if not is_known(self.family):
             return f"targets of the type '{self.family}' are not supported yet"
-        if self.kind not in LOADED:
+        if self.kind and self.kind not in LOADED:
             return f"drafters of the kind {KINDS[self.kind]} are not supported yet"
         return ""
 
@@ -118,19 +125,27 @@ def max_snapshot_bytes(state: int) -> int:
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """All pairs: each target as published and then quantised, each with all its drafters."""
+    """All pairs: each target as published and then quantised, each with all its drafters.
+
+    One without a drafter has one entry in each version.
+    """
     text = files("dflash_mlx.hub").joinpath("pairs.toml").read_text(encoding="utf-8")
-    return tuple(entry for target in tomllib.loads(text)["target"] for entry in expand(target))
+    table = tomllib.loads(text)
+    targets = [*table["target"], *table["undrafted"]["targets"]]
+    return tuple(entry for target in targets for entry in expand(target))
+
+
+NO_DRAFTER: dict[str, Any] = {"id": "", "kind": "", "block": 0, "bytes": 0}
 
 
 def expand(target: dict[str, Any]) -> list[Entry]:
-    """The entries of one table of `pairs.toml`."""
+    """The entries of one target of `pairs.toml`."""
     mlx = target.get("mlx", {"repo": "", "quants": []})
     variants = [("", target["id"])] + [(quant, f"{mlx['repo']}-{quant}") for quant in mlx["quants"]]
     return [
         entry_of(target, name, quant, drafter)
         for quant, name in variants
-        for drafter in target["drafters"]
+        for drafter in target.get("drafters", [NO_DRAFTER])
         if not quant or drafter["id"] != target["id"]  # conversions leave the head out
     ]
 
@@ -167,6 +182,7 @@ def entry_of(target: dict[str, Any], name: str, quant: str, drafter: dict[str, A
         active=target.get("active", params),
         strength=target.get("strength", ""),
         good=target.get("good", ""),
+        names=tuple(target.get("names", ())),
     )
 
 
@@ -197,20 +213,16 @@ def best_known() -> tuple[Entry, ...]:
 
 def drafter_of(target: str) -> str | None:
     """The Hub id of a target's drafter; None if the registry does not list the target."""
-    return None if (entry := find(target)) is None else entry.draft
+    return None if (entry := find(target)) is None else entry.draft or None
 
 
-def best_pair(
-    memory_bytes: int, free_disk_bytes: int, among: Iterable[Entry] | None = None
-) -> Entry | None:
+def best_pair(memory_bytes: int, free_disk_bytes: int) -> Entry | None:
     """The pair with the largest target that fits a machine; None if all are too big.
 
-    memory_bytes: the limit of the working set. among: the pairs to choose from; by default those of
-    `best_known`. Of one target the largest variant that fits is chosen. Gated repositories and
-    EAGLE-3 heads, which draft token by token, are never chosen.
+    memory_bytes: the limit of the working set. Of one target the largest variant that fits is
+    chosen. Gated repositories and EAGLE-3 heads, which draft token by token, are never chosen.
     """
-    pairs = best_known() if among is None else among
-    fitting = [entry for entry in pairs if fits(entry, memory_bytes, free_disk_bytes)]
+    fitting = [entry for entry in best_known() if fits(entry, memory_bytes, free_disk_bytes)]
     # max() returns the first of equal entries: the published target, not its bf16 copy.
     return max(fitting, key=lambda e: (e.params or 0, e.target_bytes or 0), default=None)
 
@@ -219,6 +231,7 @@ def fits(entry: Entry, memory_bytes: int, free_disk_bytes: int) -> bool:
     """Whether a pair may be chosen for somebody on a machine; arguments as `best_pair`."""
     return (
         entry.supported
+        and bool(entry.draft)
         and entry.kind not in TOKEN_BY_TOKEN
         and not entry.gated
         and entry.memory_bytes is not None
@@ -288,12 +301,12 @@ def variants_named(name: str) -> list[Entry]:
     short_words = words(name)
     matches = []
     for variants in targets_with_variants():
-        target_words = words(variants[0].target)
-        if is_short_for(short_words, target_words):
+        named = [words(name) for name in (variants[0].target, *variants[0].names)]
+        if any(is_short_for(short_words, target_words) for target_words in named):
             matches.append(variants)
             continue
         for entry in variants[1:]:
-            full_names = (target_words + words(entry.quant), words(entry.target))
+            full_names = [*(one + words(entry.quant) for one in named), words(entry.target)]
             if any(is_short_for(short_words, full_name) for full_name in full_names):
                 matches.append([entry])
     return matches[0] if len(matches) == 1 else []
@@ -322,22 +335,38 @@ def find_target(name: str, state_of: Callable[[str], str] = cached_state) -> str
     return downloaded[0] if downloaded else default_variant(variants).target
 
 
-def similar_targets(name: str) -> list[str]:
-    """The Hub ids that a short or misspelt name may mean, at most three, the nearest first."""
+def similar_targets(name: str, here: Iterable[str] = ()) -> list[str]:
+    """The targets that a short or misspelt name may mean, at most three, the nearest first.
+
+    here: the names of models on this machine, which may be others than those of the table.
+    """
     if variants := variants_named(name):
         variants = sorted(variants, key=lambda entry: not entry.quantised)
         return [entry.target for entry in variants[:MAX_SUGGESTIONS]]
     known = {
-        " ".join(words(variants[0].target)): default_variant(variants).target
+        " ".join(words(name)): default_variant(variants).target
         for variants in targets_with_variants()
+        for name in (variants[0].target, *variants[0].names)
     }
+    known |= {" ".join(words(model)): model for model in here}
     text = " ".join(words(name))
     longer = [name for name in known if text and name.startswith(text)]
     similar = difflib.get_close_matches(text, known, n=MAX_SUGGESTIONS, cutoff=0.7)
-    return [known[name] for name in dict.fromkeys(longer + similar)][:MAX_SUGGESTIONS]
+    return list(dict.fromkeys(known[name] for name in longer + similar))[:MAX_SUGGESTIONS]
 
 
-def did_you_mean(name: str) -> str:
-    """A question with the nearest known targets; empty without any."""
-    targets = similar_targets(name)
-    return f"did you mean {' or '.join(targets)}?" if targets else ""
+# How the authors of a copy name another format of the weights, behind the model's own name.
+FORMATS = re.compile(
+    r"[-_.](?:unsloth|bnb|fp8|nvfp4|mxfp[48]|awq|gptq|hqq|quantized|w\d+a\d+|int[48]|[48]bit).*",
+    re.IGNORECASE,
+)
+
+
+def conversion_of(name: str) -> str | None:
+    """The Hub id of a known target in MLX's format, for a copy of it in another; None if unknown.
+
+    name: a Hub id or a folder, such as unsloth/Qwen3-8B-bnb-4bit.
+    """
+    variants = variants_named(FORMATS.sub("", name.rpartition("/")[2]))
+    found = default_variant(variants).target if variants else name
+    return None if found.lower() == name.lower() else found

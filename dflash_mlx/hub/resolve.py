@@ -7,15 +7,15 @@ from typing import Any
 
 from dflash_mlx.address import is_address, is_bare_address
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.model_types import is_known
 from dflash_mlx.types import Progress
 
 from . import choices, registry
 from .cache import cached_checkpoint, cached_folder
 from .download import download
-from .kinds import KINDS, LOADED, MTP, kind_error
-from .registry import did_you_mean
+from .kinds import MTP, REFUSED, kind_error
+from .local import did_you_mean
 
 BUNDLED = "bundled"
 LOOKUP = "lookup"  # the name of prompt lookup, a drafter without a model
@@ -109,7 +109,7 @@ def origin_of(target: str, draft: str | None) -> str:
     if choice is not None and choice.draft == (draft or ""):
         return choice.reason
     entry = registry.find(target)
-    if entry is None or not entry.supported:
+    if entry is None or not entry.supported or not entry.draft:
         return ""
     if draft == (MTP if entry.own_head else entry.draft):
         return "the best known for this target; `dflash bench --drafts all` compares"
@@ -125,21 +125,21 @@ def known_drafter(target: str) -> str | None:
     entry = registry.find(target)
     if entry is None:
         return None
-    if entry.family not in FAMILIES:
+    if not is_known(entry.family):
         raise DFlashError(
             f"the pair of '{target}' and '{entry.draft}' cannot run: {entry.lacks}.",
             hint="`dflash models list` shows the pairs that run",
         )
     if not entry.supported:
         return None
-    return MTP if entry.own_head else entry.draft
+    return MTP if entry.own_head else entry.draft or None
 
 
 def check_kind(draft: str) -> None:
     """Raise DFlashError if the registry lists a drafter of a kind that is not loaded."""
     entry = next((e for e in registry.entries() if e.draft == draft and not e.own_head), None)
-    if entry is not None and entry.kind not in LOADED:
-        raise kind_error(draft, KINDS[entry.kind])
+    if entry is not None and entry.kind in REFUSED:
+        raise kind_error(draft, REFUSED[entry.kind])
 
 
 def head_of(target: str) -> str:

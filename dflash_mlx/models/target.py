@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
-from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
@@ -24,12 +23,13 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import MODEL_REMAPPING, _get_classes, load_model
+from mlx_lm.utils import _get_classes, load_model
 
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.files.checkpoint import Checkpoint, text_config
+from dflash_mlx.hub.openable import why_not
 from dflash_mlx.kernels.dispatch import Kernels, available
 from dflash_mlx.options import SamplingParams, declared
 from dflash_mlx.speculation.tree import Tree
@@ -441,18 +441,8 @@ def check_target(checkpoint: Checkpoint) -> None:
             f"'{name}' is a drafter, not a model that can answer by itself.",
             hint="give it as --draft, and its target as --model",
         )
-    if checkpoint.config.get("model_file"):
-        raise DFlashError(
-            f"'{name}' brings its own model code, which is never run.",
-            hint="use a conversion that mlx-lm's own model classes load",
-        )
-    kind = str(checkpoint.config.get("model_type") or "")
-    module = MODEL_REMAPPING.get(kind, kind)
-    if not kind or find_spec(f"mlx_lm.models.{module}") is None:
-        raise DFlashError(
-            f"'{name}' is of the type '{kind}', which this version of mlx-lm does not open.",
-            hint="use a language model that mlx-lm converts; `dflash models list` names some",
-        )
+    if error := why_not(checkpoint):
+        raise error
 
 
 def outline(checkpoint: Checkpoint) -> Target:

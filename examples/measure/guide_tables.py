@@ -45,7 +45,7 @@ def pairs() -> str:
     """The table of published pairs: memory in every form of the target, and whether they run."""
     rows, known = [], entries()
     for entry in known:
-        if entry.quant:
+        if entry.quant or not entry.draft:
             continue
         forms = {e.quant: e for e in known if e.quant and is_same_pair(e, entry)}
         sizes = [memory(forms.get(quant)) for quant in ("4bit", "8bit")]

@@ -131,6 +131,7 @@ def small_pair(memory: int) -> str | None:
         if entry.supported
         and entry.memory_bytes is not None
         and entry.memory_bytes < COMFORTABLE_SHARE**2 * memory
+        and entry.draft
         and cached_state(entry.target) == cached_state(entry.draft) == "yes"
     }
     return min(sizes, key=lambda target: sizes[target], default=None)

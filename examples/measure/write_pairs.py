@@ -17,14 +17,19 @@ HEAD = """\
 """
 TARGET_KEYS = (
     "id", "family", "gated", "params", "active", "bytes", "kv", "state", "strength", "good", "mlx",
-    "note",
+    "names", "note",
 )  # fmt: skip
 DRAFTER_KEYS = ("id", "kind", "block", "params", "bytes", "kv", "licence", "note")
 
 
 def read_table() -> list[dict[str, Any]]:
-    """The targets of register.toml, each with its list `drafter`."""
+    """The targets of register.toml that have drafters, each with its list `drafter`."""
     return tomllib.loads(TABLE.read_text(encoding="utf-8"))["target"]
+
+
+def undrafted() -> list[dict[str, Any]]:
+    """The targets of register.toml without a drafter."""
+    return tomllib.loads(TABLE.read_text(encoding="utf-8"))["undrafted"]["targets"]
 
 
 def pairs() -> str:
@@ -37,7 +42,9 @@ def pairs() -> str:
             inner = ", ".join(lines_of(with_note(drafter, "drafter"), DRAFTER_KEYS))
             lines.append(f"    {{ {inner} }},")
         blocks.append("\n".join([*lines, "]", ""]))
-    return "\n".join(blocks)
+    rows = (", ".join(lines_of(with_note(row, "target"), TARGET_KEYS)) for row in undrafted())
+    lines = ["[undrafted]", "targets = [", *(f"    {{ {row} }}," for row in rows), "]", ""]
+    return "\n".join([*blocks, "\n".join(lines)])
 
 
 def with_note(row: dict[str, Any], noun: str) -> dict[str, Any]:

@@ -1,17 +1,19 @@
 """Which pair answers when none is named, and whether it fits the memory."""
 
+import json
+import os
 from dataclasses import fields, replace
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tiny
 import typer
 from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.hub import cache as hub_cache
-from dflash_mlx.hub import registry
 from dflash_mlx.models import memory
 from dflash_mlx.options import GenerationOptions, declared
 
@@ -23,42 +25,75 @@ output = import_module("dflash_mlx.cli.terminal.output")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 
 NOTHING = options.ModelOptions()
-SMALL, LARGE = "mlx-community/Qwen3-4B-4bit", "Qwen/Qwen3-8B"
 
 
-class Mac:
-    def __init__(self, patch: pytest.MonkeyPatch):
-        self.limit, self.cached = 12e9, set[str]()
-        patch.setattr(loading, "has_metal", lambda: True)
-        patch.setattr(memory, "working_set", lambda: int(self.limit))
-        patch.setattr(hub_cache, "cached_state", lambda r: "yes" if r in self.cached else "no")
+class Studio:
+    """LM Studio's folder of a machine with `memory` bytes; `say` has the notes of a choice."""
 
-    def choice(self, models: Any = NOTHING, interactive: bool = True) -> str | None:
-        """The target that `dflash chat` would take; None is the bundled pair."""
-        return loading.choose_pair(models, output.Output(), interactive=interactive).model
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path):
+        self.folder, self.memory, self.said = folder, 12 * 10**9, list[str]()
+        self.root = Path(os.environ["HOME"]) / ".lmstudio" / "models"
+        patch.setattr(memory, "physical_memory", lambda: self.memory)
+
+    def add(self, name: str, width: int = 48) -> Path:
+        tiny.save_pair(self.folder, tiny.draft_settings, intermediate_size=width)
+        (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+        return (self.folder / "target").rename(self.root / name)
+
+    def choice(self, **models: Any) -> Any:
+        """The options that `dflash chat` would take; without a model for the bundled pair."""
+        out = output.Output()
+        out.note = self.said.append
+        return loading.choose_pair(replace(NOTHING, **models), out, interactive=True)
+
+    def taken(self) -> str | None:
+        model = self.choice().model
+        return None if model is None else Path(model).relative_to(self.root).as_posix()
 
 
 @pytest.fixture
-def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
-    return Mac(monkeypatch)
+def studio(monkeypatch: pytest.MonkeyPatch, hub: Any, tmp_path: Path) -> Studio:
+    return Studio(monkeypatch, tmp_path / "pair")
 
 
-def test_not_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "has_metal", lambda: False)
-    assert loading.choose_pair(NOTHING, output.Output(), interactive=True) is NOTHING
+def test_the_largest_that_fits_in_half_of_the_memory_is_taken(studio: Studio) -> None:
+    """On Linux as on a Mac; it is named, with the way to the demo pair. Nothing here: bundled."""
+    assert studio.taken() is None
+    assert studio.said == []
+    studio.add("me/Small-1B")
+    studio.add("me/Another-1B")
+    large = studio.add("me/Large-3B", width=480)
+    assert studio.taken() == "me/Large-3B"
+    assert str(large) in studio.said[-1]
+    assert "-m bundled" in studio.said[-1]
+    needed = memory.estimate_memory(large, item_bytes=loading.item_bytes()).total
+    studio.memory = 2 * needed
+    assert studio.taken() == "me/Large-3B"
+    studio.memory -= 2
+    assert studio.taken() == "me/Another-1B"  # as large as the other: by name
+    studio.memory //= 4
+    assert studio.taken() is None
 
 
-def test_what_is_downloaded_is_taken(mac: Mac) -> None:
-    """Without a question, when both parts are there and fit."""
-    mac.cached = {SMALL}
-    assert mac.choice() is None
-    drafter = registry.drafter_of(SMALL)
-    assert drafter is not None
-    mac.cached = {SMALL, drafter}
-    assert mac.choice() == SMALL
-    assert mac.choice(interactive=False) == SMALL
-    mac.limit = 2e9
-    assert mac.choice(interactive=False) is None
+def test_what_cannot_chat_is_not_taken(studio: Studio) -> None:
+    """A base model, an incomplete one, and one in a format that mlx-lm does not read."""
+    studio.add("me/Chat-1B")
+    base = studio.add("me/Base-3B", width=480)
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    del settings["chat_template"]
+    (base / "tokenizer_config.json").write_text(json.dumps(settings))
+    (studio.add("me/Part-3B", width=480) / "tokenizer.json").unlink()
+    other = studio.add("me/Other-3B-bnb-4bit", width=480) / "config.json"
+    config = json.loads(other.read_text())
+    other.write_text(json.dumps(config | {"quantization_config": {"quant_method": "bitsandbytes"}}))
+    assert studio.taken() == "me/Chat-1B"
+
+
+def test_a_drafter_is_used_only_if_it_is_here(studio: Studio) -> None:
+    """Nothing is downloaded unasked."""
+    studio.add("mlx-community/Qwen3-4B-4bit")
+    assert studio.choice().draft == "lookup"
+    assert studio.choice(no_draft=True).draft is None
 
 
 def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:

@@ -14,10 +14,8 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import local, registry
 from dflash_mlx.hub.resolve import pair_names
 
-loading = import_module("dflash_mlx.cli.loading")
 options = import_module("dflash_mlx.cli.options")
 actions = import_module("dflash_mlx.cli.chat.actions")
-output = import_module("dflash_mlx.cli.terminal.output")
 
 KNOWN = "mlx-community/Qwen3-4B-4bit"
 
@@ -30,9 +28,9 @@ def studio(hub: Any, tmp_path: Path) -> Path:
         tiny.save_pair(tmp_path / "pair", tiny.draft_settings)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pair" / "target").rename(folder / name)
-    gguf = folder / "bartowski" / "Llama-3.2-3B-GGUF"
+    gguf = folder / "bartowski" / "Stories-3B-GGUF"
     gguf.mkdir(parents=True)
-    (gguf / "Llama-3.2-3B-Q4_K_M.gguf").write_bytes(b"GGUF")
+    (gguf / "Stories-3B-Q4_K_M.gguf").write_bytes(b"GGUF")
     return folder
 
 
@@ -59,10 +57,10 @@ def test_the_list_has_them(studio: Path, run: Any) -> None:
     assert (rows[KNOWN]["cached"], rows[KNOWN]["path"]) == ("folder", str(studio / KNOWN))
     other = rows["lmstudio-community/Qwen2.5-7B-Instruct-MLX-4bit"]
     assert (other["cached"], other["fits"], other["supported"]) == ("folder", "yes", True)
-    gguf = rows["bartowski/Llama-3.2-3B-GGUF"]
+    gguf = rows["bartowski/Stories-3B-GGUF"]
     assert (gguf["gguf"], gguf["supported"]) == (True, False)
     lines = [line.split("\t") for line in run("models", "list").stdout.splitlines()]
-    assert ["bartowski/Llama-3.2-3B-GGUF", "GGUF"] in [[line[0], line[-1]] for line in lines]
+    assert ["bartowski/Stories-3B-GGUF", "GGUF"] in [[line[0], line[-1]] for line in lines]
     assert KNOWN in [line[0] for line in lines[:4]]
 
 
@@ -124,9 +122,25 @@ def test_names_of_what_is_not_here(studio: Path) -> None:
     """Known ones stay what they were; others may be Hub ids; a GGUF file says why it cannot run."""
     assert local.find_model("qwen3:8b") == "mlx-community/Qwen3-8B-4bit"
     assert local.find_model("owner/model") is None
-    assert local.find_model("qwen2.5:72b") is None
+    assert local.find_model("qwen2.5:99b") is None
     with pytest.raises(DFlashError, match="is a GGUF file"):
-        local.find_model("llama-3.2-3b")
+        local.find_model("stories-3b")
+
+
+def test_a_folder_is_not_passed_over_for_a_download(studio: Path, run: Any) -> None:
+    """A config without weights: it is said, also in the list, and the Hub is not asked."""
+    folder = studio / "mlx-community" / "gemma-3-4b-it-4bit"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "gemma3"}')
+    for command in (["generate", "hi"], ["doctor"]):
+        result = run(*command, "-m", "gemma3:4b")
+        assert result.exit_code == 1
+        assert f"'{folder}' is not complete" in result.stderr
+        assert "dflash models pull mlx-community/gemma-3-4b-it-4bit" in result.stderr
+    rows = json.loads(run("models", "list", "--json").stdout)
+    row = next(row for row in rows if row["path"] == str(folder))
+    assert (row["cached"], row["supported"]) == ("folder", False)
+    assert "is not complete" in row["reason"]
 
 
 def test_two_of_a_name(studio: Path, tmp_path: Path) -> None:
@@ -143,19 +157,17 @@ def test_a_known_target_in_a_folder_has_its_drafter(studio: Path) -> None:
     assert pair_names(str(studio / KNOWN), None).draft == registry.drafter_of(KNOWN)
 
 
-def test_a_chat_without_a_name_takes_what_is_here(
-    studio: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A Mac with LM Studio's models is not one without models; no drafter is downloaded unasked."""
-    monkeypatch.setattr(loading, "has_metal", lambda: True)
-    chosen = loading.choose_pair(options.ModelOptions(), output.Output(), interactive=True)
-    assert str(chosen.model).startswith(str(studio))
-    assert chosen.draft == "lookup"
-
-
 def test_model_completes_their_names(studio: Path) -> None:
     state = type("State", (), {"model_options": options.ModelOptions()})()
     names = actions.known_targets(state)
     assert "lmstudio-community/Qwen2.5-7B-Instruct-MLX-4bit" in names[:2]
     assert "Qwen/Qwen3-4B" in names
     assert len(names) == len(set(names))
+
+
+def test_near_names_are_those_of_models_here_too(tmp_path: Path, hub: Any) -> None:
+    folder = Path(os.environ["HOME"]) / ".lmstudio" / "models" / "me" / "Zephyr-Story-1B"
+    tiny.save_pair(tmp_path / "pair", tiny.draft_settings)
+    folder.parent.mkdir(parents=True)
+    (tmp_path / "pair" / "target").rename(folder)
+    assert local.did_you_mean("zephyr-stori-1b") == "did you mean me/Zephyr-Story-1B?"

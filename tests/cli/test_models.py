@@ -9,11 +9,11 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
-from hub_server import GATED, blob_of, environment, tiny_repo
+from hub_server import GATED, blob_of, environment, fetched, tiny_repo
 from terminal import Terminal
 from typer.testing import CliRunner
 
-from dflash_mlx.families import FAMILIES
+from dflash_mlx.files.model_types import is_known
 from dflash_mlx.hub import cache as hub_cache
 from dflash_mlx.hub import registry
 
@@ -198,10 +198,15 @@ def test_pull_of_any_id(run, server, pull):
     assert hub_cache.cached_state(DRAFT) == "yes"
 
 
-def test_pull_of_a_pair_that_does_not_run(run, server, pull):
-    entry = next(e for e in registry.best_known() if e.family not in FAMILIES)
-    server.repos[entry.target] = server.repos[entry.draft] = tiny_repo()
-    assert "this pair cannot run yet" in pull(entry.target).stderr
+def test_pull_of_a_pair_that_does_not_run(run, server):
+    """Refused by its config.json, with nothing else asked for."""
+    entry = next(e for e in registry.best_known() if not is_known(e.family))
+    server.repos[entry.target] = tiny_repo()
+    server.repos[entry.target]["config.json"] = b'{"model_type": "%s"}' % entry.family.encode()
+    result = run("pull", "--yes", entry.target)
+    assert result.exit_code == 1
+    assert f"'{entry.target}' is of the type '{entry.family}'" in result.stderr
+    assert not fetched(server)
 
 
 def test_pull_leaves_out_a_drafter_that_is_not_loaded(server, pull, monkeypatch):
@@ -261,7 +266,7 @@ def test_room_is_looked_at_for_both(run, server, monkeypatch):
     result = run("pull", "--yes", KNOWN)
     assert result.exit_code == 1
     assert "there is no room" in result.stderr
-    assert not server.asked
+    assert not fetched(server)
 
 
 def test_bundled_needs_no_download(run, server):
@@ -373,7 +378,7 @@ def test_pull_in_a_terminal(server, cache):
     command = [sys.executable, "-m", "dflash_mlx.cli", "models", "pull", REPO, "--no-draft"]
     shown = Terminal(command, env, 100, 30)
     shown.wait_for("Download 2.0 MB?")
-    assert not server.asked
+    assert not fetched(server)
     shown.send("y\n")
     shown.wait_for("MB.*/s")
     shown.interrupt()

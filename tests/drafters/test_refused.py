@@ -48,7 +48,7 @@ def test_an_unknown_architecture_is_named(tmp_path):
 
 def test_a_listed_drafter_is_refused_before_it_is_downloaded():
     """Whatever its config says: the registry has the kind."""
-    refused = [entry for entry in registry.entries() if entry.kind not in LOADED]
+    refused = [entry for entry in registry.entries() if entry.kind in REFUSED]
     assert refused
     for entry in refused:
         if entry.own_head:

@@ -11,9 +11,9 @@ import pytest
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.eagle3 import config as eagle
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.files.formats import ASSISTANT, EAGLE3, QWEN3_DSPARK, V1, V2
+from dflash_mlx.files.model_types import is_known
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.kinds import KINDS, LOADED, MTP, TOKEN_BY_TOKEN
 from dflash_mlx.hub.registry import Entry, entries, find, pairs_of
@@ -50,7 +50,7 @@ def test_the_package_has_the_table(table):
 
 
 TARGET_KEYS = set(
-    "id family gated params active bytes kv state strength good mlx source unconfirmed note"
+    "id family gated params active bytes kv state strength good mlx names source unconfirmed note"
     " drafter".split()
 )
 DRAFTER_KEYS = set("id kind block params bytes kv licence source unconfirmed results note".split())
@@ -82,6 +82,21 @@ def test_every_row_of_the_table(table):
                 assert figure > 0
                 assert setting
                 assert source
+
+
+def test_targets_without_a_drafter(table):
+    """They have names, sizes and a version for MLX; they draft with copies, and are not offered."""
+    for target in table.undrafted():
+        assert target.keys() <= TARGET_KEYS - {"drafter", "strength", "good"}
+        assert is_known(target["family"])
+        entry = find(f"{target['mlx']['repo']}-{target['mlx']['quants'][0]}")
+        assert entry
+        assert entry.repos == (entry.target,)
+        assert entry.memory_bytes
+        assert entry.download_bytes == entry.target_bytes
+        names = pair_names(entry.target, None)
+        assert (names.draft, names.draft_label) == (None, LOOKUP)
+        assert not registry.fits(entry, EVER, EVER)
 
 
 def test_the_order_is_that_of_published_results(table):
@@ -121,7 +136,7 @@ FORMATS = {
 def test_what_drafts_is_what_the_loader_takes():
     """The loaders take the kinds that the registry says run; another one is no key of it."""
     assert CONFIGS.keys() == LOADED.keys()
-    assert LOADED.keys() <= {entry.kind for entry in entries()} <= KINDS.keys()
+    assert LOADED.keys() <= {entry.kind for entry in entries()} - {""} <= KINDS.keys()
     for kind, raw in CONFIGS.items():
         checkpoint = Checkpoint(Path("draft"), raw)
         assert checkpoint.format == FORMATS.get(kind, kind)
@@ -187,7 +202,7 @@ def test_a_head_is_taken_where_it_is_the_best_known():
 
 def test_a_listed_pair_that_does_not_run_says_why():
     """Not "no drafter is known": the pair and the reason are named. The target alone may run."""
-    entry = next(entry for entry in entries() if entry.family not in FAMILIES)
+    entry = next(entry for entry in entries() if not is_known(entry.family))
     with pytest.raises(DFlashError, match=f"'{entry.target}' and '{entry.draft}'.*not supported"):
         pair_names(entry.target, None)
     assert pair_names(entry.target, None, no_draft=True).draft is None
@@ -214,6 +229,7 @@ def fits(entry: Entry, memory: int, disk: int) -> bool:
     assert entry.memory_bytes
     assert entry.download_bytes
     small = entry.memory_bytes < 0.75 * memory and entry.download_bytes < disk
+    small = small and bool(entry.draft)
     return small and entry.supported and not entry.gated and entry.kind not in TOKEN_BY_TOKEN
 
 

@@ -83,14 +83,14 @@ def test_nested_configs(family: str, tmp_path: Path) -> None:
     assert (found["hidden_size"], found["num_hidden_layers"]) == (32, 3)
 
 
-@pytest.mark.parametrize("family", ["bert", "qwen3_5_text", "", None])
-def test_what_mlx_lm_does_not_open_is_refused_by_name(family: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["bert", "minimax_m3", "qwen3_5_text"])
+def test_what_mlx_lm_does_not_open_is_refused_by_name(family: str, tmp_path: Path) -> None:
     """It is said before any weight is read."""
     config = {**tiny.BASE, "model_type": family}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DFlashError, match="mlx-lm") as caught:
+    with pytest.raises(DFlashError) as caught:
         Target.load(Checkpoint.read(tmp_path), frozenset())
-    assert str(family) in caught.value.message
+    assert f"type '{family}'" in caught.value.message
 
 
 QUANTISED = [

@@ -69,6 +69,11 @@ class Hub:
         return [asked.start for asked in self.asked if asked.name == name]
 
 
+def fetched(hub):
+    """The names of the files that were asked for, but for the config.json that is looked at."""
+    return [asked.name for asked in hub.asked if asked.name != "config.json"]
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answers requests from `hub`, which a subclass sets."""
 
@@ -123,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
         asked = self.headers.get("Range") if self.hub.ranges else None
         first, _, last = (asked or "bytes=0-").removeprefix("bytes=").partition("-")
         start = int(first)
-        end = int(last) + 1 if last else len(data)
+        end = min(int(last) + 1, len(data)) if last else len(data)
         headers = {
             "X-Repo-Commit": self.hub.commit(repo),
             "ETag": f'"{blob_of(name, data)}"',
