@@ -130,6 +130,22 @@ def memory_of(folder: Path, names: "Names", model_options: ModelOptions) -> "Mem
     )
 
 
+def takes_of(folder: Path, name: str) -> str:
+    """What a model on this machine can do with drafts, in a few words; empty for a drafter."""
+    from dflash_mlx.cpu.blas import use_openblas
+    from dflash_mlx.files.checkpoint import Checkpoint
+
+    use_openblas()  # must run before MLX is imported
+    from dflash_mlx.models.target import outline
+
+    try:
+        checkpoint = Checkpoint.read(folder, name)
+        is_target = checkpoint.format == "language model"
+        return outline(checkpoint).ability.words if is_target else ""
+    except DFlashError as error:
+        return f"no drafts: {error.message.rstrip('.')}"
+
+
 def item_bytes() -> int:
     """The size of a number that is not quantised: 4 where MLX computes on the CPU."""
     from dflash_mlx.kernels.dispatch import on_cpu

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.models.ability import ALL_DRAFTS
 
 from .confirm import check_can_ask, confirm
 from .downloads import download_models
-from .loading import model_here
+from .loading import model_here, takes_of
 from .options import (
     BUNDLED,
     DisplayOptions,
@@ -50,7 +51,7 @@ class Row:
 
     published: the target as its authors published it. licence: the drafter's. lacks: why it cannot
     run yet. path: of a model that is not in the Hub's cache. gguf: in this format, which mlx-lm
-    does not read.
+    does not read. takes: what a model without a known drafter can do with drafts.
     """
 
     target: str
@@ -69,6 +70,7 @@ class Row:
     note: str = ""
     path: str | None = None
     gguf: bool = False
+    takes: str | None = None
 
     def data(self) -> dict[str, Any]:
         fields = asdict(self)
@@ -180,7 +182,16 @@ def cached_rows() -> list[Row]:
             model = None if folder is None else model_in(folder, repo, repo)
             lacks = "" if model is None else model.lacks
             fits = FIT_WORDS[memory_fit(size, limit)] if state == "yes" and not lacks else None
-            rows.append(Row(target=repo, target_bytes=size, cached=state, fits=fits, lacks=lacks))
+            rows.append(
+                Row(
+                    target=repo,
+                    target_bytes=size,
+                    cached=state,
+                    fits=fits,
+                    lacks=lacks,
+                    takes=None if model is None or lacks else takes_of(model.folder, model.name),
+                )
+            )
     for repo in cached_gguf():
         rows.append(
             Row(target=repo, target_bytes=cached_bytes(repo), cached="yes", lacks=GGUF, gguf=True)
@@ -210,6 +221,7 @@ def folder_rows(models: Sequence["LocalModel"]) -> list[Row]:
                 lacks=model.lacks,
                 path=str(model.folder),
                 gguf=gguf,
+                takes=None if model.lacks else takes_of(model.folder, model.name),
             )
         )
     return rows
@@ -249,6 +261,8 @@ def show_rows(rows: list[Row], out: Output) -> None:
     for row in rows:
         if row.verdict == "no" and row.lacks and not row.gguf:
             out.note(f"{row.target} {row.lacks}")
+        elif row.takes not in (None, ALL_DRAFTS.words):
+            out.note(f"{row.target} takes {row.takes}")
     if any(row.verdict == "not yet" for row in rows):
         out.note("not yet: this version does not run the target's type or the drafter's kind")
     if any(row.gguf for row in rows):
