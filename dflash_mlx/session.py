@@ -1,11 +1,12 @@
 """One conversation with a pair: prompts in, blocks of text out. Tokens read before are reused."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Self, Unpack
 
@@ -42,8 +43,10 @@ class Reply:
         sequence: TokenSequence,
         request: Request,
         detokenizer: IncrementalDetokenizer,
+        requested: float,
     ):
         self.stats = Stats(
+            _requested=requested,
             prompt_tokens=len(request.prompt),
             seed=None if request.sampling.greedy else sequence.answer.rule.keys.seed,
             notes=sequence.answer.notes,
@@ -161,12 +164,13 @@ class Prompted:
     """A request, and how to serve it.
 
     snapshots_at: lengths in tokens of prefixes of the prompt that other prompts will share.
-    split: separate thinking from text.
+    split: separate thinking from text. requested: when, by `time.perf_counter`.
     """
 
     request: Request
     snapshots_at: tuple[int, ...]
     split: bool = True
+    requested: float = field(default_factory=time.perf_counter)
 
 
 class Session:
@@ -283,6 +287,7 @@ class Session:
         The options are a `GenerationOptions`, or its fields as keywords: then the session's mode
         holds unless `mode` is among them. Raises UsageError for bad arguments.
         """
+        requested = time.perf_counter()
         options = options_of(options, keywords, self.mode)
         check_mode(self.pair, options.mode)
         template_options = TemplateOptions(
@@ -307,7 +312,7 @@ class Session:
             kept_ids=kept,
             generation_prompt=tuple(generation_prompt),
         )
-        return Prompted(request, tuple(snapshots_at))
+        return Prompted(request, tuple(snapshots_at), requested=requested)
 
     def _ways_to_write(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The tokens of each word at the start of a text and after a space, as in vLLM."""
@@ -335,7 +340,7 @@ class Session:
             request.stop,
             split_thinking=prompted.split,
         )
-        reply = Reply(engine, self.sequence, request, detokenizer)
+        reply = Reply(engine, self.sequence, request, detokenizer, prompted.requested)
         reply.stats.cached_tokens = reuse.cached
         reply.stats.lost_tokens = reuse.lost
         reply.stats.differs_at = reuse.differs_at

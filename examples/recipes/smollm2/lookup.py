@@ -39,7 +39,7 @@ def main() -> None:
         for mode, rate in rates.items():
             print(
                 f"{name:14} {mode:9} {rate:6.1f} tok/s  {rate / plain:5.2f} of plain  "
-                f"{lengths[mode]:5.2f} tokens a verify",
+                f"{lengths[mode]:5.2f} tokens a pass",
                 flush=True,
             )
 
@@ -47,11 +47,11 @@ def main() -> None:
 def measure(
     pair: Pair, prompts: list[str], asked: argparse.Namespace
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Tokens per second and per verify pass of each mode; SystemExit if two answers differ."""
+    """Tokens per second and per pass of each mode; SystemExit if two answers differ."""
     sessions = {mode: Session(pair, mode=mode, use_prefix_cache=False) for mode in MODES}
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     answers: dict[tuple[str, int], list[int]] = {}
-    verifies, committed = defaultdict[str, int](int), defaultdict[str, int](int)
+    passes = defaultdict[str, int](int)
     for repeat in range(-1, asked.repeats):  # the first run is a warm-up
         for number, prompt in enumerate(prompts if repeat >= 0 else prompts[:2]):
             first = (number + repeat) % len(MODES)
@@ -67,13 +67,12 @@ def measure(
                     raise SystemExit(f"{mode} says something else to {prompt!r}")
                 if repeat >= 0:
                     seconds[mode, number].append(session.stats.decode_seconds)
-                    verifies[mode] += session.stats.verifies
-                    committed[mode] += session.stats.accepted + session.stats.verifies
+                    passes[mode] += len(session.stats.committed)
     count = sum(len(answers["baseline", n]) - 1 for n in range(len(prompts)))
     rates = {
         mode: count / sum(median(seconds[mode, n]) for n in range(len(prompts))) for mode in MODES
     }
-    return rates, {mode: committed[mode] / max(1, verifies[mode]) for mode in MODES}
+    return rates, {mode: asked.repeats * count / max(1, passes[mode]) for mode in MODES}
 
 
 if __name__ == "__main__":
