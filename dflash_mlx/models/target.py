@@ -22,12 +22,14 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.tuner.utils import load_adapters
 from mlx_lm.utils import load_model
 
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.families import FAMILIES
+from dflash_mlx.files.adapter import Adapter
 from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.kernels.dispatch import Kernels, available
 from dflash_mlx.options import SamplingParams, declared
@@ -100,8 +102,11 @@ class Target:
     `checkpoint` has mlx-lm's version of config.json; `config` is the same with the language model's
     entries at the top level. `eos_ids` are the tokens that end an answer. `stock_attention` names
     the attention classes that no kernel supports. `kv_bits`: the bits of the KV caches in the
-    layers with a group size in `kv_groups`; 0 if no layer is quantised.
+    layers with a group size in `kv_groups`; 0 if no layer is quantised. `adapter`: the one that the
+    model was loaded with.
     """
+
+    adapter: Adapter | None = None
 
     def __init__(
         self,
@@ -178,13 +183,15 @@ class Target:
         *,
         exact: bool = False,
         kv_bits: int | None = None,
+        adapter: Adapter | None = None,
         read_model: Callable[[Path], tuple[nn.Module, dict[str, Any]]] = load_model,
     ) -> Self:
         """Load a model; in float32 where MLX computes on the CPU, which is slow at 16 bits.
 
         With `exact` the bits of a row do not depend on the number of rows in its pass. `read_model`
         returns the model and its config. Raises DFlashError for a missing or damaged file, an
-        unsupported model type, or (with `exact`) a layer that is not known to be exact.
+        unsupported model type, an adapter of another model, or (with `exact`) a layer that is not
+        known to be exact.
         """
         use_openblas()  # logs a warning if it is too late
         target_config(checkpoint)
@@ -199,10 +206,18 @@ class Target:
                 f"the target in '{path}' cannot be loaded ({first_line(error)}).",
                 hint="check that the folder holds a whole mlx-lm or Hugging Face model",
             ) from error
+        if adapter is not None:
+            try:
+                load_adapters(model, str(adapter.path))
+            except Exception as error:  # of its config and its tensors, many kinds, too
+                raise adapter.misfit(checkpoint.name, error) from error
+            model.eval()  # without dropout
         use_cpu_modules(model)
         mx.eval(model.parameters())
         checkpoint = replace(checkpoint, config=config)
-        return cls(model, checkpoint, eos_ids, available(exact=exact), kv_bits=kv_bits)
+        target = cls(model, checkpoint, eos_ids, available(exact=exact), kv_bits=kv_bits)
+        target.adapter = adapter
+        return target
 
     def tap(self, layer_ids: tuple[int, ...]) -> None:
         """Choose the decoder layers whose outputs are read; they are joined in this order.
