@@ -205,11 +205,13 @@ def acceptance_summary(stats: "Stats", *, words: bool = False) -> str:
     return tau + (f" · accept {rate}" if rate else "")
 
 
-def undrafted_summary(stats: "Stats") -> str:
-    """How many tokens came from plain decode steps; empty for one, or without verify passes."""
-    if not stats.verifies or "generated" in stats.unknown or stats.undrafted <= 1:
-        return ""
-    return f" · {format_count(stats.undrafted, 'token', 'tokens')} without drafts"
+LOW_ACCEPTANCE_LENGTH = 1.5
+MIN_VERIFIES = 20
+
+
+def is_acceptance_low(stats: "Stats") -> bool:
+    """Whether drafting probably cost more than it saved, as enough verify passes show."""
+    return stats.verifies >= MIN_VERIFIES and stats.acceptance_length < LOW_ACCEPTANCE_LENGTH
 
 
 def thinking_summary(seconds: float, tokens: int) -> str:
@@ -234,6 +236,10 @@ def prompt_summary(stats: "Stats") -> str:
     return f"{stats.prompt_tokens - stats.cached_tokens:,} new{cached}"
 
 
+def first_token_summary(stats: "Stats") -> str:
+    return f" · first token after {stats.first_token_seconds:.1f} s"
+
+
 def progress_line(stats: "Stats", *, words: bool = False) -> str:
     if "generated" in stats.unknown:
         return f"{stats.decode_seconds:.1f} s"
@@ -245,8 +251,8 @@ def stats_line(answer: "Answer", backend: Backend, max_tokens: int, columns: int
     """The numbers of a finished answer, for `dflash generate`; in words if these fit."""
     stats = answer.stats
     end = ""
-    if stats.generated and stats.prefill_seconds >= 1:
-        end += f" · prompt {stats.prompt_tokens:,} in {stats.prefill_seconds:.1f} s"
+    if stats.first_token_seconds >= 1:
+        end += f" · prompt {stats.prompt_tokens:,}{first_token_summary(stats)}"
     if answer.finish_reason == "length":
         end += f" · {backend.cut_by(stats, max_tokens, '--max-tokens')}"
     return fitting_line(answer, end, columns)
@@ -265,7 +271,7 @@ def chat_stats_line(
     stats = answer.stats
     end = ""
     if stats.generated or "generated" in stats.unknown:
-        end += f" · prompt {prompt_summary(stats)} in {stats.prefill_seconds:.1f} s"
+        end += f" · prompt {prompt_summary(stats)}{first_token_summary(stats)}"
     if answer.finish_reason == INTERRUPTED:
         end += f" ({LEAVE_HINT})"
     if answer.finish_reason == "length":
@@ -289,7 +295,7 @@ def stats_summary(stats: "Stats", finish_reason: str, *, words: bool) -> str:
         line = f"  stopped · {line.strip() if known else 'what came is'} kept"
     if stats.tokens_per_second:
         line += f" · {stats.tokens_per_second:.1f} tok/s"
-    line += acceptance_summary(stats, words=words) + undrafted_summary(stats)
+    line += acceptance_summary(stats, words=words)
     return f"{line} · {stats.decode_seconds:.1f} s"
 
 
@@ -307,7 +313,6 @@ class Answer:
     text: str = ""
     thinking: str = ""
     finish_reason: str = INTERRUPTED
-    first_token_seconds: float = 0.0
     calls: tuple["Call", ...] = ()
     rounds: list[tuple[float, int, int, int]] = field(default_factory=list)
 
@@ -363,7 +368,6 @@ def answer_prompt(
             try:
                 for block in blocks:
                     seconds = time.perf_counter() - started_at
-                    answer.first_token_seconds = answer.first_token_seconds or seconds
                     answer.rounds.append(
                         (seconds, len(block.tokens), block.drafted, block.accepted)
                     )

@@ -146,6 +146,7 @@ def answer_batch(
 
 def defaults_of(resolved: Resolved, grammar: Grammar | None, *, raw: bool) -> "Defaults":
     """What the options say for all lines, and a digest of them."""
+    from dflash_mlx.files.adapter import Adapter
     from dflash_mlx.serve.batch import Defaults
 
     model = resolved.model
@@ -155,6 +156,8 @@ def defaults_of(resolved: Resolved, grammar: Grammar | None, *, raw: bool) -> "D
         if name not in DRAFTING or resolved.generation.accept != "match"
     }
     settings = [options, resolved.prompt.sampling_by, model.kv_bits, repr(grammar), raw]
+    if model.adapter is not None:
+        settings.append(Adapter.read(model.adapter).digest)
     return Defaults(
         served_name(model.model or "bundled", model.folders),
         json.dumps(settings, sort_keys=True, default=str),

@@ -18,6 +18,7 @@ from .answer import (
     PlainView,
     answer_prompt,
     cut_note,
+    is_acceptance_low,
     stats_line,
 )
 from .backend.base import Backend
@@ -56,10 +57,6 @@ from .report import (
 from .resolve import Resolved, resolve, with_preset
 from .terminal.output import Output, format_count, stderr_columns
 from .terminal.signals import Interrupt
-
-# Below this acceptance length, over at least this many verify passes, drafting may cost time.
-LOW_ACCEPTANCE_LENGTH = 1.5
-MIN_VERIFIES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,11 +402,10 @@ def make_view(
 
 
 def warn_low_acceptance(answer: Answer, out: Output) -> None:
-    tau = answer.stats.acceptance_length
-    verifies = answer.stats.verifies
-    if verifies >= MIN_VERIFIES and tau < LOW_ACCEPTANCE_LENGTH:
+    stats = answer.stats
+    if is_acceptance_low(stats):
         out.note(
-            f"  low acceptance: τ {tau:.2f} over {verifies} blocks; drafting may cost more than it "
-            "saves. Try --no-draft",
+            f"  low acceptance: τ {stats.acceptance_length:.2f} with drafts in {stats.verifies} "
+            "passes; drafting may cost more than it saves. Try --no-draft",
             "warning",
         )

@@ -218,6 +218,7 @@ def load_downloaded(
             kv_bits=model_options.kv_bits,
             no_draft=model_options.no_draft,
             lookup=model_options.lookup,
+            adapter=model_options.adapter,
             trust_remote_code=model_options.trust_remote_code,
             exact=model_options.exact,
             cache_ram=cache_options.cache_ram,
@@ -247,10 +248,13 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
         from dflash_mlx.hub import resolve
 
         use_openblas()  # must run before MLX is imported
+        from dflash_mlx.files.adapter import Adapter
         from dflash_mlx.models.target import check_target
         from dflash_mlx.pair import check_exact_cache
 
         check_exact_cache(exact=model_options.exact, kv_bits=model_options.kv_bits)
+        if model_options.adapter is not None:
+            Adapter.read(model_options.adapter)
         if model_options.model is not None and not resolve.is_hub_id(model_options.model):
             # Reports a wrong target before a missing drafter.
             check_target(resolve.open_checkpoint(model_options.model))

@@ -96,6 +96,15 @@ class ModelOptions:
             panel="Model",
         ),
     ] = None
+    adapter: Annotated[
+        Path | None,
+        option(
+            "--adapter",
+            metavar="FOLDER",
+            help="LoRA or DoRA adapter of the target, as mlx_lm.lora writes it.",
+            panel="Model",
+        ),
+    ] = None
     no_draft: Annotated[bool, option("--no-draft", help="Do not draft.", panel="Drafting")] = False
     lookup: Annotated[
         bool,

@@ -27,9 +27,9 @@ DECLARED = {entry.name: entry for entry in declared(GenerationOptions) if entry.
 # The keys of a table by option name; a command may have only some of these options.
 KEYS = {name: entry.flag.partition("/")[0].removeprefix("--") for name, entry in DECLARED.items()}
 KEYS |= {field.name: field.name.replace("_", "-") for field in fields(PromptOptions)}
-KEYS |= {"sampling_by": "sampling", "model": "model"}
-PRESET_KEYS = set(KEYS)
-MODEL_KEYS = PRESET_KEYS - {"model"}
+KEYS |= {"sampling_by": "sampling", "model": "model", "adapter": "adapter"}
+PRESET_KEYS = set(KEYS) - {"adapter"}
+MODEL_KEYS = set(KEYS) - {"model"}
 
 
 class OptionTables:

@@ -9,8 +9,9 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import stdev
 from types import TracebackType
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, Literal
 
 import typer
 
@@ -73,7 +74,7 @@ def timing_json(answer: Answer) -> dict[str, float]:
     stats = answer.stats
     return {
         "prefill_s": round(stats.prefill_seconds, 4),
-        "first_token_s": round(answer.first_token_seconds, 4),
+        "first_token_s": round(stats.first_token_seconds, 4),
         "decode_s": round(stats.decode_seconds, 4),
         "tok_s": round(stats.tokens_per_second, 2),
     }
@@ -109,6 +110,32 @@ class Comparison:
         return dflash / plain if dflash and plain else None
 
     @property
+    def spread(self) -> float | None:
+        """How far `speedup` may be off, as a share of it; None if an answer is too short to tell.
+
+        95 % by the seconds per token in the parts of both answers, part against part (the standard
+        error of a ratio of sums). At least `RUN_SPREAD`, which no part of a single run can show.
+        """
+        if self.speedup is None:
+            return None
+        dflash = seconds_by_part(self.dflash)
+        plain = seconds_by_part(self.plain)
+        if not (dflash and plain):
+            return None
+        ratio = sum(plain) / sum(dflash)
+        errors = [p - ratio * d for p, d in zip(plain, dflash, strict=True)]
+        return max(RUN_SPREAD, STUDENT_T * stdev(errors) * PARTS**0.5 / sum(plain))
+
+    @property
+    def verdict(self) -> Literal["faster", "slower", "no difference"] | None:
+        """What the two rates show; None if an answer is too short to tell."""
+        if self.speedup is None or self.spread is None:
+            return None
+        if 1 / (1 + self.spread) < self.speedup < 1 + self.spread:
+            return "no difference"
+        return "faster" if self.speedup > 1 else "slower"
+
+    @property
     def differs_from(self) -> int | None:
         """Number of the first token that differs, counted from 1; None when the answers are equal.
 
@@ -123,6 +150,28 @@ class Comparison:
                 return number
         same_text = (dflash.text, dflash.thinking) == (plain.text, plain.thinking)
         return None if same_text else min(len(dflash.tokens), len(plain.tokens)) + 1
+
+
+PARTS = 8
+STUDENT_T = 2.36  # 95 % of Student's t with 7 degrees of freedom
+RUN_SPREAD = 0.05  # two runs of one program on a machine that does nothing else differ by this
+
+
+def seconds_by_part(answer: Answer) -> list[float]:
+    """The decode seconds of each eighth of the tokens; empty for fewer than 8 after the first.
+
+    A pass that ends in the next part is divided evenly by its tokens.
+    """
+    import numpy as np
+
+    if not answer.rounds:
+        return []
+    tokens = np.cumsum([tokens for _, tokens, *_ in answer.rounds])
+    seconds = [seconds for seconds, *_ in answer.rounds]
+    if tokens[-1] - tokens[0] < PARTS:
+        return []
+    ends = np.interp(np.linspace(tokens[0], tokens[-1], PARTS + 1), tokens, seconds)
+    return np.diff(ends).tolist()
 
 
 def warm_up(
@@ -175,19 +224,17 @@ def show_comparison(
     dflash = comparison.dflash.stats
     plain = comparison.plain.stats
     ratio = "" if comparison.speedup is None else f"{comparison.speedup:.2f}×"
+    spread = "" if comparison.spread is None else f" ± {comparison.spread:.0%}"
     sampler = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}"
     out.info(f"  {'':8}{'plain':>10}{mode:>10}", "dim")
     rates = f"{format_rate(comparison.plain):>10}{format_rate(comparison.dflash):>10}"
-    out.info(f"  {'tok/s':8}{rates}{ratio:>10}", "bold")
+    out.info(f"  {'tok/s':8}{rates}{ratio:>10}{spread}", "bold")
     out.info(f"  {'tokens':8}{plain.generated:>10,}{dflash.generated:>10,}")
     out.info(f"  {'τ':8}{'1.00':>10}{dflash.acceptance_length:>10.2f}   tokens per pass")
     out.info(f"  {'accept':8}{'–':>10}{dflash.acceptance_rate:>10.1%}   of the checked drafts")
     out.info(f"  {'output':8}  {output_verdict(comparison)}")
     out.info(f"  {'run':8}  1 warm-up · 1 run each · {sampler} · {drafting}", "dim")
     out.info(wrap_hanging(f"  {conclusion(comparison)}", stderr_columns()), "bold")
-
-
-FASTER = 1.05  # below it and above its reciprocal, one run shows no difference
 
 
 def conclusion(comparison: Comparison) -> str:
@@ -198,15 +245,17 @@ def conclusion(comparison: Comparison) -> str:
     same = comparison.comparable and comparison.differs_from is None
     if same:
         numbers = f"{dflash.decode_seconds:.1f} s instead of {plain.decode_seconds:.1f} s"
-    match comparison.speedup:
+    match comparison.verdict:
         case None:
             speed = "too short to compare the speeds"
-        case faster if faster >= FASTER:
-            speed = f"{faster:.1f} times as fast: {numbers}"
-        case slower if slower <= 1 / FASTER:
+        case "faster":
+            speed = f"{comparison.speedup:.1f} times as fast: {numbers}"
+        case "slower":
             speed = f"slower with drafts here: {numbers}"
-        case _:
-            speed = f"as fast with drafts as without: {numbers}"
+        case "no difference":
+            speed = (
+                f"no difference in speed beyond the spread of ±{comparison.spread:.0%}: {numbers}"
+            )
     if same:
         return f"The same answer, token for token, {speed}."
     if not comparison.comparable:
@@ -232,6 +281,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "comparison": {
             "warm_up": 1,
             "speedup": None if comparison.speedup is None else round(comparison.speedup, 3),
+            "spread": None if comparison.spread is None else round(comparison.spread, 3),
+            "verdict": comparison.verdict,
             "identical": comparison.differs_from is None if comparison.comparable else None,
             "differs_from_token": comparison.differs_from if comparison.comparable else None,
         },

@@ -24,6 +24,7 @@ from .terminal.output import Output
 
 # Options that need a model on this machine, besides those declared with the scope "local".
 LOCAL_NAMES = {
+    "adapter",
     "draft",
     "no_draft",
     "lookup",

@@ -306,12 +306,12 @@ def check_allow_pull(values: OptionValues, own: ServeOptions) -> None:
     if own.allow_pull and not offers_all(values):
         raise UsageError(
             "--allow-pull is for a server of many models, and this one has a single one.",
-            hint="leave --allow-pull out, or --model and --draft",
+            hint="leave --allow-pull out, or --model, --draft and --adapter",
         )
 
 
 def offers_all(values: OptionValues) -> bool:
-    return values["model"] is None and values["draft"] is None
+    return all(values[name] is None for name in ("model", "draft", "adapter"))
 
 
 def choose_target(values: OptionValues, out: Output) -> OptionValues:

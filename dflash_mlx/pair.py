@@ -25,6 +25,7 @@ from .engine.prefix_cache.disk import DiskCache, Labels, cache_root, pair_key
 from .engine.prefix_cache.prefix_cache import default_limit
 from .engine.worker_thread import mlx_thread
 from .errors import DFlashError, UsageError
+from .files.adapter import Adapter
 from .files.checkpoint import Checkpoint
 from .hub import resolve
 from .hub.bits import check_bits, chosen_bits
@@ -91,6 +92,7 @@ def load(
     kv_bits: int | None = None,
     no_draft: bool = False,
     lookup: bool = False,
+    adapter: str | Path | None = None,
     trust_remote_code: bool = False,
     exact: bool = False,
     cache_ram: int | None = None,
@@ -110,6 +112,8 @@ def load(
     memory, 0 leaves it as published; None is 8 for a quantised target and 0 for others. kv_bits: 8
     or 4 quantises the target's KV cache where mlx-lm can; not the drafter's, which is small. Tokens
     are then those of plain decoding with the same cache. None and 0 leave it as it is.
+    adapter: the folder of a LoRA or DoRA adapter that `mlx_lm.lora` trained for the target; its
+    drafters stay usable.
     trust_remote_code: run the Python files that a target may have for its tokenizer (Kimi's does).
     exact: greedy answers have the bits of plain decoding in every mode, also at 16 bits or
     quantised. cache_ram: bytes for the prefix cache; None is a quarter of the memory that the
@@ -124,6 +128,7 @@ def load(
     check_exact_cache(exact=exact, kv_bits=kv_bits)
     check_cache_sizes(cache_ram, cache_disk)
     check_lookup(lookup=lookup, no_draft=no_draft)
+    adapted = None if adapter is None else Adapter.read(adapter)
     names = resolve.pair_names(target, draft, no_draft=no_draft)
     checkpoint = resolve.open_checkpoint(names.target, names.target_label, on_download)
     shape = outline(checkpoint)
@@ -140,7 +145,12 @@ def load(
         limit_mlx_cache()
         eos_ids = eos_ids_of(tokenizer)
         loaded = Target.load(
-            checkpoint, eos_ids, exact=exact, kv_bits=kv_bits, read_model=read_in_pieces
+            checkpoint,
+            eos_ids,
+            exact=exact,
+            kv_bits=kv_bits,
+            adapter=adapted,
+            read_model=read_in_pieces,
         )
         drafter = None
         if draft_checkpoint is not None:

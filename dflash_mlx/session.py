@@ -1,11 +1,12 @@
 """One conversation with a pair: prompts in, blocks of text out. Tokens read before are reused."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Self, Unpack
 
@@ -42,8 +43,10 @@ class Reply:
         sequence: TokenSequence,
         request: Request,
         detokenizer: IncrementalDetokenizer,
+        requested: float,
     ):
         self.stats = Stats(
+            _requested=requested,
             prompt_tokens=len(request.prompt),
             seed=None if request.sampling.greedy else sequence.answer.rule.keys.seed,
             notes=sequence.answer.notes,
@@ -162,12 +165,14 @@ class Prompted:
 
     snapshots_at: lengths in tokens of prefixes of the prompt that other prompts will share.
     before: the tokens that the answer's text goes on from. split: separate thinking from text.
+    requested: when, by `time.perf_counter`.
     """
 
     request: Request
     snapshots_at: tuple[int, ...]
     before: tuple[int, ...] = ()
     split: bool = True
+    requested: float = field(default_factory=time.perf_counter)
 
 
 class Session:
@@ -284,6 +289,7 @@ class Session:
         The options are a `GenerationOptions`, or its fields as keywords: then the session's mode
         holds unless `mode` is among them. Raises UsageError for bad arguments.
         """
+        requested = time.perf_counter()
         options = options_of(options, keywords, self.mode)
         check_mode(self.pair, options.mode)
         template_options = TemplateOptions(
@@ -310,7 +316,8 @@ class Session:
         )
         # Text that goes on from a prompt, and that of a grammar, keep their first space.
         goes_on = structure is not None or as_messages(prompt, options.raw) is None
-        return Prompted(request, tuple(snapshots_at), tuple(ids[-NEAR:]) if goes_on else ())
+        before = tuple(ids[-NEAR:]) if goes_on else ()
+        return Prompted(request, tuple(snapshots_at), before, requested=requested)
 
     def _ways_to_write(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The tokens of each word at the start of a text and after a space, as in vLLM."""
@@ -339,7 +346,7 @@ class Session:
             split_thinking=prompted.split,
             before=prompted.before,
         )
-        reply = Reply(engine, self.sequence, request, detokenizer)
+        reply = Reply(engine, self.sequence, request, detokenizer, prompted.requested)
         reply.stats.cached_tokens = reuse.cached
         reply.stats.lost_tokens = reuse.lost
         reply.stats.differs_at = reuse.differs_at

@@ -184,7 +184,8 @@ class LocalBackend:
         drafter = "draft off"
         if drafting:
             drafter = f"drafter {pair.draft_label}{in_bits(pair)} · {drafting}"
-        return " · ".join(filter(None, [pair.target_name, drafter, self.kv_note()]))
+        target = pair.target_name + with_adapter(pair)
+        return " · ".join(filter(None, [target, drafter, self.kv_note()]))
 
     def headline(self, options: GenerationOptions) -> str:
         import mlx.core as mx
@@ -194,7 +195,7 @@ class LocalBackend:
         if pair.target_name != BUNDLED:
             is_folder = os.path.isdir(pair.target_name)
             target = Path(pair.target_name).name if is_folder else pair.target_name
-        parts = [target]
+        parts = [target + with_adapter(pair)]
         drafting = self.drafting_summary(options)
         if drafting:
             name = "" if pair.draft_label == BUNDLED else f" {pair.draft_label}"
@@ -297,6 +298,7 @@ class LocalBackend:
         pair = self.pair
         return {
             "model": pair.target_name,
+            "adapter": None if pair.target.adapter is None else str(pair.target.adapter.path),
             "draft": pair.draft_name,
             "lookup": pair.lookup,
             "takes": pair.target.ability.words,
@@ -352,6 +354,12 @@ class LocalBackend:
 
 
 # A pair in words
+
+
+def with_adapter(pair: "Pair") -> str:
+    """The adapter's folder, to stand behind the target's name; empty without one."""
+    adapter = pair.target.adapter
+    return "" if adapter is None else f" with {adapter.path.resolve().name}"
 
 
 def check_block(pair: "Pair", block_size: int | None) -> None:

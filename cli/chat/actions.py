@@ -82,6 +82,8 @@ def change_model(state: ChatState, model_id: str) -> None:
     state.dialogue.backend.check_can_switch(model_id)
     model_options = replace(state.model_options, model=model_id, draft=None, no_draft=False)
     model_options = with_known_target(model_options, state.out)
+    adapter = state.tables.of_model(model_options.model).get("adapter")
+    model_options = replace(model_options, adapter=adapter)
     defaults = defaults_of(state, model_options.model)
     fetch_pair(model_options, state.out)
     started_at = time.perf_counter()

@@ -298,7 +298,7 @@ class Dialogue:
             self.hints.low_shown = True  # it says more than the hint
         # The mode auto drafts less by itself where that is faster.
         auto = not self.backend.drafting or self.settings.mode == "auto"
-        hints = self.hints.after(answer.stats, self.totals, self.context_length, auto=auto)
+        hints = self.hints.after(answer.stats, self.context_length, auto=auto)
         for hint in hints + loop_hint(answer, self.backend, self.settings.sampling):
             self._warn(hint)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..answer import Answer
+from ..answer import Answer, is_acceptance_low
 
 if TYPE_CHECKING:
     from dflash_mlx import Stats
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 class Totals:
     """Sums over all answers of one model.
 
-    committed: tokens that the verify passes committed. uncounted: whether a server did not report
-    some tokens.
+    decoded, passes: tokens after the first of each answer, and the verify passes and decode steps
+    that committed them. uncounted: whether a server did not report some tokens.
     """
 
     answers: int = 0
     tokens: int = 0
     verifies: int = 0
-    committed: int = 0
+    decoded: int = 0
+    passes: float = 0
     uncounted: bool = False
 
     def add(self, answer: Answer) -> None:
@@ -31,21 +32,20 @@ class Totals:
         self.tokens += stats.generated
         self.uncounted = self.uncounted or "generated" in stats.unknown
         self.verifies += stats.verifies
-        self.committed += round(stats.verifies * stats.acceptance_length)
+        decoded = max(stats.generated - 1, 0)
+        self.decoded += decoded
+        self.passes += decoded / stats.acceptance_length
 
     @property
     def acceptance_length(self) -> float:
-        """τ over all answers; 1.0 without a verify pass."""
-        return self.committed / self.verifies if self.verifies else 1.0
+        """τ over all answers; 1.0 without a pass."""
+        return self.decoded / self.passes if self.passes else 1.0
 
 
 # Hints after an answer
 
 NEARLY_FULL = 0.8  # share of the context that triggers a hint
 REREAD_WARNING_TOKENS = 64  # templates that rewrite thinking cost a few tokens every turn
-# Below this acceptance length, over at least this many verify passes, drafting costs time.
-LOW_ACCEPTANCE_LENGTH = 1.5
-MIN_VERIFIES = 40
 
 
 @dataclass(slots=True)
@@ -60,9 +60,7 @@ class Hints:
     full_shown: bool = False
     context_length: int = 0
 
-    def after(
-        self, stats: "Stats", totals: Totals, context_length: int, *, auto: bool
-    ) -> list[str]:
+    def after(self, stats: "Stats", context_length: int, *, auto: bool) -> list[str]:
         """The hints after an answer, its notes first; `auto` gets none about acceptance."""
         hints = [f"  {note}" for note in stats.notes]
         if stats.lost_tokens >= REREAD_WARNING_TOKENS:
@@ -70,12 +68,11 @@ class Hints:
                 f"  this model's cache could not go back: {stats.lost_tokens:,} tokens were read "
                 "again"
             )
-        low = totals.verifies >= MIN_VERIFIES and totals.acceptance_length < LOW_ACCEPTANCE_LENGTH
-        if low and not auto and not self.low_shown:
+        if is_acceptance_low(stats) and not auto and not self.low_shown:
             self.low_shown = True
             hints.append(
-                f"  low acceptance: τ {totals.acceptance_length:.1f} over {totals.verifies} "
-                "blocks; drafting costs more than it saves. Try /draft off"
+                f"  low acceptance: τ {stats.acceptance_length:.2f} with drafts in "
+                f"{stats.verifies} passes; drafting costs more than it saves. Try /draft off"
             )
         if context_length < self.context_length:
             self.full_shown = False

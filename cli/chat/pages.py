@@ -6,7 +6,7 @@ from itertools import pairwise
 from dflash_mlx import __version__
 from dflash_mlx.options import GenerationOptions
 
-from ..answer import Answer, format_tokens, prompt_summary, undrafted_summary
+from ..answer import Answer, format_tokens, prompt_summary
 from ..prompt import split_attached
 from ..terminal.markdown import MarkdownStream
 from ..terminal.output import Output, format_count, stderr_columns, strip_control
@@ -71,7 +71,7 @@ def answer_lines(answer: Answer, out: Output) -> list[str]:
             f"({stats.acceptance_rate:.1%})"
         )
     if stats.verifies:
-        drafts += f" · τ {stats.acceptance_length:.2f}{undrafted_summary(stats)}"
+        drafts += f" · τ {stats.acceptance_length:.2f}"
     if not drafts:
         drafts = " · drafts unknown" if "drafted" in stats.unknown else " · no drafts"
     lines.append(labelled_line("last answer", format_tokens(stats) + drafts))
@@ -82,8 +82,8 @@ def answer_lines(answer: Answer, out: Output) -> list[str]:
     lines.append(
         labelled_line(
             "time",
-            f"prefill {stats.prefill_seconds:.2f} s · first token "
-            f"{answer.first_token_seconds:.2f} s · decode {stats.decode_seconds:.2f} s{rate}",
+            f"first token after {stats.first_token_seconds:.2f} s (prefill "
+            f"{stats.prefill_seconds:.2f} s) · decode {stats.decode_seconds:.2f} s{rate}",
         )
     )
     if rates := rates_of(answer):

@@ -9,7 +9,7 @@ from dflash_mlx.options import GenerationOptions, Option, declared
 
 from ..backend.base import ThinkingSwitches
 from ..passes import MARK, shows_colours
-from ..presets import DECLARED, KEYS
+from ..presets import DECLARED, KEYS, MODEL_KEYS, PRESET_KEYS
 from ..resolve import (
     RECOMMENDED,
     THINKING,
@@ -190,7 +190,7 @@ def chat_settings(options: GenerationOptions) -> GenerationOptions:
 
 def values_of(resolved: Resolved) -> dict[str, Any]:
     """The values that a chat begins with, by option name, without the target's defaults."""
-    names = [name for name in KEYS if name != "model" and name in resolved.general]
+    names = [name for name in KEYS if name in PRESET_KEYS & MODEL_KEYS and name in resolved.general]
     values = {name: resolved.general[name] for name in names}
     return values | {"stop": tuple(values["stop"] or ())}
 

@@ -99,7 +99,6 @@ def stream_answers(dialogue: Dialogue, messages: Messages, count: int) -> tuple[
                     answer = answers[number]
                     answer.stats = stats
                     seconds = time.perf_counter() - started_at
-                    answer.first_token_seconds = answer.first_token_seconds or seconds
                     answer.rounds.append(
                         (seconds, len(block.tokens), block.drafted, block.accepted)
                     )

@@ -342,7 +342,7 @@ class Row:
     prefill, decode: tokens per second.
     first_token: seconds.
     speedup: of each question, the median of its repeats and turns.
-    tau: of each answer.
+    tau: of each answer; None for plain decoding.
     mean_tau, mean_speedup: as in the papers, the mean of τ, and the ratio of the mean seconds per
     token.
     acceptance_rate: accepted / drafted.
@@ -430,7 +430,7 @@ def row_of(
     )
     drafted = sum(t.drafted for t in turns)
     verifies = sum(t.verifies for t in turns)
-    taus = [turn.acceptance_length for turn in turns]
+    taus = [turn.acceptance_length for turn in turns if records[0].key.mode != BASELINE]
     known = [tau for tau in taus if tau is not None]
     return Row(
         suite=suite,

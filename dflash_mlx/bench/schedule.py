@@ -134,7 +134,6 @@ class Turn:
     first_token_seconds: float
     decode_seconds: float
     verifies: int
-    committed: int
     drafted: int
     accepted: int
     accepted_by_position: tuple[int, ...]
@@ -158,8 +157,9 @@ class Turn:
 
     @property
     def acceptance_length(self) -> float | None:
-        """τ: mean committed tokens per verify, bonus included; None without a verify."""
-        return self.committed / self.verifies if self.verifies else None
+        """τ, as in `Stats`; None without a pass after the prompt."""
+        passes = sum(part.count for part in self.rounds)
+        return sum(part.tokens for part in self.rounds) / passes if passes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +198,17 @@ def record_of(data: dict[str, Any]) -> Record:
 
 
 def from_json(kind: type[Any], data: dict[str, Any]) -> Any:
-    """An instance of a dataclass from JSON values. Raises TypeError for a wrong type."""
+    """An instance of a dataclass from JSON values. Raises TypeError for a wrong type.
+
+    Values without a field, as older versions wrote some, are ignored.
+    """
     for field in fields(kind):
         value = data[field.name]
         json_type = JSON_TYPES.get(field.type)
         values = value if field.type == NUMBERS else [value]
         if json_type and not all(isinstance(item, json_type) for item in values):
             raise TypeError(field.name)
-    return kind(**data)
+    return kind(**{field.name: data[field.name] for field in fields(kind)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,9 @@ from dflash_mlx.types import Block
 class Stats:
     """The counts of one answer so far, and the rates that follow from them.
 
-    committed: tokens of each verify, with the bonus token; the prefill's token is not counted.
+    committed: tokens of each pass after the prompt, with the bonus token: 1 of a decode step, 1 or
+        more of a verify pass. The prefill's token is not counted.
+    verifies: how many of these passes verified drafts.
     drafted, accepted: drafts that were verified, and those of them that were accepted. In a tree,
         all nodes and those on the accepted path.
     accepted_by_position: how often a draft in position 1, 2, ... was accepted.
@@ -20,7 +22,9 @@ class Stats:
         beginning; None if the prompt continues a cached one, or has no beginning in common.
     generated: tokens of the answer, with a stop token.
     seed: of the answer's random numbers; None at temperature 0.
-    prefill_seconds: until the first token; decode_seconds: from the first token to the last.
+    first_token_seconds: from the request to the first token, with every wait: for a model that is
+        loaded, for other answers, for the costs of passes that are measured, for the prompt.
+    prefill_seconds: the prompt's part of it; decode_seconds: from the first token to the last.
     notes: what happened to the answer that its reader should know, a sentence each.
     unknown: names of the counts that a remote server did not send.
     """
@@ -32,25 +36,26 @@ class Stats:
     seed: int | None = None
     generated: int = 0
     committed: list[int] = field(default_factory=list)
+    verifies: int = 0
     drafted: int = 0
     accepted: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
+    first_token_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     unknown: frozenset[str] = frozenset()
     _began: float = field(default_factory=time.perf_counter)
+    _requested: float | None = None
     _first: float | None = None
 
     def record(self, block: Block) -> None:
-        time_now = time.perf_counter()
-        if self._first is None:
-            self._first = time_now
-            self.prefill_seconds = time_now - self._began
-        self.decode_seconds = time_now - self._first
+        self.record_arrival()
+        if self.generated:
+            self.committed.append(len(block.tokens))
         self.generated += len(block.tokens)
         if block.drafted:
-            self.committed.append(len(block.tokens))
+            self.verifies += 1
             self.drafted += block.drafted
             self.accepted += block.accepted
             missing = (block.depth or block.drafted) - len(self.accepted_by_position)
@@ -58,19 +63,19 @@ class Stats:
             for position in range(block.accepted):
                 self.accepted_by_position[position] += 1
 
-    @property
-    def verifies(self) -> int:
-        return len(self.committed)
+    def record_arrival(self) -> None:
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = now
+            self.prefill_seconds = now - self._began
+            requested = self._began if self._requested is None else self._requested
+            self.first_token_seconds = now - requested
+        self.decode_seconds = now - self._first
 
     @property
     def acceptance_length(self) -> float:
-        """τ: mean tokens committed per verify pass, with the bonus token; 1.0 without a pass."""
+        """τ: tokens committed per pass, verify passes and decode steps together; 1.0 without."""
         return sum(self.committed) / len(self.committed) if self.committed else 1.0
-
-    @property
-    def undrafted(self) -> int:
-        """Tokens that no verify pass committed: the prefill's token, and those of decode steps."""
-        return self.generated - round(self.verifies * self.acceptance_length)
 
     @property
     def acceptance_rate(self) -> float:

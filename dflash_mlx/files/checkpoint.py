@@ -244,10 +244,42 @@ def load_config(folder: Path) -> dict[str, Any]:
     try:
         return json_object(folder / "config.json")
     except FileNotFoundError:
+        if adapter := optional_json(folder / ADAPTER_CONFIG):
+            raise adapter_error(folder, adapter) from None
         raise DFlashError(
             f"there is no config.json in '{folder}'.",
             hint="give a folder or a Hub id of a model in the Hugging Face layout",
         ) from None
+
+
+# Adapters, which belong to a model: LoRA and others
+
+ADAPTER_CONFIG = "adapter_config.json"
+
+
+def is_peft(config: dict[str, Any]) -> bool:
+    """Whether an adapter's config is in the format of Hugging Face's PEFT."""
+    return "peft_type" in config
+
+
+def adapter_base(config: dict[str, Any]) -> str:
+    """The model that an adapter was trained for; empty if its config does not name it."""
+    base = config.get("base_model_name_or_path" if is_peft(config) else "model")
+    return base if isinstance(base, str) else ""
+
+
+def adapter_error(folder: Path, config: dict[str, Any]) -> DFlashError:
+    """The error for an adapter in the place of a model."""
+    base = adapter_base(config)
+    if is_peft(config):
+        return DFlashError(
+            f"'{folder}' is a PEFT adapter{f' for {base}' if base else ''}, not a model.",
+            hint="mlx-lm reads adapters made by mlx_lm.lora",
+        )
+    return DFlashError(
+        f"'{folder}' is an adapter{f' for {base}' if base else ''}, not a model.",
+        hint=f"give --model {base or 'the model that it was made for'} and --adapter {folder}",
+    )
 
 
 # JSONL files that users provide

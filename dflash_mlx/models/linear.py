@@ -204,6 +204,8 @@ ACTIVATIONS = frozenset(
         "mlx_lm.models.switch_layers.SwiGLU",
     }
 )
+DORA = "mlx_lm.tuner.dora"
+ADAPTERS = frozenset({"mlx_lm.tuner.lora", DORA})
 GATE = "MoEGate"  # mlx-lm's name for routers that multiply by a weight of their own
 TOGETHER = ("q_proj", "k_proj", "v_proj")  # called in this order with the same rows
 GATED = ("gate_proj", "up_proj", "down_proj")
@@ -379,7 +381,11 @@ def replace(model: nn.Module, change: Callable[[nn.Module], nn.Module]) -> None:
     def changes(_: nn.Module, __: str, child: Any) -> bool:
         return isinstance(child, nn.Module) and change(child) is not child
 
-    model.update_modules(model.filter_and_map(nn.Module.valid_child_filter, change, changes))
+    def is_child(module: Any, name: str, child: Any) -> bool:
+        own = type(module).__module__ == DORA  # looks at the class of the layer that it wraps
+        return not own and nn.Module.valid_child_filter(module, name, child)
+
+    model.update_modules(model.filter_and_map(is_child, change, changes))
 
 
 def block(layer: Any, products: Products, shared: dict[int, "Shared"]) -> nn.Module:
@@ -419,8 +425,13 @@ def together(model: nn.Module, products: Products) -> dict[int, Shared]:
 
 
 def unknown(model: nn.Module) -> tuple[str, ...]:
-    """The classes of linear layers in a model that have no stand-in: they quantise their input."""
-    return ("QQLinear",) if any(type(m) is nn.QQLinear for m in model.modules()) else ()
+    """The classes of linear layers in a model that have no stand-in, so that none is exact.
+
+    These are layers that quantise their input, and the adapters' of mlx-lm.
+    """
+    kinds = {type(module) for module in model.modules()}
+    found = (kind for kind in kinds if kind is nn.QQLinear or kind.__module__ in ADAPTERS)
+    return tuple(sorted(kind.__name__ for kind in found))
 
 
 def has_grouped_experts(module: Any) -> bool:

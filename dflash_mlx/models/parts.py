@@ -106,7 +106,7 @@ def look(model: nn.Module) -> Parts:
         width,
         logits.shape[-1],
         tables[0].output.dtype if tables else logits.dtype,
-        norms[-1].module if in_order and norms and all(s == state for s in states) else None,
+        norms[0].module if in_order and norms and all(s == state for s in states) else None,
         place_of(model, tables[0].module) if tables else None,
         place_of(model, heads[0].module) if heads else None,
         getattr(body, "embed_scale", 1.0),

@@ -8,7 +8,11 @@ from mlx_lm.models.switch_layers import SwitchLinear
 
 
 def float_type(layer: Any) -> mx.Dtype | None:
-    """Of a layer's weights or scales; None if that is no float: then rows have any dtype."""
+    """Of a layer's weights or scales; None if that is no float: then rows have any dtype.
+
+    An adapter's layer has them in the layer that it wraps.
+    """
+    layer = layer.get("linear", layer.get("embedding", layer))
     kind = getattr(layer, "scales", layer.weight).dtype
     return kind if mx.issubdtype(kind, mx.floating) else None
 

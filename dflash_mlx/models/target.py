@@ -23,11 +23,13 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.tuner.utils import load_adapters
 from mlx_lm.utils import _get_classes, load_model
 
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.errors import DFlashError, UsageError, first_line
+from dflash_mlx.files.adapter import Adapter
 from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.hub.openable import why_not
 from dflash_mlx.kernels.dispatch import Kernels, available
@@ -113,8 +115,10 @@ class Target:
     found in the model, `caches` the sizes of its caches. `ability` says which drafts it can take.
     `stock_attention` names the attention classes that no kernel supports, and `attention_shapes`
     are those of the others. `kv_bits`: the bits of the KV caches in the layers with a group size in
-    `kv_groups`; 0 if no layer is quantised.
+    `kv_groups`; 0 if no layer is quantised. `adapter`: the one that the model was loaded with.
     """
+
+    adapter: Adapter | None = None
 
     def __init__(
         self,
@@ -125,6 +129,7 @@ class Target:
         *,
         kv_bits: int | None = None,
     ):
+        linear.install(model, Kernels())  # without the stand-ins of another target
         self.model = model
         self.eos_ids = eos_ids
         self.path = checkpoint.path
@@ -237,13 +242,15 @@ class Target:
         *,
         exact: bool = False,
         kv_bits: int | None = None,
+        adapter: Adapter | None = None,
         read_model: Callable[[Path], tuple[nn.Module, dict[str, Any]]] = load_model,
     ) -> Self:
         """Load a model; in float32 where MLX computes on the CPU, which is slow at 16 bits.
 
         With `exact` the bits of a row do not depend on the number of rows in its pass. `read_model`
         returns the model and its config. Raises DFlashError for a missing or damaged file, an
-        unsupported model type, or (with `exact`) a layer that is not known to be exact.
+        unsupported model type, an adapter of another model, or (with `exact`) a layer that is not
+        known to be exact.
         """
         use_openblas()  # logs a warning if it is too late
         check_target(checkpoint)
@@ -258,10 +265,18 @@ class Target:
                 f"the target in '{path}' cannot be loaded ({first_line(error)}).",
                 hint="check that the folder holds a whole mlx-lm or Hugging Face model",
             ) from error
+        if adapter is not None:
+            try:
+                load_adapters(model, str(adapter.path))
+            except Exception as error:  # of its config and its tensors, many kinds, too
+                raise adapter.misfit(checkpoint.name, error) from error
+            model.eval()  # without dropout
         use_cpu_modules(model)
         mx.eval(model.parameters())
         checkpoint = replace(checkpoint, config=config)
-        return cls(model, checkpoint, eos_ids, available(exact=exact), kv_bits=kv_bits)
+        target = cls(model, checkpoint, eos_ids, available(exact=exact), kv_bits=kv_bits)
+        target.adapter = adapter
+        return target
 
     def tap(self, layer_ids: tuple[int, ...]) -> None:
         """Choose the decoder layers whose outputs are read; they are joined in this order.

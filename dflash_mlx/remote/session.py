@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -133,18 +132,12 @@ class RemoteStats(Stats):
     """The statistics of a server's answer.
 
     unknown: the counts that the server has not reported. reported: values that have no field here.
-    Times are the server's, or if it reports none, measured here with the time of the network.
+    Times are the server's, or if it reports none, measured here with the time of the network;
+    first_token_seconds is always measured here.
     """
 
     unknown: frozenset[str] = COUNTS
     reported: dict[str, Any] = field(default_factory=dict)
-
-    def record_arrival(self) -> None:
-        now = time.perf_counter()
-        if self._first is None:
-            self._first = now
-            self.prefill_seconds = now - self._began
-        self.decode_seconds = now - self._first
 
     def update(self, chunk: dict[str, Any]) -> None:
         """Read OpenAI's `usage`, llama-server's `timings` and dflash's `dflash` in a chunk."""
@@ -162,6 +155,7 @@ class RemoteStats(Stats):
         if "predicted_per_second" in timings:
             self.reported["rate"] = timings["predicted_per_second"]
         self.reported |= object_at(chunk, "dflash")
+        self.verifies = int(self._reported_number("verifies") or 0)
         if isinstance(self.reported.get("seed"), int):
             self.seed = self.reported["seed"]
 
@@ -169,11 +163,6 @@ class RemoteStats(Stats):
         if isinstance(value, int) and not isinstance(value, bool):
             setattr(self, name, value)
             self.unknown -= {name}
-
-    @property
-    def verifies(self) -> int:
-        """0 if the server does not report it."""
-        return int(self._reported_number("verifies") or 0)
 
     @property
     def acceptance_length(self) -> float:

@@ -121,6 +121,7 @@ class AccessLog:
                 "cached": stats[0].cached_tokens,
                 **why_read(stats[0]),
                 "generated": sum(choice.generated for choice in stats),
+                "first_token_s": round(stats[0].first_token_seconds, 3),
                 "tokens_per_second": round(stats[0].tokens_per_second, 1),
                 "acceptance_length": round(stats[0].acceptance_length, 2),
             }
@@ -141,6 +142,8 @@ class AccessLog:
                 f", {fields['prompt']} + {fields['generated']} tokens, "
                 f"{fields['tokens_per_second']} tok/s, τ {fields['acceptance_length']}"
             )
+            if fields["generated"]:
+                line += f", first token after {fields['first_token_s']:.2f} s"
             if fields["cached"]:
                 line += f", {fields['cached']} cached"
             if "differs_at" in fields:

@@ -1,5 +1,6 @@
 """A request of any API in one form, and the parts of its answer."""
 
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -35,7 +36,7 @@ class AnswerRequest:
     ignored: tuple[str, ...] = ()
     token_limit: int = 0
     context: int | None = None
-    began: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
     load_seconds: float = 0.0
 
     def with_ignored(self, fields: tuple[str, ...]) -> "AnswerRequest":

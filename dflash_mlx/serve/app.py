@@ -277,11 +277,13 @@ class Server:
         load = time.perf_counter() - began
         runner = served.runner
         to_request = partial(api.to_request, body, served.pair, runner.settings)
-        answer_request = (await self.models.prompt_threads.run(to_request)).with_ignored(ignored)
+        answer_request = await self.models.prompt_threads.run(to_request)
+        answer_request = replace(answer_request, began=began, load_seconds=load)
+        answer_request = answer_request.with_ignored(ignored)
         choices = await runner.prepare(answer_request)
         held.callback(runner.release, choices)
         limit = choices[0].prompted.request.token_limit
-        answer_request = replace(answer_request, token_limit=limit, began=began, load_seconds=load)
+        answer_request = replace(answer_request, token_limit=limit)
         record: AccessRecord = request.scope["state"]["access_record"]
         record.answer_request = answer_request
         record.sessions = [choice.session for choice in choices]

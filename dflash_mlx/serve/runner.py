@@ -141,11 +141,11 @@ class Metrics:
         self._drafted = Counter("dflash_drafted_tokens", "Drafts verified.", registry=registry)
         self._accepted = Counter("dflash_accepted_tokens", "Drafts accepted.", registry=registry)
         self._lengths = Histogram(
-            "dflash_acceptance_length", "Tokens committed a verify, bonus included.",
+            "dflash_acceptance_length", "Tokens a pass (verify or decode step), bonus included.",
             buckets=LENGTHS, registry=registry,
         )  # fmt: skip
         self._first = Histogram(
-            "dflash_time_to_first_token_seconds", "From a place in the engine to the first token.",
+            "dflash_time_to_first_token_seconds", "From the request to the first token.",
             buckets=SECONDS, registry=registry,
         )  # fmt: skip
         self._whole = Histogram(
@@ -192,7 +192,7 @@ class Metrics:
         for length in stats.committed:
             self._lengths.observe(length)
         if stats.generated:
-            self._first.observe(stats.prefill_seconds)
+            self._first.observe(stats.first_token_seconds)
         self._whole.observe(seconds)
 
     def text(self) -> bytes:
@@ -319,6 +319,7 @@ class Runner:
             "exact": self.pair.target.kernels.exact,
             "acceptance_length": round(stats[0].acceptance_length, 3),
             "verifies": stats[0].verifies,
+            "first_token_s": round(stats[0].first_token_seconds, 3),
             "seed": stats[0].seed,
             "max_tokens": request.token_limit,
             "ignored": list(request.ignored),
@@ -416,7 +417,8 @@ class Runner:
         options = request.options
         if options.max_tokens is None:
             options = replace(options, max_tokens=self.settings.max_tokens)
-        return replace(session.prepare(request.prompt, options), split=not options.raw)
+        prompted = session.prepare(request.prompt, options)
+        return replace(prompted, split=not options.raw, requested=request.began)
 
     def _choice(self, prompted: Prompted, index: int, max_tokens: int) -> Prompted:
         """The engine's request of one choice; `index` is added to a given seed."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from time import sleep
 from typing import Any
 
 import pytest
@@ -49,6 +50,20 @@ def chat(
         blocks = list(session.stream(messages, **options))
         messages.append({"role": "assistant", "content": "".join(b.text for b in blocks)})
         yield blocks, session.stats
+
+
+def test_the_first_token_has_every_wait(golden: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that for the costs of passes, which the mode auto measures before the prompt."""
+    begin = golden.engine.begin
+
+    def slow(*given: Any) -> Any:
+        sleep(0.3)
+        return begin(*given)
+
+    monkeypatch.setattr(golden.engine, "begin", slow)
+    session = Session(golden)
+    list(session.stream("hello", max_tokens=2))
+    assert session.stats.first_token_seconds >= 0.3
 
 
 @every_mode

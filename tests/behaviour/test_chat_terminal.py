@@ -133,7 +133,8 @@ def test_streaming(chat: ChatTerminal, size: tuple[int, int]) -> None:
     chat.send("Tell me one.\r")
     context = r" · (accept \d+%|\d+% of drafts accepted) · context \d+ / 4,096"
     chat.wait_for(r"\S \d+ tok · [\d.]+ tok/s[^\n]*" + (context if size[0] > 40 else ""))
-    numbers = chat.wait_for(r"\d+ tokens · [\s\S]*?prompt \d+ new \+ \d+ cached in [\d.]+ s")
+    prompt = r"prompt \d+ new \+ \d+ cached · first\s+token\s+after\s+[\d.]+ s"
+    numbers = chat.wait_for(r"\d+ tokens · [\s\S]*?" + prompt)
     assert cached(numbers.group()) > 20  # the first turn
     chat.prompted()
     text = chat.screen_text()

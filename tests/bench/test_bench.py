@@ -77,7 +77,7 @@ def test_speedups_are_those_of_questions():
 def test_acceptance_is_pooled():
     """Two verifies of 3 drafts keep 2 and 0: rate 1/3, τ 2, by position 50 %, 50 %, 0 %."""
     one = turn(
-        verifies=2, committed=4, drafted=6, accepted=2, accepted_by_position=(1, 1, 0),
+        verifies=2, drafted=6, accepted=2, accepted_by_position=(1, 1, 0),
         rounds=(Rounds(4, 2, 4, 1.0),),
     )  # fmt: skip
     row = results.summarise([record(KEY, one), record(KEY, one, repeat=2)])[0]

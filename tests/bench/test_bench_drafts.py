@@ -101,7 +101,7 @@ def test_acceptance_by_position():
     measured = []
     for label, accepted in answers.items():
         verifies = 8 if accepted else 0
-        answer = turn(verifies=verifies, committed=20, accepted_by_position=accepted)
+        answer = turn(verifies=verifies, accepted_by_position=accepted)
         rows = results.summarise([record(KEY, answer, mode=label)])
         measured.append(SimpleNamespace(label=label, rows=rows))
     assert report.position_cells(measured, 0.0) == [

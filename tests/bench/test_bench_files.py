@@ -117,7 +117,7 @@ def test_costs_of_another_kind_are_named(tmp_path):
 
 
 def drawn_rows() -> list[summary.Row]:
-    kept = {"verifies": 2, "committed": 4, "drafted": 6, "accepted": 2}
+    kept = {"verifies": 2, "drafted": 6, "accepted": 2}
     fast = turn(seconds=0.5, **kept, accepted_by_position=(1, 1, 0), rounds=(Rounds(4, 2, 4, 0.5),))
     return summary.summarise(
         [

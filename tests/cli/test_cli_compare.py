@@ -12,10 +12,10 @@ def test_compare_transcript(dflash):
     result = dflash(*RAW, "--max-tokens", "96", "--compare")
     assert result.exit_code == 0
     assert result.stdout == said(0) + "\n"
-    lines = re.sub(r"[\d,]+\.\d(?=\s)|[\d.]+×", "N", result.stderr).splitlines()
+    lines = re.sub(r"[\d,]+\.\d(?=\s)|[\d.]+×|\d+%$", "N", result.stderr, flags=re.M).splitlines()
     assert [re.sub(r"\s+", " ", line).strip() for line in lines] == [
         "plain dflash",
-        "tok/s N N N",
+        "tok/s N N N ± N",
         "tokens 96 96",
         f"τ 1.00 {EXPECTED['tau'][0]:.2f} tokens per pass",
         re.sub(r"\s+", " ", lines[4]).strip(),
@@ -88,16 +88,18 @@ def test_bundled_pair_is_named(cli_app, monkeypatch):
 @pytest.mark.parametrize(
     ("seconds", "tokens", "comparable", "sentence"),
     [
-        ((2.0, 5.0), (9, 9), True, "The same answer, token for token, 2.5 times as fast: 2.0 s "
+        ((2.0, 5.0), (17, 17), True, "The same answer, token for token, 2.5 times as fast: 2.0 s "
          "instead of 5.0 s."),
-        ((5.0, 2.0), (9, 9), True, "The same answer, token for token, slower with drafts here: "
+        ((5.0, 2.0), (17, 17), True, "The same answer, token for token, slower with drafts here: "
          "5.0 s instead of 2.0 s."),
-        ((2.0, 2.0), (9, 9), True, "The same answer, token for token, as fast with drafts as "
-         "without: 2.0 s instead of 2.0 s."),
-        ((2.0, 5.0), (9, 8), True, "The answers differ from token 9; 2.9 times as fast: 4 instead "
-         "of 1 tokens per second."),
-        ((2.0, 5.0), (9, 8), False, "Two random answers, 2.9 times as fast: 4 instead of 1 tokens "
-         "per second."),
+        ((2.0, 2.08), (17, 17), True, "The same answer, token for token, no difference in speed "
+         "beyond the spread of ±5%: 2.0 s instead of 2.1 s."),
+        ((2.0, 5.0), (21, 11), True, "The answers differ from token 12; 5.0 times as fast: 10 "
+         "instead of 2 tokens per second."),
+        ((2.0, 5.0), (21, 11), False, "Two random answers, 5.0 times as fast: 10 instead of 2 "
+         "tokens per second."),
+        ((2.0, 5.0), (8, 8), True, "The same answer, token for token, too short to compare the "
+         "speeds."),
         ((0.0, 0.0), (1, 1), True, "The same answer, token for token, too short to compare the "
          "speeds."),
     ],
@@ -105,10 +107,30 @@ def test_bundled_pair_is_named(cli_app, monkeypatch):
 def test_the_last_sentence(seconds, tokens, comparable, sentence):
     """What a person can repeat: whether the answers are the same, and what drafts did."""
     report = import_module("dflash_mlx.cli.report")
+    both = [answer_of([s / max(n - 1, 1)] * (n - 1)) for n, s in zip(tokens, seconds, strict=True)]
+    assert report.conclusion(report.Comparison(*both, comparable)) == sentence
+
+
+def test_a_difference_within_the_spread_is_none():
+    """The same ratio is a difference if the parts agree, and none if they contradict each other."""
+    report = import_module("dflash_mlx.cli.report")
+    even = answer_of([0.1] * 32)
+    steady = report.Comparison(answer_of([0.08] * 32), even, True)
+    jumping = report.Comparison(answer_of([0.02] * 16 + [0.14] * 16), even, True)
+    assert steady.speedup == pytest.approx(jumping.speedup)
+    assert (steady.verdict, jumping.verdict) == ("faster", "no difference")
+    assert jumping.spread > 0.25 > steady.spread
+    both_slow_at_the_end = report.Comparison(
+        answer_of([0.02] * 16 + [0.14] * 16), answer_of([0.04] * 16 + [0.28] * 16), True
+    )
+    assert both_slow_at_the_end.spread == steady.spread
+
+
+def answer_of(seconds):
+    """An answer of a first token at once, and one more after each of these seconds."""
     stats = import_module("dflash_mlx.engine.stats").Stats
     answer = import_module("dflash_mlx.cli.answer").Answer
-    both = [
-        answer(stats(generated=n, decode_seconds=s), [*range(n)], str(n))
-        for n, s in zip(tokens, seconds, strict=True)
-    ]
-    assert report.conclusion(report.Comparison(*both, comparable)) == sentence
+    rounds = [(sum(seconds[:n]), 1, 0, 0) for n in range(len(seconds) + 1)]
+    count = len(rounds)
+    numbers = stats(generated=count, decode_seconds=sum(seconds))
+    return answer(numbers, [*range(count)], str(count), rounds=rounds)

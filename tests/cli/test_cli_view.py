@@ -158,18 +158,17 @@ def test_quick_work_shows_nothing_and_slow_work_leaves_nothing(terminals, monkey
     assert shown.endswith(("\x1b[2K", "\x1b[?25h"))
 
 
-def test_tokens_of_plain_steps_are_told_apart():
-    """Guards "25 tokens, τ 1.00" without a word about the tokens that had no drafts."""
+def test_tau_in_the_numbers_is_over_all_passes():
+    """Guards "25 tokens, τ 2.00" for one pass with drafts and 22 without."""
     stats = Stats()
     for block in (Block((1,)), Block((2, 3), drafted=7, accepted=1)):
         stats.record(block)
-    assert "3 tokens · " in view.stats_summary(stats, "stop", words=False)
-    assert "without drafts" not in view.stats_summary(stats, "stop", words=False)
+    assert " · τ 2.00 · accept 14% · " in view.stats_summary(stats, "stop", words=False)
     for _ in range(22):
         stats.record(Block((4,)))
     line = view.stats_summary(stats, "stop", words=False)
     assert line.startswith("  25 tokens · ")
-    assert " · τ 2.00 · accept 14% · 23 tokens without drafts · " in line
+    assert " · τ 1.04 · accept 14% · " in line
 
 
 def test_numbers_have_words_where_there_is_room():

@@ -215,6 +215,16 @@ def test_thinking_of_a_preset_goes_before_the_present_one():
     assert with_values(chat(stop=("x",)), {"temperature": 1.0}).stop == ("x",)
 
 
+def test_adapters_stay_with_their_model(state, use, config):
+    """Each model has the one of its own table, whatever the last one was loaded with."""
+    config("[models.B]\nadapter = 'for-b'\n")
+    seen = []
+    for name in ("B", "C", "B"):
+        use(f"/model {name}")
+        seen.append(state.model_options.adapter)
+    assert seen == [Path("for-b"), None, Path("for-b")]
+
+
 def test_defaults_follow_the_model(state, use, config):
     """Another model brings its own and takes the last one's away; what was set stays."""
     config("[models.B]\ntemp = 0.6\ntop-p = 0.9\nsystem = 'You are B.'\n[models.C]\ntop-p = 0.8\n")

@@ -5,7 +5,7 @@ from dflash_mlx.types import Block
 
 
 def test_counts() -> None:
-    """Tokens, verifies, drafts and slots; the prefill's token is in no verify."""
+    """Tokens, verifies, drafts and slots; the prefill's token is in no pass."""
     stats = Stats()
     for block in (
         Block((1,)),
@@ -18,10 +18,23 @@ def test_counts() -> None:
     assert stats.verifies == 3
     assert stats.committed == [3, 1, 2]
     assert stats.acceptance_length == 2.0
-    assert stats.undrafted == 1
     assert (stats.drafted, stats.accepted) == (16, 4)
     assert stats.acceptance_rate == 0.25
     assert stats.accepted_by_position == [2, 2, 0, 0, 0, 0, 0]
+
+
+def test_tau_counts_decode_steps_too() -> None:
+    """Guards τ 3.00 for 103 tokens in 97 passes, of which only 3 had drafts."""
+    stats = Stats()
+    for block in (
+        Block((0,)),
+        *[Block((1, 2, 3), drafted=8, accepted=2)] * 3,
+        *[Block((4,))] * 93,
+    ):
+        stats.record(block)
+    assert (stats.generated, stats.verifies) == (103, 3)
+    assert stats.acceptance_length == pytest.approx(102 / 96)
+    assert stats.acceptance_rate == 0.25
 
 
 def test_nothing_yet() -> None:
@@ -35,13 +48,14 @@ def test_nothing_yet() -> None:
 
 
 def test_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decode rate leaves out the first token and the prefill."""
+    """The decode rate leaves out the first token and the prefill, and no time is left out."""
     clock = iter([12.0, 12.5, 13.0])
     monkeypatch.setattr("dflash_mlx.engine.stats.time.perf_counter", lambda: next(clock))
-    stats = Stats(_began=10.0)
+    stats = Stats(_began=10.0, _requested=3.0)
     stats.record(Block((1,)))
     stats.record(Block((2, 3, 4), drafted=3, accepted=2))
     stats.record(Block((5,), drafted=3))
+    assert stats.first_token_seconds == 9.0
     assert stats.prefill_seconds == 2.0
     assert stats.decode_seconds == 1.0
     assert stats.tokens_per_second == 4.0

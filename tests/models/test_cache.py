@@ -13,14 +13,15 @@ from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
     KVCache,
+    RotatingKVCache,
     make_prompt_cache,
 )
 
-from dflash_mlx.errors import DFlashError, RewindError
+from dflash_mlx.errors import RewindError
 from dflash_mlx.models import gated_delta, recurrent
 from dflash_mlx.models.cache.recurrent import RecurrentCache, Tape, Window
 from dflash_mlx.models.cache.sliding import SlidingAdapter, SlidingCache
-from dflash_mlx.models.cache.target_cache import TargetCache
+from dflash_mlx.models.cache.target_cache import TargetCache, own_caches
 from dflash_mlx.models.parts import flat
 from dflash_mlx.models.target import Target
 from dflash_mlx.types import SNAPSHOT_LIMITS, SnapshotLimits
@@ -251,12 +252,44 @@ def test_rewind_to_nothing() -> None:
         assert_same(target, kind, cache, tokens)
 
 
-def test_unknown_caches_are_refused() -> None:
-    """A cache that cannot be rewound is refused when it is made, not in the middle of an answer."""
-    with pytest.raises(DFlashError) as caught:
-        TargetCache([KVCache(), ArraysCache(2)])
-    assert "ArraysCache" in caught.value.message
-    assert caught.value.hint
+def test_caches_that_cannot_take_drafts_back() -> None:
+    """It is known before the first draft, not in the middle of an answer."""
+    layers = own_caches([KVCache(), ArraysCache(2), ArraysCache(2)], [False, True, False])
+    cache = TargetCache([*layers, RotatingKVCache(4, keep=1)])
+    assert cache.takes_back == [True, True, False, False]
+
+
+def ring() -> RotatingKVCache:
+    return RotatingKVCache(6, keep=1)
+
+
+def state() -> RecurrentCache:
+    return RecurrentCache(1, taped=False)
+
+
+@pytest.mark.parametrize("make", [ring, state])
+def test_a_cache_without_a_tape_goes_back_to_before_its_last_pass(make: Any) -> None:
+    """And no further; what it held then is whole, also where the pass wrote over it."""
+    layer = make()
+    cache = TargetCache([layer])
+    for number in range(1, 5):
+        cache.begin(2)
+        rows = mx.full((1, 1, 2, 1), number)
+        if isinstance(layer, RotatingKVCache):
+            layer.update_and_fetch(rows, rows)
+        else:
+            layer[0] = rows[0]
+        if number == 3:
+            before = [mx.array(array) for array in arrays_of(layer)]
+    assert cache.offset == 8
+    assert [length for length in range(1, 9) if cache.can_rewind(length)] == [6, 8]
+    cache.rewind(6)
+    assert cache.offset == 6
+    assert all(mx.array_equal(*pair) for pair in zip(arrays_of(layer), before, strict=True))
+
+
+def arrays_of(layer: Any) -> list[mx.array]:
+    return [layer.keys, layer.values] if isinstance(layer, RotatingKVCache) else layer.cache
 
 
 @pytest.mark.parametrize("held", HELD)
@@ -487,8 +520,7 @@ def test_lists_of_caches() -> None:
     assert [layer.offset for layer in flat(cache.layers)] == [11, 11, 11]
     cache.rewind(9)
     assert [layer.offset for layer in flat(cache.layers)] == [9, 9, 9]
-    with pytest.raises(DFlashError):
-        TargetCache([CacheList(KVCache(), ArraysCache(2))])
+    assert TargetCache([CacheList(KVCache(), RotatingKVCache(4))]).takes_back == [True, False]
 
 
 @pytest.mark.parametrize("taping", [True, False])

@@ -441,9 +441,14 @@ def test_the_port_of_an_address_without_one(monkeypatch: pytest.MonkeyPatch) -> 
     assert tried == [("::1", 80), ("fe80::2", 443), ("::1", 8), ("box", 80)]
 
 
+LOCAL_FLAGS = (
+    ["--mode", "ddtree"], ["--no-draft"], ["--exact"], ["--raw"], ["--compare"], ["--adapter", "x"]
+)  # fmt: skip
+
+
 def test_flags_of_a_model_here_are_refused(fake: Behaviour, run: Run) -> None:
     """By their names; and commands that need one, and commands that take no server."""
-    for flags in (["--mode", "ddtree"], ["--no-draft"], ["--exact"], ["--raw"], ["--compare"]):
+    for flags in LOCAL_FLAGS:
         found = run("generate", "-m", fake.url, *flags, "hi")
         assert (found.exit_code, found.stdout) == (2, "")
         assert f"{flags[0]} needs a model on this machine" in found.stderr

@@ -1,9 +1,10 @@
 """Who is let into a server, and what is too much for it: raw sockets and plain HTTP."""
 
+import asyncio
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import httpx
@@ -12,7 +13,9 @@ from serving import Served, serving
 
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve import access_log, guard, listening
+from dflash_mlx.serve.models import Models
 from dflash_mlx.serve.protocol import Limits, Problem
+from dflash_mlx.serve.runner import Runner
 
 BODY = {"messages": [{"role": "user", "content": "What is 12 plus 7?"}], "max_tokens": 9}
 PATH = "/v1/chat/completions"
@@ -196,6 +199,29 @@ def test_metrics(pair: Pair) -> None:
         accepted = sum(one["timings"]["draft_n_accepted"] for one in answers)
         assert told["dflash_accepted_tokens_total"] == accepted
         assert told["dflash_pass_rows"] > told["dflash_passes"] > 2
+
+
+def test_the_first_token_has_every_wait(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a model that is loaded and for threads that read prompts; metrics and log say it too."""
+    waits: list[tuple[Any, str]] = [(Models, "acquire"), (Runner, "prepare")]
+    for kind, name in waits:
+        monkeypatch.setattr(kind, name, later(getattr(kind, name)))
+    with serving(pair) as served:
+        answer = httpx.post(served.url + PATH, json=BODY).json()
+        lines = httpx.get(f"{served.url}/metrics").text.splitlines()
+        served.wait_until_idle()
+    assert answer["dflash"]["first_token_s"] >= 0.4
+    (total,) = [line for line in lines if "dflash_time_to_first_token_seconds_sum" in line]
+    assert float(total.split()[1]) >= 0.4
+    assert json.loads(served.lines[0])["first_token_s"] == answer["dflash"]["first_token_s"]
+
+
+def later(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def waiting(*given: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await method(*given)
+
+    return waiting
 
 
 def test_no_prompt_in_the_log_unless_asked(pair: Pair) -> None:

@@ -109,7 +109,7 @@ def test_an_answer_and_its_numbers(browser: Browser, served: Served) -> None:
         numbers = tab.wait(ANSWERED)
         assert re.fullmatch(
             rf"{count} tokens · [\d.]+ tok/s · τ \d+\.\d\d · accept \d+% · "
-            r"prompt \d+ new( \+ \d+ cached)? in [\d.]+ s",
+            r"prompt \d+ new( \+ \d+ cached)? · first token after [\d.]+ s",
             numbers,
         )
         assert tab.text(".code code").splitlines()[0] == "def add_3(n):"

@@ -18,7 +18,7 @@ def turn(count=11, seconds=1.0, **values) -> Turn:
     given = {
         "prompt_tokens": 20, "cached_tokens": 0, "text": "x", "tokens": tuple(range(count)),
         "finish_reason": "stop", "prefill_seconds": 0.5, "first_token_seconds": 0.6,
-        "decode_seconds": seconds, "verifies": 0, "committed": 0, "drafted": 0, "accepted": 0,
+        "decode_seconds": seconds, "verifies": 0, "drafted": 0, "accepted": 0,
         "accepted_by_position": (), "rounds": (Rounds(1, count - 1, count - 1, seconds),),
     }  # fmt: skip
     return Turn(**{**given, **values})

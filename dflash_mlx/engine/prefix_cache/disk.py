@@ -515,6 +515,7 @@ def pair_key(target: Target, folder: Path | None, draft: nn.Module | None) -> st
         repr([(name, v.shape, v.dtype) for name, v in parameters]),
         repr((mx.default_device(), target.head_type, kernels.exact, own)),
         *([repr((target.kv_bits, target.kv_groups))] if target.kv_bits else []),
+        *([] if target.adapter is None else [f"adapter {target.adapter.digest}"]),
         *map(version, ("mlx", "mlx-lm", "dflash-chat")),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]

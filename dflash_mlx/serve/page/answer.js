@@ -29,6 +29,7 @@ export class AnswerReader {
     const content = choice?.delta.content ?? "";
     if (pass) {
       this.#first ||= now;
+      answer.firstSeconds = (this.#first - this.#began) / 1000;
       answer.passes.push([pass.tokens, pass.drafted, pass.accepted]);
       answer.seconds = (now - this.#first) / 1000;
       delete answer.progress;
@@ -51,7 +52,8 @@ export class AnswerReader {
   }
 }
 
-// Numbers of an answer, the server's own as soon as it has sent them. tau: tokens per verify pass.
+// Numbers of an answer, the server's own as soon as it has sent them. tau: tokens per pass after the
+// prompt, with drafts or without.
 export function numbers(answer) {
   const sum = (list, index) => list.reduce((total, pass) => total + pass[index], 0);
   const verified = answer.passes.filter((pass) => pass[1]);
@@ -60,7 +62,9 @@ export function numbers(answer) {
   return {
     tokens,
     rate: timings?.predicted_per_second ?? (answer.seconds ? (tokens - 1) / answer.seconds : 0),
-    tau: verified.length ? sum(verified, 0) / verified.length : null,
+    tau: verified.length
+      ? (tokens - answer.passes[0][0]) / Math.max(1, answer.passes.length - 1)
+      : null,
     acceptance: verified.length ? sum(verified, 2) / sum(verified, 1) : null,
   };
 }
@@ -77,9 +81,10 @@ export function numbersLine(answer) {
   if (tau === null) parts.push("no drafts");
   else parts.push(`τ ${tau.toFixed(2)}`, `accept ${Math.round(100 * acceptance)}%`);
   if (answer.timings) {
-    const { prompt_n, cache_n, prompt_ms } = answer.timings;
+    const { prompt_n, cache_n } = answer.timings;
     const cached = cache_n ? ` + ${count(cache_n)} cached` : "";
-    parts.push(`prompt ${count(prompt_n)} new${cached} in ${(prompt_ms / 1000).toFixed(1)} s`);
+    parts.push(`prompt ${count(prompt_n)} new${cached}`);
+    if (answer.firstSeconds) parts.push(`first token after ${answer.firstSeconds.toFixed(1)} s`);
   }
   return parts.join(" · ");
 }

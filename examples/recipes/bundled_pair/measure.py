@@ -141,7 +141,7 @@ def overhead(pair: Pair, count: int) -> None:
             sequence.target_cache.rewind(len(sequence.tokens) + kept)
             sequence.tokens += (anchor, *rest[: kept - 1])
             taps, anchor, rest = found.taps[:, :kept], rest[kept - 1], rest[kept:]
-        n = stats.verifies
+        n = len(stats.committed)
         rounds.append(1000 * stats.decode_seconds / n)
         drafts.append(1000 * draft_time / n)
         verifies.append(1000 * verify_time / n)

@@ -405,7 +405,7 @@ def test_stats(state: Any, use: Callable[[str], str]) -> None:
     page = use("/stats")
     assert f"{said.stats.accepted:,} of {said.stats.drafted:,} drafts" in page
     assert "1 answer " in page
-    del said.stats.committed[1:]
+    said.stats.verifies = 1
     assert " · 1 verify pass · " in use("/stats")
     assert "  seed" not in page  # nothing is drawn at temperature 0
     use("/set mode auto")
