@@ -95,7 +95,8 @@ def look(model: nn.Module) -> Parts:
     width = shape(tables[0].output)[-1] if tables else 0
     state = (1, 1, width)
     in_order = [id(around[at].module) for at in of_layers] == numbers
-    norms = [c for c in after if shape(c.inputs) == state == shape(c.output)]
+    same = [call for call in after if shape(call.inputs) == state == shape(call.output)]
+    norms = [call for call in same if call.module.parameters()]  # no dropout of an adapter
     heads = [c for c in after if shape(c.output)[-1:] == logits.shape[-1:]]
     body = next((m for m in model.modules() if any(v is layers for v in m.values())), model)
     given = readers(root)
@@ -106,7 +107,7 @@ def look(model: nn.Module) -> Parts:
         width,
         logits.shape[-1],
         tables[0].output.dtype if tables else logits.dtype,
-        norms[0].module if in_order and norms and all(s == state for s in states) else None,
+        norms[-1].module if in_order and norms and all(s == state for s in states) else None,
         place_of(model, tables[0].module) if tables else None,
         place_of(model, heads[0].module) if heads else None,
         getattr(body, "embed_scale", 1.0),
