@@ -22,7 +22,7 @@ TYPES: dict[str, dict[str, Any]] = {
     },
 }
 # The keys of zoo.toml that are not part of a config.json.
-OWN = {"text", "seed", "fails", "differs"}
+OWN = {"text", "seed", "can", "forgets", "differs", "needs", "fails"}
 
 
 @cache
