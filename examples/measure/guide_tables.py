@@ -20,7 +20,7 @@ from dflash_mlx.hub.kinds import KINDS, MTP
 from dflash_mlx.hub.registry import Entry, entries
 
 GUIDE = Path(__file__).parents[1] / "guide"
-PAGES = [GUIDE / name for name in ("chat.md", "models.md", "bench.md")]
+PAGES = [GUIDE / name for name in ("chat.md", "models.md", "bench.md", "model_types.md")]
 DRAFTS = Path(__file__).parent / "drafts.json"
 ZOO = Path(__file__).parents[2] / "tests" / "support" / "zoo.toml"
 SOURCES = {
@@ -75,18 +75,17 @@ def memory(entry: Entry | None) -> str:
 
 
 def types() -> str:
-    """The table of mlx-lm's model types: what each can take, which tests/models checks."""
+    """The table of mlx-lm's model types and what each takes, which tests/models checks."""
     own = tomllib.loads(ZOO.read_text(encoding="utf-8"))["types"]
     modules = import_module("mlx_lm.utils").MODEL_REMAPPING
-    able: dict[str, list[str]] = {}
+    rows = []
     for name in sorted({*own, *modules}, key=str.lower):
         kind = own[modules.get(name, name)]
-        can = kind.get("can", "all drafts")
+        takes = kind.get("can", "all drafts")
         if "needs" in kind:
-            can = f"not tried: mlx-lm's code needs {kind['needs']}"
-        able.setdefault(can, []).append(f"`{name}`")
-    rows = [(can, ", ".join(names)) for can, names in sorted(able.items())]
-    return rows_of(("can take", "model types"), rows)
+            takes = f"not tried: mlx-lm's code needs {kind['needs']}"
+        rows.append((f"`{name}`", takes))
+    return rows_of(("type", "takes"), rows)
 
 
 def keep_drafts(measured: Path) -> None:
