@@ -1,4 +1,5 @@
-"""Write the guide's tables anew: commands and pairs from the code, drafts from a measurement.
+"""Write the guide's tables anew: commands and pairs from the code, drafts from a measurement,
+model types from the tests.
 
     python examples/measure/guide_tables.py
     python examples/measure/guide_tables.py --drafts bench.json   of dflash bench --drafts --json
@@ -10,6 +11,7 @@ between `<!-- name -->` and `<!-- end -->`.
 import argparse
 import json
 import re
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,9 @@ from dflash_mlx.hub.kinds import KINDS, MTP
 from dflash_mlx.hub.registry import Entry, entries
 
 GUIDE = Path(__file__).parents[1] / "guide"
-PAGES = [GUIDE / name for name in ("chat.md", "models.md", "bench.md")]
+PAGES = [GUIDE / name for name in ("chat.md", "models.md", "bench.md", "model_types.md")]
 DRAFTS = Path(__file__).parent / "drafts.json"
+ZOO = Path(__file__).parents[2] / "tests" / "support" / "zoo.toml"
 SOURCES = {
     "dflash": "DFlash drafter, chains of 15",
     "eagle3": "EAGLE-3 head, chains of 8",
@@ -71,6 +74,20 @@ def memory(entry: Entry | None) -> str:
     return f"{entry.memory_bytes / 1e9:.0f} GB"
 
 
+def types() -> str:
+    """The table of mlx-lm's model types and what each takes, which tests/models checks."""
+    own = tomllib.loads(ZOO.read_text(encoding="utf-8"))["types"]
+    modules = import_module("mlx_lm.utils").MODEL_REMAPPING
+    rows = []
+    for name in sorted({*own, *modules}, key=str.lower):
+        kind = own[modules.get(name, name)]
+        takes = kind.get("can", "all drafts")
+        if "needs" in kind:
+            takes = f"not tried: mlx-lm's code needs {kind['needs']}"
+        rows.append((f"`{name}`", takes))
+    return rows_of(("type", "takes"), rows)
+
+
 def keep_drafts(measured: Path) -> None:
     """Save the rows that the table of drafts needs: those of all tasks together."""
     found = json.loads(measured.read_text())["drafts"]
@@ -116,7 +133,10 @@ def rows_of(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def filled(text: str) -> str:
     """A page with new tables."""
-    for name, table in (("commands", commands()), ("pairs", pairs()), ("drafts", drafts())):
+    for name, table in (
+        *(("commands", commands()), ("pairs", pairs())),
+        *(("drafts", drafts()), ("types", types())),
+    ):
         between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text = between.sub(lambda found, table=table: found[1] + table + "\n" + found[2], text)
     return text

@@ -72,7 +72,7 @@ def test_help_and_version_load_no_model_code():
 
 
 def test_the_guide_has_the_tables_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`guide_tables.py` writes commands, keys and pairs; nobody forgets to run it."""
+    """`guide_tables.py` writes commands, keys, pairs and types; nobody forgets to run it."""
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "measure"))
     tables = import_module("guide_tables")
     texts = [page.read_text(encoding="utf-8") for page in tables.PAGES]
@@ -80,3 +80,4 @@ def test_the_guide_has_the_tables_of_the_code(monkeypatch: pytest.MonkeyPatch) -
     assert "| `/undo` |" in texts[0]
     assert "| Qwen/Qwen3-4B |" in texts[1]
     assert "| plain decoding |" in texts[2]
+    assert "| `mistral` | all drafts |" in texts[3]
