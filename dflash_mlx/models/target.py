@@ -183,7 +183,7 @@ class Target:
         tokens = mx.zeros(TREE.rows, dtype=mx.int32)
         cache = self.make_cache()
         self.read([SequenceRows(cache, tokens)])
-        pairs = zip(self.parts.readers, cache.takes_back, strict=True)
+        pairs = zip(filter(None, self.parts.readers), cache.takes_back, strict=True)
         stuck = {stock_class(one).__name__ for group, back in pairs if not back for one in group}
         reason = UNEQUAL.get(type(self.model).__module__.rpartition(".")[2], "")
         if stuck:
@@ -340,7 +340,8 @@ class Target:
         layers = make_prompt_cache(self.model)
         if self.kv_bits:
             layers = quantised_caches(layers, self.kv_groups, self.kv_bits)
-        return TargetCache(own_caches(use_cpu_caches(layers), self._has_tape))
+        own = own_caches(use_cpu_caches(layers), self._has_tape)
+        return TargetCache(own, used=[bool(readers) for readers in self.parts.readers])
 
     def read(self, parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
         """One pass over the rows of these sequences, each after the tokens in its own cache.

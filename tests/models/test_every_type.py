@@ -20,7 +20,6 @@ import mlx.core as mx
 import pytest
 import tiny
 import zoo
-from dflash_mlx.models.ability import ALL_DRAFTS
 from lossless import Hinted
 from mlx import nn
 from mlx_lm import models
@@ -35,6 +34,7 @@ from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.models.ability import ALL_DRAFTS
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.acceptance import Accepted, Match

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import mlx.core as mx
@@ -94,14 +95,22 @@ class Snapshot:
 class TargetCache:
     """The caches of all layers, which change together.
 
-    `layers` are mlx-lm's; `members` are the same, with each `CacheList` flattened. `tree` is the
-    tree that the current pass reads, if any. `limits` bounds the snapshots.
+    `layers` are mlx-lm's; `members` are the same, with each `CacheList` flattened, but for those
+    whose `used` is False: some layers have a cache and no attention. `tree` is the tree that the
+    current pass reads, if any. `limits` bounds the snapshots.
     """
 
-    def __init__(self, layers: list[Any], limits: SnapshotLimits = SNAPSHOT_LIMITS):
+    def __init__(
+        self,
+        layers: list[Any],
+        limits: SnapshotLimits = SNAPSHOT_LIMITS,
+        used: Sequence[bool] | None = None,
+    ):
         self.layers = layers
         self.limits = limits
-        self.members = list(flat(layers))
+        self._used = used
+        every = list(flat(layers))
+        self.members = every if used is None else list(compress(every, used))
         self._snapshots: list[Snapshot] = []
         # Offset before the last tree pass, and its tree; None after `keep_path` or a rewind.
         self._tree_read: tuple[int, Tree] | None = None
@@ -160,7 +169,7 @@ class TargetCache:
                 setattr(other, name, tree_map(again, value) if is_arrays(value) else value)
             return other
 
-        fork = TargetCache([twin(layer) for layer in self.layers], self.limits)
+        fork = TargetCache([twin(layer) for layer in self.layers], self.limits, self._used)
         fork._snapshots = list(self._snapshots)
         return fork
 
