@@ -60,6 +60,11 @@ class Parts:
         return list(flat(self.caches))
 
     @property
+    def used(self) -> list[bool]:
+        """Whether some layer put something into each of the `members`."""
+        return [not cache.empty() for cache in self.members]
+
+    @property
     def reads_hidden(self) -> bool:
         return self.norm is not None and self.table is not None
 

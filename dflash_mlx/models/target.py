@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any, Self
 
@@ -183,7 +183,8 @@ class Target:
         tokens = mx.zeros(TREE.rows, dtype=mx.int32)
         cache = self.make_cache()
         self.read([SequenceRows(cache, tokens)])
-        pairs = zip(filter(None, self.parts.readers), cache.takes_back, strict=True)
+        readers = compress(self.parts.readers, self.parts.used)
+        pairs = zip(readers, cache.takes_back, strict=True)
         stuck = {stock_class(one).__name__ for group, back in pairs if not back for one in group}
         reason = UNEQUAL.get(type(self.model).__module__.rpartition(".")[2], "")
         if stuck:
@@ -341,7 +342,7 @@ class Target:
         if self.kv_bits:
             layers = quantised_caches(layers, self.kv_groups, self.kv_bits)
         own = own_caches(use_cpu_caches(layers), self._has_tape)
-        return TargetCache(own, used=[bool(readers) for readers in self.parts.readers])
+        return TargetCache(own, used=self.parts.used)
 
     def read(self, parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
         """One pass over the rows of these sequences, each after the tokens in its own cache.
