@@ -107,7 +107,11 @@ def model_here(model_options: ModelOptions) -> ModelOptions | None:
         if sizes[model] > room or not can_chat(model.folder):
             continue
         names = names_at_hand(model.source, no_draft=model_options.no_draft)
-        if memory_of(model.folder, names, model_options).total <= room:
+        try:
+            needed = memory_of(model.folder, names, model_options).total
+        except DFlashError:  # `dflash models list` says what is wrong with it
+            continue
+        if needed <= room:
             known = pair_names(model.source, None, no_draft=model_options.no_draft)
             draft = LOOKUP if names.lookup and known.draft is not None else None
             return replace(model_options, model=model.source, draft=draft)
@@ -130,20 +134,19 @@ def memory_of(folder: Path, names: "Names", model_options: ModelOptions) -> "Mem
     )
 
 
-def takes_of(folder: Path, name: str) -> str:
-    """What a model on this machine can do with drafts, in a few words; empty for a drafter."""
+def ability_of(folder: Path, name: str) -> str:
+    """What a model on this machine can do with drafts, in a few words; empty for a drafter.
+
+    Raises DFlashError for a model that cannot be opened.
+    """
     from dflash_mlx.cpu.blas import use_openblas
     from dflash_mlx.files.checkpoint import Checkpoint
 
     use_openblas()  # must run before MLX is imported
     from dflash_mlx.models.target import outline
 
-    try:
-        checkpoint = Checkpoint.read(folder, name)
-        is_target = checkpoint.format == "language model"
-        return outline(checkpoint).ability.words if is_target else ""
-    except DFlashError as error:
-        return f"no drafts: {error.message.rstrip('.')}"
+    checkpoint = Checkpoint.read(folder, name)
+    return outline(checkpoint).ability.words if checkpoint.format == "language model" else ""
 
 
 def item_bytes() -> int:

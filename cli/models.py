@@ -13,7 +13,7 @@ from dflash_mlx.models.ability import ALL_DRAFTS
 
 from .confirm import check_can_ask, confirm
 from .downloads import download_models
-from .loading import model_here, takes_of
+from .loading import ability_of, model_here
 from .options import (
     BUNDLED,
     DisplayOptions,
@@ -51,7 +51,7 @@ class Row:
 
     published: the target as its authors published it. licence: the drafter's. lacks: why it cannot
     run yet. path: of a model that is not in the Hub's cache. gguf: in this format, which mlx-lm
-    does not read. takes: what a model without a known drafter can do with drafts.
+    does not read. ability: what a model without a known drafter can do with drafts.
     """
 
     target: str
@@ -70,7 +70,7 @@ class Row:
     note: str = ""
     path: str | None = None
     gguf: bool = False
-    takes: str | None = None
+    ability: str | None = None
 
     def data(self) -> dict[str, Any]:
         fields = asdict(self)
@@ -180,7 +180,7 @@ def cached_rows() -> list[Row]:
             state = cached_state(repo)
             folder = cached_folder(repo)
             model = None if folder is None else model_in(folder, repo, repo)
-            lacks = "" if model is None else model.lacks
+            ability, lacks = (None, "") if model is None else judged(model)
             fits = FIT_WORDS[memory_fit(size, limit)] if state == "yes" and not lacks else None
             rows.append(
                 Row(
@@ -189,7 +189,7 @@ def cached_rows() -> list[Row]:
                     cached=state,
                     fits=fits,
                     lacks=lacks,
-                    takes=None if model is None or lacks else takes_of(model.folder, model.name),
+                    ability=ability,
                 )
             )
     for repo in cached_gguf():
@@ -211,20 +211,31 @@ def folder_rows(models: Sequence["LocalModel"]) -> list[Row]:
         if find(model.name) is not None and not model.lacks:
             continue
         gguf = model.lacks == GGUF
+        ability, lacks = judged(model)
         size = weight_bytes(model.folder, "*.gguf" if gguf else "*.safetensors")
         rows.append(
             Row(
                 target=model.name,
                 target_bytes=size,
                 cached=FOLDER,
-                fits=None if model.lacks else FIT_WORDS[memory_fit(size, limit)],
-                lacks=model.lacks,
+                fits=None if lacks else FIT_WORDS[memory_fit(size, limit)],
+                lacks=lacks,
                 path=str(model.folder),
                 gguf=gguf,
-                takes=None if model.lacks else takes_of(model.folder, model.name),
+                ability=ability,
             )
         )
     return rows
+
+
+def judged(model: "LocalModel") -> tuple[str | None, str]:
+    """What a model on this machine can do with drafts; else None, and why it cannot run."""
+    if model.lacks:
+        return None, model.lacks
+    try:
+        return ability_of(model.folder, model.name), ""
+    except DFlashError as error:
+        return None, f"cannot run: {error.message.rstrip('.')}"
 
 
 def short_rows(rows: list[Row]) -> list[Row]:
@@ -261,8 +272,8 @@ def show_rows(rows: list[Row], out: Output) -> None:
     for row in rows:
         if row.verdict == "no" and row.lacks and not row.gguf:
             out.note(f"{row.target} {row.lacks}")
-        elif row.takes not in (None, ALL_DRAFTS.words):
-            out.note(f"{row.target} takes {row.takes}")
+        elif row.ability not in (None, ALL_DRAFTS.words):
+            out.note(f"{row.target}: {row.ability}")
     if any(row.verdict == "not yet" for row in rows):
         out.note("not yet: this version does not run the target's type or the drafter's kind")
     if any(row.gguf for row in rows):

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 
 from .backend.local import LocalBackend
@@ -50,17 +51,21 @@ class Offers:
 
         offers = [self._offer(BUNDLED, None, bundled("target"))]
         for model in local_models(self._folders):
-            if not model.lacks:
+            if model.lacks:
+                continue
+            try:
                 offers.append(self._offer(model.name, model.source, model.folder))
+            except DFlashError as error:
+                self._out.warn(f"{model.name} is not offered: {error.message.rstrip('.')}")
         return offers + (self._not_downloaded() if self._allow_pull else [])
 
     def _offer(self, name: str, source: str | None, folder: Path) -> "Offer":
-        from dflash_mlx.files.checkpoint import load_config, text_config
+        from dflash_mlx.files.checkpoint import context_length, load_config, text_config
         from dflash_mlx.serve.models import Offer
 
         names = names_at_hand(source, no_draft=self._values["no_draft"])
         estimate = memory_of(folder, names, self._values.group(ModelOptions))
-        context = text_config(load_config(folder)).get("max_position_embeddings")
+        context = context_length(text_config(load_config(folder)))
         load = partial(self._load, source, names.draft_label)
         return Offer(name, estimate.total, load, context, names.draft_label, folder=folder)
 

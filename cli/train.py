@@ -483,7 +483,13 @@ def open_target(
     if resume:
         record.check_files(values, checkpoint.path)
     record.write(values, checkpoint.path)
-    return load_target(checkpoint, trust_remote_code=values["trust_remote_code"])
+    target, tokenizer = load_target(checkpoint, trust_remote_code=values["trust_remote_code"])
+    if not (target.ability.drafts and target.ability.hidden):
+        raise DFlashError(
+            f"'{checkpoint.name}' takes {target.ability.words}.",
+            hint="drafters that are trained here read hidden states: take another target",
+        )
+    return target, tokenizer
 
 
 def train_drafter(

@@ -133,7 +133,7 @@ def load(
     checkpoint = resolve.open_checkpoint(names.target, names.target_label, on_download)
     shape = outline(checkpoint)
     if kv_bits:
-        check_quantisable(shape.parts, checkpoint.name)
+        check_quantisable(shape.caches, checkpoint.name)
     names = without_drafts(names, shape.ability, chosen=draft is not None or lookup)
     draft_checkpoint = open_drafter(names, on_download)
     check_bits_of(names, draft_bits)
@@ -216,7 +216,7 @@ def without_drafts(names: resolve.Names, ability: Ability, *, chosen: bool) -> r
         return names
     if chosen:
         raise DFlashError(
-            f"'{names.target_label}' cannot be drafted for: {ability.reason}.",
+            f"'{names.target_label}' takes no drafts: {ability.reason}.",
             hint="leave the drafter out: it answers by plain decoding",
         )
     return replace(names, draft=None, draft_label=None)
@@ -335,6 +335,8 @@ def with_drafter(
     check_bits(draft_bits)
     check_lookup(lookup=lookup, no_draft=no_draft)
     names = names_with(pair, draft, no_draft=no_draft)
+    chosen = draft is not None or lookup
+    names = without_drafts(names, pair.target.ability, chosen=chosen)
     checkpoint = open_drafter(names, on_download)
     check_bits_of(names, draft_bits)
     if checkpoint is not None:

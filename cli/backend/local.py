@@ -143,7 +143,7 @@ class LocalBackend:
 
     def recommended_sampling(self) -> dict[str, float]:
         """Sampling options of the target's generation_config.json, by name."""
-        from dflash_mlx.models.target import recommended_sampling
+        from dflash_mlx.files.recommended import recommended_sampling
 
         return recommended_sampling(self.pair.target.checkpoint)
 
@@ -233,7 +233,7 @@ class LocalBackend:
         rows = [("conversation", f"{conversation} · {memory}")]
         if line := drafter_line(self.pair):
             rows.append(("drafter", line))
-        rows.append(("takes", self.pair.target.ability.words))
+        rows.append(("drafts", self.pair.target.ability.words))
         if self.context_length < self.pair.target.context_length:
             rows.append(("context", describe_context(self.pair)))
         if note := self.kv_note():
@@ -301,7 +301,7 @@ class LocalBackend:
             "adapter": None if pair.target.adapter is None else str(pair.target.adapter.path),
             "draft": pair.draft_name,
             "lookup": pair.lookup,
-            "takes": pair.target.ability.words,
+            "ability": pair.target.ability.words,
             "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
             "kv_bits": pair.target.kv_bits,
             "exact": pair.target.kernels.exact,

@@ -6,7 +6,7 @@ from dflash_mlx.errors import DFlashError
 
 from ..confirm import can_ask
 from ..downloads import download_models
-from ..loading import known_target, prepare_libraries, takes_of
+from ..loading import ability_of, known_target, prepare_libraries
 from ..options import BUNDLED
 from ..terminal.output import Output, format_bytes, format_count
 from ..terminal.spinner import Spinner
@@ -94,8 +94,12 @@ def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
     files = [path for path in folder.iterdir() if path.is_file()]
     size = format_bytes(sum(path.stat().st_size for path in files))
     summary = f"{name} · {format_count(len(files), 'file', 'files')}, {size}"
-    if takes := takes_of(folder, name):
-        summary += f" · takes {takes}"
+    try:
+        ability = ability_of(folder, name)
+    except DFlashError as error:
+        return fail(error.message.rstrip("."), error.hint), False
+    if ability:
+        summary += f" · {ability}"
     if not in_cache:
         return ok(f"{summary} · complete; only the Hub's cache has hashes to compare"), False
     return ok(f"{summary} · all have the content that the Hub has"), False

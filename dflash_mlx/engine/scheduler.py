@@ -151,14 +151,19 @@ class Scheduler:
         """
         if request.mode == "baseline":
             return 1
+        ability = self._target.ability
+        if not ability.drafts:
+            raise UsageError(
+                f"this target takes no drafts: {ability.reason}.",
+                hint="use the mode baseline (--no-draft)",
+            )
         if not self._drafters:
             raise UsageError(
                 "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
             )
-        ability = self._target.ability
-        if request.mode == "ddtree" and not ability.scattered:
+        if request.mode == "ddtree" and ability.in_order:
             raise UsageError(
-                f"this target cannot read draft trees: {ability.reason}.",
+                f"this target cannot read draft trees: {ability.in_order}.",
                 hint="use the mode auto or dflash",
             )
         exact = self._target.kernels.exact

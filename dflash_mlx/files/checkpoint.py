@@ -15,6 +15,10 @@ from .formats import Format, format_of
 # Weights as torch.save writes them, which are pickles: reading one could run any code.
 TORCH_FILES = "pytorch_model*.bin"
 MASK_FILE = "mask_embedding.pt"  # a DFlash drafter's trained row of the mask token
+CONTEXT_NAMES = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length",
+    "max_context_length",
+)  # fmt: skip
 WRONG_FILES = "the weights do not belong to this config.json: download the drafter again"
 TOKENIZER_PATTERNS = (
     "tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "*.tiktoken"
@@ -162,6 +166,11 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(inner, dict):
         return config
     return {**config, **inner, "model_type": config.get("model_type")}
+
+
+def context_length(config: dict[str, Any]) -> int | None:
+    """The tokens of context that a config with its `text_config` on top names; None if none."""
+    return next(filter(None, (config.get(name) for name in CONTEXT_NAMES)), None)
 
 
 def header(file: Path) -> dict[str, list[int]]:

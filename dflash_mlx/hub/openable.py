@@ -1,6 +1,7 @@
 """What the installed mlx-lm cannot open, told by a model's config.json, before any weights."""
 
 import re
+import sys
 from collections.abc import Iterable
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -31,6 +32,7 @@ COMPRESSED = {
 }
 NVFP4 = frozenset({"muse_spark"})
 PACKAGES = {"olmo": "hf_olmo"}  # without which a module of mlx-lm ends the program
+METAL = frozenset({"bitnet", "muse_spark"})  # whose layers are Metal kernels
 READ = frozenset({"awq", "gptq", "bitnet", "mxfp4", "mxfp8"})  # by `load_model`
 FOUR_BITS = frozenset({"awq", "gptq"})  # only in 4 bits
 NAMES = {"awq": "AWQ", "fp8": "FP8", "gptq": "GPTQ", "modelopt": "ModelOpt"}
@@ -77,7 +79,7 @@ def lacks(config: dict[str, Any], tensors: Iterable[str] = ()) -> str:
         return "brings its own model code, which is never run"
     if not kind:
         return "names no type of model in its config.json"
-    if not is_known(kind):
+    if not is_known(str(kind)):
         if "AutoModelForCausalLM" in (config.get("auto_map") or {}):
             return f"needs model code of its own (type '{kind}'), which is never run"
         if ENCODER.search(str(kind)):
@@ -86,6 +88,8 @@ def lacks(config: dict[str, Any], tensors: Iterable[str] = ()) -> str:
     package = PACKAGES.get(module_of(kind))
     if package and find_spec(package) is None:
         return f"is of the type '{kind}', for which mlx-lm needs the package {package}"
+    if module_of(kind) in METAL and sys.platform != "darwin":
+        return f"is of the type '{kind}', which mlx-lm runs on a Mac only"
     return format_lacks(config, tensors)
 
 
@@ -115,6 +119,11 @@ def format_lacks(config: dict[str, Any], tensors: Iterable[str]) -> str:
     if any(tensor.endswith(".g_idx") for tensor in tensors):
         return f"is stored as {name} with group indices (g_idx), {UNREAD}"
     return ""
+
+
+def is_packed(config: dict[str, Any]) -> bool:
+    """Whether the weights stay in fewer bits in memory, as mlx-lm loads them."""
+    return "quantization" in config or quant_method(config) in READ
 
 
 def quant_method(config: dict[str, Any]) -> str:

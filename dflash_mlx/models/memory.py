@@ -18,6 +18,7 @@ from dflash_mlx.files.checkpoint import Checkpoint, load_config, tensor_headers,
 from dflash_mlx.files.formats import MTP_TENSOR, TRAINED_MTP, is_mtp
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
+from dflash_mlx.hub.openable import is_packed, quant_method
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 from dflash_mlx.kernels.dispatch import by_metal
 
@@ -152,7 +153,9 @@ def estimate_memory(
         weights = weight_bytes(target, "model*.safetensors")
         if draft == target:  # the head's own weights are the drafter's
             weights -= tensor_bytes(target, "model*.safetensors", MTP_TENSOR)
-        quantised = "quantization" in config
+        quantised = is_packed(config)
+        if quant_method(config) == "fp8" and not quantised:
+            weights *= 2  # mlx-lm makes 16 bits of them
         sizes = outline(Checkpoint.read(target)).caches
         caches = cache_bytes(sizes, context_tokens, item_bytes, kv_bits)
         draft_weights = 0

@@ -6,7 +6,7 @@ evaluated, shows which module does what:
     tokens -> table -> [1, 1, H] -> layer 0 -> ... -> layer L - 1 -> norm -> head -> [1, 1, V]
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,16 +36,18 @@ class Parts:
 
     `layers` is the model's own list: what is put into it runs. `caches` are mlx-lm's of one
     sequence after one token; nothing in them is evaluated, and their shapes tell what a token
-    takes. `readers` has for each of the `members` the modules that were given the cache, and gave
-    it to no other one. hidden_size: of the states between layers, 0 if unknown. vocab_size: the
+    takes. For each of them, with each `CacheList` flattened, `readers` has the modules that were
+    given the cache, and gave it to no other one, and `used` tells whether one put something into
+    it. hidden_size: of the states between layers, 0 if unknown. vocab_size: the
     number of logits. dtype: of embedded tokens. `norm` is the final norm; None if it was not found,
     or if hidden states cannot be read, because the layers do not run once, in order, on states
     [1, S, H]. `table` embeds tokens. `head` is None where the table is the head, too.
     """
 
     layers: list[Any]
-    caches: list[Any]
+    caches: Sequence[Any]
     readers: list[list[Any]]
+    used: list[bool]
     hidden_size: int
     vocab_size: int
     dtype: mx.Dtype
@@ -53,16 +55,6 @@ class Parts:
     table: Place | None
     head: Place | None
     embed_scale: float
-
-    @property
-    def members(self) -> list[Any]:
-        """The caches, with each `CacheList` flattened."""
-        return list(flat(self.caches))
-
-    @property
-    def used(self) -> list[bool]:
-        """Whether some layer put something into each of the `members`."""
-        return [not cache.empty() for cache in self.members]
 
     @property
     def reads_hidden(self) -> bool:
@@ -109,6 +101,7 @@ def look(model: nn.Module) -> Parts:
         layers,
         caches,
         [given.get(id(cache), []) for cache in flat(caches)],
+        [not cache.empty() for cache in flat(caches)],
         width,
         logits.shape[-1],
         tables[0].output.dtype if tables else logits.dtype,
@@ -132,7 +125,7 @@ def layers_of(model: nn.Module) -> list[Any]:
     return max(own or lists, key=len)
 
 
-def flat(caches: list[Any]) -> Iterator[Any]:
+def flat(caches: Sequence[Any]) -> Iterator[Any]:
     """Yield the caches of all layers; each `CacheList` is flattened."""
     for cache in caches:
         if type(cache) is CacheList:

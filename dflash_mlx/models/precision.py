@@ -13,8 +13,12 @@ def float_type(layer: Any) -> mx.Dtype | None:
     An adapter's layer has them in the layer that it wraps.
     """
     layer = layer.get("linear", layer.get("embedding", layer))
-    kind = getattr(layer, "scales", layer.weight).dtype
-    return kind if mx.issubdtype(kind, mx.floating) else None
+    weights = getattr(layer, "scales", None)
+    if weights is None:
+        weights = getattr(layer, "weight", None)  # a head may be of a class of its own
+    if weights is None or not mx.issubdtype(weights.dtype, mx.floating):
+        return None
+    return weights.dtype
 
 
 def cast(rows: mx.array, kind: mx.Dtype | None) -> mx.array:

@@ -22,18 +22,18 @@ from typing import Any, Self
 
 import mlx.core as mx
 from mlx import nn
+from mlx.utils import tree_map
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tuner.utils import load_adapters
 from mlx_lm.utils import _get_classes, load_model
 
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
-from dflash_mlx.errors import DFlashError, UsageError, first_line
+from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.adapter import Adapter
-from dflash_mlx.files.checkpoint import Checkpoint, text_config
+from dflash_mlx.files.checkpoint import Checkpoint, context_length, text_config
 from dflash_mlx.hub.openable import why_not
 from dflash_mlx.kernels.dispatch import Kernels, available
-from dflash_mlx.options import SamplingParams, declared
 from dflash_mlx.speculation.tree import Tree
 
 from . import attention, linear
@@ -50,11 +50,6 @@ from .short_conv import tape_convolutions
 
 log = logging.getLogger(__name__)
 
-# Names of the length of the context in config.json.
-CONTEXT_NAMES = (
-    "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length",
-    "max_context_length",
-)  # fmt: skip
 TREE = Tree(tokens=(0, 0), parents=(0, 0), depths=(1, 1), logs=(0.0, 0.0))  # of the trial passes
 
 
@@ -133,22 +128,23 @@ class Target:
         self.model = model
         self.eos_ids = eos_ids
         self.path = checkpoint.path
-        self.parts = parts = look(model)
+        parts = look(model)
+        self.caches = cache_sizes(parts)
+        # The arrays of caches would keep every weight that they were computed from.
+        self.parts = parts = replace(parts, caches=())
         found = {"num_hidden_layers": len(parts.layers), "vocab_size": parts.vocab_size}
         if parts.hidden_size:
             found["hidden_size"] = parts.hidden_size
         # Some configs have these sizes by other names, or leave them to the class.
         self.checkpoint = replace(checkpoint, config={**found, **checkpoint.config})
         self.config = text_config(self.checkpoint.config)
-        self.caches = cache_sizes(parts)
         self.kv_bits = kv_bits or 0
         self.kv_groups = tuple(size.group for size in self.caches) if kv_bits else ()
         self.layers = len(parts.layers)
         self.hidden_size = parts.hidden_size
         self.vocab_size = parts.vocab_size
         self.dtype = parts.dtype
-        lengths = (self.config.get(name) for name in CONTEXT_NAMES)
-        self.context_length: int = next(filter(None, lengths), 1 << 20)
+        self.context_length = context_length(self.config) or 1 << 20
         self._tapped: tuple[int, ...] = ()
         self._seen: dict[int, mx.array] | None = None
         self._current: TreePass | PackedPass | None = None
@@ -163,13 +159,17 @@ class Target:
             )
         bare = [layer["layer"] if isinstance(layer, Tap) else layer for layer in parts.layers]
         taped = tape_layers(bare, lambda: self.kernels) | tape_convolutions(bare)
-        self._has_tape = [all(id(one) in taped for one in modules) for modules in parts.readers]
+        self._has_tape = [
+            bool(readers) and all(id(one) in taped for one in readers) for readers in parts.readers
+        ]
         self._attention = attention.Attention(lambda: self.kernels)
-        kinds = {stock_class(one) for modules in parts.readers for one in modules}
-        # Also layers that were given no cache, because they read the rows of an earlier layer.
-        alike = [one for one in model.modules() if stock_class(one) in kinds]
-        attending = [one for one in alike if id(one) not in taped]
+        # Those that read rows of keys, and their like without a cache: they read others' rows.
+        pairs = list(zip(parts.readers, self.caches, strict=True))
+        kinds = {stock_class(one) for readers, size in pairs if size.width for one in readers}
+        attending = [one for one in model.modules() if stock_class(one) in kinds]
         self.stock_attention = attention.install(attending, self._attention, self._enter)
+        if any(size.width and not readers for readers, size in pairs):
+            self.stock_attention += ("without a module",)
         attention.scale_by_position(model, lambda: self._current)
         wrap_ropes(model, lambda: self._current)
         self._kernels = Kernels()
@@ -185,27 +185,23 @@ class Target:
         self.read([SequenceRows(cache, tokens)])
         readers = compress(self.parts.readers, self.parts.used)
         pairs = zip(readers, cache.takes_back, strict=True)
-        stuck = {stock_class(one).__name__ for group, back in pairs if not back for one in group}
-        reason = UNEQUAL.get(type(self.model).__module__.rpartition(".")[2], "")
+        stuck = [group for group, takes_back in pairs if not takes_back]
+        reason = UNEQUAL.get(type(self.model).__module__.rpartition(".")[2])
         if stuck:
-            reason = f"the state of {' and '.join(sorted(stuck))} cannot be taken back"
+            names = {stock_class(one).__name__ for group in stuck for one in group}
+            reason = f"its recurrent layers cannot go back ({', '.join(sorted(names))})"
         if reason:
-            return Ability(drafts=False, hidden=False, scattered=False, reason=reason)
-        ability = self.ability
-        if not ability.hidden:
-            ability = replace(ability, reason="its hidden states cannot be read")
-        reason = self._why_not_scattered(tokens, attending)
-        if reason:
-            ability = replace(ability, scattered=False, reason=ability.reason or reason)
-        return ability
+            return Ability(drafts=False, hidden=False, reason=reason)
+        in_order = self._why_in_order(tokens, attending)
+        if self.ability.hidden:
+            return Ability(in_order=in_order)
+        return Ability(hidden=False, reason="its hidden states cannot be read", in_order=in_order)
 
-    def _why_not_scattered(self, tokens: mx.array, attending: Sequence[Any]) -> str:
-        """Why the rows of a pass cannot be at any positions, in a few words; empty if they can."""
+    def _why_in_order(self, tokens: mx.array, attending: Sequence[Any]) -> str:
+        """See `Ability.in_order`."""
         modules = [*holders(self.model, self.parts.layers), *self.parts.layers, *attending]
-        kinds = {stock_class(one) for one in modules}
-        counting = sorted(kind.__name__ for kind in kinds if attention.counts_positions(kind))
-        if counting:
-            return f"the positions of rows are counted by {' and '.join(counting)}"
+        if any(attention.counts_positions(kind) for kind in {stock_class(m) for m in modules}):
+            return "its layers count positions by themselves"
         try:
             self.read([SequenceRows(self.make_cache(), tokens) for _ in range(2)])
             cache = self.make_cache()
@@ -472,50 +468,26 @@ def outline(checkpoint: Checkpoint) -> Target:
     try:
         model_class, args_class = _get_classes(checkpoint.config)
         model = model_class(args_class.from_dict(deepcopy(checkpoint.config)))
-        model.set_dtype(mx.bfloat16)
-        return Target(model, checkpoint, frozenset())
     except Exception as error:  # of many kinds, from mlx-lm's classes
         raise DFlashError(
             f"the config of '{checkpoint.path.name}' does not describe a model of its type "
             f"({first_line(error)}).",
             hint="download the model again",
         ) from error
-
-
-# The sampling options that a model's authors recommend
-
-FILE = "generation_config.json"
-FIELDS = tuple(option.name for option in declared(SamplingParams) if option.name != "seed")
-
-
-def recommended_sampling(checkpoint: Checkpoint) -> dict[str, float]:
-    """The fields of `SamplingParams` that generation_config.json sets; empty for greedy decoding.
-
-    As in transformers, decoding is greedy if do_sample is false, or if there is neither do_sample
-    nor a temperature; then the other fields have no effect. With do_sample alone the
-    temperature is 1. transformers' default top_k of 50 is not used. Raises DFlashError for a file
-    that is not JSON, or has an invalid value.
-    """
-    raw = checkpoint.generation_config
-    if raw.get("do_sample") is False:
-        return {}
-    given = [name for name in FIELDS if raw.get(name) is not None]
-    values = {name: value_of(name, raw[name], checkpoint.path) for name in given}
-    if raw.get("do_sample"):
-        values.setdefault("temperature", 1.0)
-    return values if values.get("temperature") else {}
-
-
-def value_of(name: str, value: Any, folder: Path) -> float:
-    """A number that `SamplingParams` accepts. Raises DFlashError for any other value."""
+    model.update(tree_map(nothing, model.parameters()))
+    model.eval()
     try:
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ValueError(value)
-        number: Any = int(value) if name == "top_k" else float(value)
-        SamplingParams(**{name: number})
-    except (UsageError, ValueError, OverflowError):
+        return Target(model, checkpoint, frozenset())
+    except DFlashError:
+        raise
+    except Exception as error:
         raise DFlashError(
-            f"'{folder / FILE}' recommends a {name} that is out of range: {value!r:.40}.",
-            hint="repair the file, or remove it",
-        ) from None
-    return number
+            f"'{checkpoint.path.name}' cannot be run by mlx-lm's code ({first_line(error)}).",
+            hint="try `mlx_lm.generate` with it, and report what it says",
+        ) from error
+
+
+def nothing(weight: mx.array) -> mx.array:
+    """Zeros of a weight's shape that take no memory, even if something evaluates them."""
+    is_float = mx.issubdtype(weight.dtype, mx.floating)
+    return mx.broadcast_to(mx.zeros((), mx.bfloat16 if is_float else weight.dtype), weight.shape)

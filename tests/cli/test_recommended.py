@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.models.target import recommended_sampling
+from dflash_mlx.files.recommended import recommended_sampling
 from dflash_mlx.options import SamplingParams
 
 commands = import_module("dflash_mlx.cli.chat.commands")

@@ -202,7 +202,7 @@ def test_a_model_without_such_layers_is_refused(
     """In words; nothing of the model but its config is needed."""
     target = outline(Checkpoint(Path(family), tiny.config_of(family, **changes)))
     with pytest.raises(DFlashError, match=f"cannot be quantised: {reason}") as caught:
-        check_quantisable(target.parts, family)
+        check_quantisable(target.caches, family)
     assert "--kv-bits" in str(caught.value.hint)
 
 

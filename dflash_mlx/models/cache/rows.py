@@ -74,7 +74,8 @@ class OtherAdapter(Adapter):
         return False
 
     def begin(self, cache: Any, count: int) -> None:
-        cache.before = cache.offset, tree_map(again, cache.state)
+        held = {name: value for name, value in vars(cache).items() if name != "before"}
+        cache.before = cache.offset, tree_map(again, held)
 
     def can_rewind(self, cache: Any, length: int) -> bool:
         return length in (cache.offset, getattr(cache, "before", (0,))[0])
@@ -82,7 +83,7 @@ class OtherAdapter(Adapter):
     def rewind(self, caches: Sequence[Any], length: int) -> None:
         for cache in caches:
             if length != cache.offset:
-                cache.state = tree_map(again, cache.before[1])
+                vars(cache).update(tree_map(again, cache.before[1]))
 
     def fill(self, cache: Any, depth: int) -> None:
         """Leave the cache as it is."""

@@ -6,12 +6,12 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import KVCache
+from mlx_lm.models.cache import ArraysCache, KVCache
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.registry import max_snapshot_bytes
 from dflash_mlx.models.attention import covered
-from dflash_mlx.models.parts import Parts
+from dflash_mlx.models.parts import Parts, flat
 
 from .sliding import ROOM
 
@@ -25,7 +25,8 @@ class CacheSize:
     """What one cache takes: `width` numbers for each of at most `window` tokens (0: of all).
 
     A state of constant size has `state` numbers, and `fixed` bytes of numbers whose type does not
-    depend on the model's. group: the size of the groups in which it can be quantised; 0 if not.
+    depend on the model's. group: the size of the groups in which it can be quantised; 0 if it
+    cannot, for the reason `whole`.
     """
 
     width: int = 0
@@ -33,6 +34,7 @@ class CacheSize:
     state: int = 0
     fixed: int = 0
     group: int = 0
+    whole: str = ""
 
     def nbytes(self, tokens: int, item_bytes: int, kv_bits: int | None = None) -> int:
         """The bytes after `tokens` tokens, without free rows."""
@@ -45,15 +47,14 @@ class CacheSize:
 
 def cache_sizes(parts: Parts) -> tuple[CacheSize, ...]:
     """The size of each cache of a model, with each `CacheList` flattened."""
-    pairs = zip(parts.members, parts.readers, strict=True)
+    pairs = zip(flat(parts.caches), parts.readers, strict=True)
     sizes = [size_of(cache, readers) for cache, readers in pairs]
     grouped = [number for number, size in enumerate(sizes) if size.group]
-    if len(parts.members) > len(parts.caches):
-        grouped = []  # mlx-lm quantises no cache inside another one
-        sizes = [replace(size, group=0) for size in sizes]
+    if len(sizes) > len(parts.caches):  # mlx-lm quantises no cache inside another one
+        return tuple(replace(size, group=0, whole=size.whole or NO_LAYER) for size in sizes)
     if grouped and len(parts.caches) < len(parts.layers):
         # Later layers read the rows of this one, too, and do not know quantised ones.
-        sizes[grouped[-1]] = replace(sizes[grouped[-1]], group=0)
+        sizes[grouped[-1]] = replace(sizes[grouped[-1]], group=0, whole=NO_LAYER)
     return tuple(sizes)
 
 
@@ -61,13 +62,17 @@ def size_of(cache: Any, readers: Sequence[Any]) -> CacheSize:
     if getattr(cache, "keys", None) is not None:
         shapes = [cache.keys.shape, cache.values.shape]
         window = getattr(cache, "max_size", 0) or getattr(cache, "chunk_size", 0)
-        group = 0 if why_not_quantised(cache, readers) else group_of(shapes)
-        return CacheSize(sum(shape[1] * shape[3] for shape in shapes), window, group=group)
-    flat: Any = [] if cache.empty() else tree_flatten(cache.state)
-    arrays = [value for _, value in flat if isinstance(value, mx.array)]
+        whole = why_not_quantised(cache, readers)
+        group = 0 if whole else group_of(shapes)
+        width = sum(shape[1] * shape[3] for shape in shapes)
+        return CacheSize(width, window, group=group, whole=whole)
+    held: Any = [] if cache.empty() else tree_flatten(cache.state)
+    arrays = [value for _, value in held if isinstance(value, mx.array)]
+    if type(cache) is not ArraysCache:  # it may grow
+        return CacheSize(sum(array.size for array in arrays), whole=NO_LAYER)
     state = sum(array.size for array in arrays if array.dtype in SHORT)
     fixed = sum(array.nbytes for array in arrays if array.dtype not in SHORT)
-    return CacheSize(state=state, fixed=fixed)
+    return CacheSize(state=state, fixed=fixed, whole=NO_LAYER)
 
 
 def group_of(shapes: Sequence[Sequence[int]]) -> int:
@@ -91,15 +96,13 @@ def why_not_quantised(cache: Any, readers: Sequence[Any]) -> str:
     return ""
 
 
-def check_quantisable(parts: Parts, name: str) -> None:
+def check_quantisable(sizes: Sequence[CacheSize], name: str) -> None:
     """Raise DFlashError for a target without a layer whose KV cache can be quantised."""
-    if any(size.group for size in cache_sizes(parts)):
+    if any(size.group for size in sizes):
         return
-    pairs = zip(parts.members, parts.readers, strict=True)
-    reasons = [why_not_quantised(*pair) for pair in pairs]
-    reason = next(filter(None, reversed(sorted(reasons, key=reasons.count))), "")
+    reasons = [size.whole for size in sizes if size.whole != NO_LAYER] or [NO_LAYER]
     raise DFlashError(
-        f"the KV cache of '{name}' cannot be quantised: {reason or NO_LAYER}.",
+        f"the KV cache of '{name}' cannot be quantised: {reasons[0]}.",
         hint="leave --kv-bits out",
     )
 
