@@ -1,6 +1,7 @@
 """What mlx-lm cannot open is refused by name before its weights come, and what it can is not."""
 
 import json
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,14 @@ def test_what_is_refused(config: dict[str, Any], part: str) -> None:
         stored("fp8") | {"quantization": {"bits": 4, "group_size": 64}},  # converted by mlx-lm
     ],
 )
-def test_what_is_not_refused(config: dict[str, Any]) -> None:
+def test_what_is_not_refused(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")  # one of them has Metal kernels
     assert lacks(config) == ""
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="it runs on a Mac")
+def test_models_of_metal_kernels_are_refused_elsewhere() -> None:
+    assert "runs on a Mac only" in lacks({"model_type": "bitnet"})
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,9 @@ from simulated import Drafter, Process, TrueLatencies, fixed_rates, play
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.engine.latency_table import depth_for
 from dflash_mlx.engine.profiler import Job, depth_that_fits, survey
+from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.models.cache.sizes import CacheSize
+from dflash_mlx.models.target import outline
 from dflash_mlx.policy.adaptive import AdaptivePolicy
 from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.types import Plan
@@ -213,16 +217,19 @@ def auto_at(recorded: Recorded, depth: int, drafter: Drafter) -> Outcome:
     return outcome(counted_mac(recorded, depth), surveyed, drafter)
 
 
+@cache
+def caches_of(name: str, bits: int) -> tuple[CacheSize, ...]:
+    return outline(Checkpoint(Path(name), dict(published(name, bits).target))).caches
+
+
 def surveyed_depth(recorded: Recorded, depth: int) -> int:
     """The depth at which a survey for `depth` tokens is done: less if memory is short."""
     pair = published(recorded.pair, recorded.bits)
 
-    def embed(ids: mx.array) -> mx.array:
-        return ids.astype(mx.bfloat16)
-
     drafter = parse(dict(pair.drafter))
     row = 2 * drafter.num_layers * drafter.num_kv_heads * drafter.head_dim
-    target: Any = SimpleNamespace(embed=embed, config=dict(pair.target), kv_bits=None)
+    caches = caches_of(recorded.pair, recorded.bits)
+    target: Any = SimpleNamespace(dtype=mx.bfloat16, caches=caches, kv_bits=None)
     model: Any = SimpleNamespace(row_bytes=lambda item: row * item)
     free = MEMORY[recorded.chip] - recorded.weights
     return depth_that_fits(target, model, depth_for(depth), int(free))

@@ -243,12 +243,25 @@ def start(program, *arguments, env, **options):
 
 def tiny_repo(size=20_000, parts=1):
     """The files of a model: valid safetensors files with random bytes, and others."""
-    config = {"model_type": "qwen3", "hidden_size": 8, "vocab_size": 9, "num_hidden_layers": 1}
+    config = {
+        "model_type": "qwen3",
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "vocab_size": 9,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e4,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": True,
+    }
     files = {
         "README.md": b"not wanted",
         "original/model.safetensors": b"not wanted",
         "config.json": json.dumps(config).encode(),
-        "tokenizer.json": b'{"version": "1.0"}' + b" " * 500,
+        "tokenizer.json": b'{"version": "1.0"}' + b" " * (582 - len(json.dumps(config))),
         "tokenizer_config.json": b"{}",
         "chat_template.jinja": b"{{ messages }}",
     }
