@@ -181,7 +181,7 @@ def test_pull_brings_target_and_drafter(run, server, pull):
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
         f"{KNOWN} · 20.7 kB to download",
-        f"{KNOWN_DRAFT} · 8.6 kB to download",
+        f"{KNOWN_DRAFT} · 8.5 kB to download",
     ]
     assert hub_cache.cached_state(KNOWN) == hub_cache.cached_state(KNOWN_DRAFT) == "yes"
     before = len(server.asked)
@@ -221,7 +221,7 @@ def test_pull_asks(run, server, terminal):
     """Anything but yes fetches nothing."""
     result = run("pull", KNOWN, input="n\n")
     assert result.exit_code == 1
-    assert "Download 29.3 kB?" in result.stderr
+    assert "Download 29.1 kB?" in result.stderr
     assert "nothing was downloaded" in result.stderr
     assert hub_cache.cached_bytes(KNOWN) == 0
     assert run("pull", KNOWN, input="\n").exit_code == 0
