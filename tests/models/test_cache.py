@@ -272,6 +272,7 @@ def test_a_cache_without_a_tape_goes_back_to_before_its_last_pass(make: Any) -> 
     """And no further; what it held then is whole, also where the pass wrote over it."""
     layer = make()
     cache = TargetCache([layer])
+    before: list[mx.array] = []
     for number in range(1, 5):
         cache.begin(2)
         rows = mx.full((1, 1, 2, 1), number)
@@ -289,7 +290,7 @@ def test_a_cache_without_a_tape_goes_back_to_before_its_last_pass(make: Any) -> 
 
 
 def arrays_of(layer: Any) -> list[mx.array]:
-    return [layer.keys, layer.values] if isinstance(layer, RotatingKVCache) else layer.cache
+    return layer.cache if isinstance(layer, RecurrentCache) else [layer.keys, layer.values]
 
 
 @pytest.mark.parametrize("held", HELD)
