@@ -289,7 +289,7 @@ def test_a_cache_without_a_tape_goes_back_to_before_its_last_pass(make: Any) -> 
     assert all(mx.array_equal(*pair) for pair in zip(arrays_of(layer), before, strict=True))
 
 
-def arrays_of(layer: Any) -> list[mx.array]:
+def arrays_of(layer: Any) -> list[Any]:
     return layer.cache if isinstance(layer, RecurrentCache) else [layer.keys, layer.values]
 
 
