@@ -126,7 +126,12 @@ def find_model(name: str, folders: Sequence[Path] = ()) -> str | None:
     known = find_target(name)
     if cached_state(known or name) == "yes":
         return known
-    named = [model for model in local_models(folders) if is_named(name, model.name)]
+    meant = {name.lower(), (known or name).lower()}
+    named = [
+        model
+        for model in local_models(folders)
+        if is_named(name, model.name) or model.name.lower() in meant
+    ]
     usable = [model for model in named if not model.lacks]
     if len(usable) > 1:
         raise DFlashError(
