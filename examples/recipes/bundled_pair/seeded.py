@@ -2,7 +2,7 @@
 
     python examples/recipes/bundled_pair/seeded.py --prompts 200
     python examples/recipes/bundled_pair/seeded.py --draft lookup
-    python examples/recipes/bundled_pair/seeded.py --target runs/smollm2/float32 --min-p 0.05 \
+    python examples/recipes/bundled_pair/seeded.py --target runs/real/smollm2-135m --min-p 0.05 \
         --file runs/smollm2/prompts.jsonl --draft lookup,FOLDER --modes dflash,ddtree --together 8
 
 Stock is `mlx_lm.generate.generate_step` on a model that mlx-lm loaded, in float32, after

@@ -1,6 +1,6 @@
 """Compare prompt lookup on SmolLM2-135M-Instruct with plain decoding.
 
-    .venv/bin/python examples/recipes/smollm2/lookup.py runs/smollm2/float32
+    .venv/bin/python examples/recipes/smollm2/lookup.py runs/real/smollm2-135m
 
 Half of the prompts have answers that repeat their text. Every prompt is answered plainly and with
 `lookup` in the modes auto and dflash, in turn and several times. The median of a prompt's times
