@@ -59,8 +59,9 @@ def stock_answer(
     stops: frozenset[int],
     max_tokens: int,
     step: int = 2048,
+    cache: Any = None,
 ) -> list[int]:
-    """The answer of stock mlx-lm with this seed and `prefill_step_size`."""
+    """The answer of stock mlx-lm with this seed, `prefill_step_size` and `prompt_cache`."""
     import mlx.core as mx
     from mlx_lm.generate import generate_step
     from mlx_lm.sample_utils import make_logits_processors, make_sampler
@@ -79,6 +80,7 @@ def stock_answer(
         model,
         max_tokens=max_tokens,
         prefill_step_size=step,
+        prompt_cache=cache,
         sampler=sampler,
         logits_processors=processors,
     )
