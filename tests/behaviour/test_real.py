@@ -269,8 +269,7 @@ def test_clients_of_a_server(pair: Pair, served: Served, wanted: Answers, length
 def openai_call(url: str, asked: list[Any]) -> tuple[str, Any]:
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     tool: Any = {"type": "function", "function": WEATHER}
-    told: Any = {"tools": [tool], "temperature": 0}
-    found: Any = client.chat.completions.create(model="m", messages=asked, **told)
+    found: Any = client.chat.completions.create(model="m", messages=asked, tools=[tool])
     (call,) = found.choices[0].message.tool_calls
     return call.function.name, json.loads(call.function.arguments)
 
@@ -278,7 +277,7 @@ def openai_call(url: str, asked: list[Any]) -> tuple[str, Any]:
 def responses_call(url: str, asked: list[Any]) -> tuple[str, Any]:
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     tool: Any = {"type": "function", **WEATHER}
-    found: Any = client.responses.create(model="m", input=asked, tools=[tool], temperature=0)
+    found: Any = client.responses.create(model="m", input=asked, tools=[tool])
     (call,) = (item for item in found.output if item.type == "function_call")
     return call.name, json.loads(call.arguments)
 
@@ -287,7 +286,7 @@ def anthropic_call(url: str, asked: list[Any]) -> tuple[str, Any]:
     client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
     tool: Any = {"input_schema": WEATHER["parameters"]}
     tool |= {key: WEATHER[key] for key in ("name", "description")}
-    told: Any = {"tools": [tool], "max_tokens": 60, "temperature": 0}
+    told: Any = {"tools": [tool], "max_tokens": 60}
     found: Any = client.messages.create(model="m", messages=asked, **told)
     (call,) = (block for block in found.content if block.type == "tool_use")
     return call.name, call.input
@@ -296,7 +295,7 @@ def anthropic_call(url: str, asked: list[Any]) -> tuple[str, Any]:
 def ollama_call(url: str, asked: list[Any]) -> tuple[str, Any]:
     tool: Any = {"type": "function", "function": WEATHER}
     client = ollama.Client(host=url)
-    found: Any = client.chat("m", asked, tools=[tool], options={"temperature": 0})
+    found: Any = client.chat("m", asked, tools=[tool])
     (call,) = found.message.tool_calls
     return call.function.name, dict(call.function.arguments)
 

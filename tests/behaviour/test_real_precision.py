@@ -6,7 +6,6 @@ import pytest
 from real_models import MARKS, MODELS, check_greedy, installed, message, sampling, stock
 
 import dflash_mlx
-from dflash_mlx.options import MODES
 
 pytestmark = MARKS
 
@@ -22,8 +21,8 @@ def test_answers_in_fewer_bits_are_those_of_stock(model: str, bits: int, kv_bits
     with stock(folder, kv_bits) as ask:
         wanted = ask("answer", ASKED, sampling((0, 0)), LENGTH)
     pair = dflash_mlx.load(folder, "lookup", kv_bits=kv_bits, cache_ram=0)
-    for mode in MODES:
+    for mode in ("dflash", "ddtree"):
         asked: Any = {"mode": mode, "max_tokens": LENGTH, "block_size": 6}
         result = dflash_mlx.generate(pair, message(ASKED), **asked)
         check_greedy(folder, ASKED, wanted, result.tokens, kv_bits)
-        assert result.stats.accepted or mode in ("auto", "baseline")
+        assert result.stats.drafted
