@@ -20,7 +20,7 @@ def test_answers_in_fewer_bits_are_those_of_stock(model: str, bits: int, kv_bits
     folder = installed(model, bits)
     with stock(folder, kv_bits) as ask:
         wanted = ask("answer", ASKED, sampling((0, 0)), LENGTH)
-    pair = dflash_mlx.load(folder, "lookup", kv_bits=kv_bits, cache_ram=0)
+    pair = dflash_mlx.load(folder, "lookup", kv_bits=kv_bits)
     for mode in ("dflash", "ddtree"):
         asked: Any = {"mode": mode, "max_tokens": LENGTH, "block_size": 6}
         result = dflash_mlx.generate(pair, message(ASKED), **asked)
