@@ -267,55 +267,36 @@ def test_clients_of_a_server(pair: Pair, served: Served, wanted: Answers, length
             assert said == text_of(pair, wanted[number, 0])
 
 
-# A call and its result as each API has them, after a question; the next question comes last.
-ROME = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
-FIRST = message("What is the weather in Rome?")
-LATER = [{"role": "assistant", "content": "It is sunny in Rome."}, *message("And in Paris?")]
-
-
-def openai_call(url: str) -> tuple[str, Any]:
+def openai_call(url: str, asked: list[Any]) -> tuple[str, Any]:
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    call = {"id": "c1", "type": "function", "function": ROME}
-    turn = {"role": "assistant", "content": None, "tool_calls": [call]}
-    result = {"role": "tool", "tool_call_id": "c1", "content": "sunny"}
-    tool = {"type": "function", "function": WEATHER}
-    asked: Any = {"messages": [*FIRST, turn, result, *LATER], "tools": [tool]}
-    found: Any = client.chat.completions.create(model="m", **asked)
+    tool: Any = {"type": "function", "function": WEATHER}
+    found: Any = client.chat.completions.create(model="m", messages=asked, tools=[tool])
     (call,) = found.choices[0].message.tool_calls
     return call.function.name, json.loads(call.function.arguments)
 
 
-def responses_call(url: str) -> tuple[str, Any]:
+def responses_call(url: str, asked: list[Any]) -> tuple[str, Any]:
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    call = {"type": "function_call", "call_id": "c1", **ROME}
-    result = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
-    tool = {"type": "function", **WEATHER}
-    asked: Any = {"input": [*FIRST, call, result, *LATER], "tools": [tool]}
-    found: Any = client.responses.create(model="m", **asked)
+    tool: Any = {"type": "function", **WEATHER}
+    found: Any = client.responses.create(model="m", input=asked, tools=[tool])
     (call,) = (item for item in found.output if item.type == "function_call")
     return call.name, json.loads(call.arguments)
 
 
-def anthropic_call(url: str) -> tuple[str, Any]:
+def anthropic_call(url: str, asked: list[Any]) -> tuple[str, Any]:
     client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
-    call = {"type": "tool_use", "id": "c1", "name": "get_weather", "input": {"city": "Rome"}}
-    result = {"type": "tool_result", "tool_use_id": "c1", "content": "sunny"}
-    turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
-    tool = {key: WEATHER[key] for key in ("name", "description")}
-    tool["input_schema"] = WEATHER["parameters"]
-    asked: Any = {"messages": [*FIRST, *turns, *LATER], "tools": [tool]}
-    found: Any = client.messages.create(model="m", max_tokens=60, **asked)
+    tool: Any = {"input_schema": WEATHER["parameters"]}
+    tool |= {key: WEATHER[key] for key in ("name", "description")}
+    told: Any = {"tools": [tool], "max_tokens": 60}
+    found: Any = client.messages.create(model="m", messages=asked, **told)
     (call,) = (block for block in found.content if block.type == "tool_use")
     return call.name, call.input
 
 
-def ollama_call(url: str) -> tuple[str, Any]:
-    call = {"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}
-    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
-    result = {"role": "tool", "tool_name": "get_weather", "content": "sunny"}
-    asked: Any = {"messages": [*FIRST, turn, result, *LATER]}
-    asked["tools"] = [{"type": "function", "function": WEATHER}]
-    found: Any = ollama.Client(host=url).chat("m", **asked)
+def ollama_call(url: str, asked: list[Any]) -> tuple[str, Any]:
+    tool: Any = {"type": "function", "function": WEATHER}
+    client = ollama.Client(host=url)
+    found: Any = client.chat("m", asked, tools=[tool])
     (call,) = found.message.tool_calls
     return call.function.name, dict(call.function.arguments)
 
@@ -323,8 +304,9 @@ def ollama_call(url: str) -> tuple[str, Any]:
 @pytest.mark.parametrize("names", PAIRS[-1:], indirect=True, ids=[f"{LARGE} with a smaller one"])
 @pytest.mark.parametrize("call", [openai_call, responses_call, anthropic_call, ollama_call])
 def test_a_tool_is_called(served: Served, call: Any) -> None:
-    """By the model's own will, through each API, as it was called before."""
-    assert call(served.url) == ("get_weather", {"city": "Paris"})
+    """By the model's own will, through each API."""
+    found = call(served.url, message("What is the weather like in Paris?"))
+    assert found == ("get_weather", {"city": "Paris"})
 
 
 def test_the_command_says_what_drafts(small: Path) -> None:
