@@ -3,7 +3,7 @@ PYTHON := .venv/bin/python
 ON_ALL_CORES := --numprocesses auto --dist loadscope --no-loadscope-reorder
 PROMPT := Tom has 12 apples and buys 7 more. How many apples does Tom have now?
 
-.PHONY: help setup demo test test-all real lint format release mac-report clean
+.PHONY: help setup demo test test-all real real-all lint format release mac-report clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -27,8 +27,11 @@ test: .venv/.ready ## run the tests of every change, in minutes, a file on each 
 test-all: .venv/.ready ## run all tests, long sweeps too
 	@$(PYTHON) -m pytest $(ON_ALL_CORES) --timeout 1200
 
-real: .venv/.ready ## test with a pretrained model of 135M parameters, fetched once
-	@$(PYTHON) -m pytest -m real tests/behaviour/test_real.py
+real: .venv/.ready ## test with pretrained models of 0.1 and 0.5 billion parameters, fetched once
+	@$(PYTHON) -m pytest -m "real and not real_all" tests/behaviour/test_real*.py
+
+real-all: .venv/.ready ## test with one of 1.5 billion, too: a disk of 12 GB, 16 GB of memory
+	@$(PYTHON) -m pytest -m real tests/behaviour/test_real*.py
 
 lint: .venv/.ready ## ruff and pyright
 	.venv/bin/ruff check .

@@ -3,7 +3,8 @@
 A call is found when it is complete. Arguments that a family writes as JSON stay as they are
 written; those between the tags of `TAGGED_FORMATS` become JSON. In other formats mlx-lm's parser
 reads the calls. Text that looks like a call but cannot be parsed stays text. The start of a call
-that the answer's end cuts off is no text.
+that the answer's end cuts off is no text. Qwen 2.5 Coder leaves out the tags of its format, and
+often writes Markdown instead: so an answer may begin with the JSON of an offered tool's call.
 """
 
 import json
@@ -21,6 +22,7 @@ from .template import Template
 # The formats of the families' calls
 
 NAME = r"([\w.\-]+)"
+UNTAGGED = {"```json": "```", "```": "```", "": "}"}  # what may stand for the tags: start and end
 # What comes before arguments that are a JSON object; the group is the tool's name. Each pattern
 # also matches directly after another call.
 JSON_HEADERS = {
@@ -269,7 +271,9 @@ class ToolParser:
     ends_in_call: bool = False
     _held: str = ""  # text that is not parsed yet
     _start: str = ""  # what started the calls that the held text is in; empty outside of calls
+    _end: str = ""  # the text after these calls
     _found: bool = False  # whether one of these calls was read
+    _said: bool = False  # whether the answer has had text
     _text: str = ""  # what `feed` will return
     _calls: list[ToolCall] = field(default_factory=list)
 
@@ -281,7 +285,7 @@ class ToolParser:
         self._calls = []
         self._held += text
         # All that ends arguments or calls ends with one of these: few pieces of text have one.
-        may_end = not {*text}.isdisjoint({*"}]>", self.call_format.end[-1:]})
+        may_end = not {*text}.isdisjoint({*"}]>`", self.call_format.end[-1:]})
         more = True
         while more and self._held:
             if not self._start:
@@ -294,6 +298,10 @@ class ToolParser:
 
     def _outside(self, final: bool, cut: bool, stop: str) -> bool:
         """Take text up to the next start of calls; False if all of it may be a part of one."""
+        if self.call_format.name == "json_tools" and not self._said:
+            untagged = self._untagged()
+            if untagged or (untagged is None and not final):
+                return bool(untagged)
         starts = self.call_format.starts
         index, start = first_match(self._held, starts)
         if index < 0:
@@ -310,12 +318,27 @@ class ToolParser:
         if start or (final and self.calls_ended and not text.strip()):
             text = text.rstrip("\n")  # chat templates write these before calls themselves
         self._text += text
+        self._said = self._said or bool(text.strip())
         self._held = self._held[index:]
         if not self.call_format.header_has_start:
             self._held = self._held[len(start) :]
-        self._start = start
+        self._start, self._end = start, self.call_format.end
         self._found = False
         return bool(text or start)
+
+    def _untagged(self) -> bool | None:
+        """Begin a call without its tags; None if more text decides whether the held is one."""
+        told, undecided = "".join(self._held.split()), False
+        for start, end in UNTAGGED.items():
+            for tool in self.tools:
+                header = f'{start}{{"name":"{tool["function"]["name"]}","arguments":{{'
+                if told.startswith(header):
+                    self._held = self._held[self._held.index("{") :]
+                    self._start, self._end = start or "{", end
+                    self._found = False
+                    return True
+                undecided = undecided or header.startswith(told)
+        return None if undecided else False
 
     def _starts_call(self, piece: str, stop: str) -> bool:
         """Whether a piece at the end of a cut answer is from a start of calls, not from text."""
@@ -340,7 +363,7 @@ class ToolParser:
 
     def _inside(self) -> bool:
         """Take a call, or the text up to the end of the calls; False if neither has ended."""
-        end = self.call_format.end
+        end = self._end
         if call := self._read_call():
             name, arguments, rest = call
             if rest is None:

@@ -182,7 +182,7 @@ def local_folder(name: str | Path) -> Path | None:
     if path.suffix == ".gguf" and path.is_file():
         raise DFlashError(
             f"'{name}' is a GGUF file, and a folder is needed.",
-            hint="examples/recipes/smollm2/convert.py in the clone makes one of a Llama-like model",
+            hint="examples/recipes/real_models/install.py in the clone makes one of some",
         )
     if is_address(str(name)) or is_bare_address(str(name)):
         raise DFlashError(

@@ -7,8 +7,8 @@
         --program node_modules/.bin/opencode
 
 Needs tmux. The clients are installed elsewhere (`pip install llm`, `pip install aider-chat`, `npm
-install opencode-ai @anthropic-ai/claude-code`), and `smollm2/convert.py` makes the folder for
-`--model`; else the bundled pair is served. Rates are those of the machine that draws.
+install opencode-ai @anthropic-ai/claude-code`), and `real_models/install.py` makes the folder
+for `--model`; else the bundled pair is served. Rates are those of the machine that draws.
 """
 
 import argparse

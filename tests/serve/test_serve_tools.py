@@ -61,6 +61,28 @@ def test_text_and_two_calls() -> None:
         assert json.loads(call.function.arguments) == ARGUMENTS
 
 
+BARE = CALL.removeprefix("<tool_call>").removesuffix("</tool_call>").strip()
+
+
+@pytest.mark.parametrize("said", [BARE, f"```json\n{BARE}\n```", f"\n```\n{BARE}```"])
+@pytest.mark.parametrize("after", ["", "\n\nI wait."])
+def test_calls_without_their_tags(said: str, after: str) -> None:
+    """As Qwen 2.5 Coder writes them, at the beginning of an answer; text may follow."""
+    for choice in both(said + after, tools=TOLD)[:2]:
+        assert (choice.message.content or "").strip() == after.strip()
+        (call,) = choice.message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("add", ARGUMENTS)
+        assert choice.finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("said", [BARE.replace("add", "nobody"), f"So: {BARE}", "```json\n{}\n```"])
+def test_json_that_is_no_call_stays_text(said: str) -> None:
+    """Of no offered tool, after text, or of anything else."""
+    for choice in both(said, tools=TOLD)[:2]:
+        assert choice.message.content == said
+        assert not choice.message.tool_calls
+
+
 @pytest.mark.parametrize("said", ["<tool_call>{broken</tool_call>", "<tool_call>[1]</tool_call>"])
 def test_what_is_no_call_stays_text(said: str) -> None:
     for choice in both(said, tools=TOLD)[:2]:

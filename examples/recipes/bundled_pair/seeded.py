@@ -2,8 +2,8 @@
 
     python examples/recipes/bundled_pair/seeded.py --prompts 200
     python examples/recipes/bundled_pair/seeded.py --draft lookup
-    python examples/recipes/bundled_pair/seeded.py --target runs/smollm2/float32 --min-p 0.05 \
-        --file runs/smollm2/prompts.jsonl --draft lookup,FOLDER --modes dflash,ddtree --together 8
+    python examples/recipes/bundled_pair/seeded.py --target runs/real/smollm2-135m --min-p 0.05 \
+        --file runs/smollm2-prompts.jsonl --draft lookup,FOLDER --modes dflash,ddtree --together 8
 
 Stock is `mlx_lm.generate.generate_step` on a model that mlx-lm loaded, in float32, after
 `mx.random.seed(seed)`. The samplings are made to differ in everything that can be set. The
@@ -59,8 +59,9 @@ def stock_answer(
     stops: frozenset[int],
     max_tokens: int,
     step: int = 2048,
+    cache: Any = None,
 ) -> list[int]:
-    """The answer of stock mlx-lm with this seed and `prefill_step_size`."""
+    """The answer of stock mlx-lm with this seed, `prefill_step_size` and `prompt_cache`."""
     import mlx.core as mx
     from mlx_lm.generate import generate_step
     from mlx_lm.sample_utils import make_logits_processors, make_sampler
@@ -79,6 +80,7 @@ def stock_answer(
         model,
         max_tokens=max_tokens,
         prefill_step_size=step,
+        prompt_cache=cache,
         sampler=sampler,
         logits_processors=processors,
     )
