@@ -114,7 +114,8 @@ def cases(names: Names) -> tuple[tuple[int, int], ...]:
 def wanted(folder: Path, length: int, cases: tuple[tuple[int, int], ...]) -> Answers:
     """Stock's answers."""
     with stock(folder) as ask:
-        return {case: ask("answer", PROMPTS[case[0]], sampling(case), length) for case in cases}
+        prompts = [ask("prompt", text) for text in PROMPTS]
+        return {case: ask("answer", prompts[case[0]], sampling(case), length) for case in cases}
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +178,8 @@ def test_answers_are_those_of_stock(
         if sampling(case).temperature:
             assert found[case] == wanted[case]
         else:
-            check_greedy(folder, PROMPTS[case[0]], wanted[case], found[case])
+            prompt = pair.chat_tokens(message(PROMPTS[case[0]]))
+            check_greedy(folder, prompt, wanted[case], found[case])
 
 
 def test_another_seed_is_noticed(pair: Pair, wanted: Answers, length: int) -> None:
@@ -200,16 +202,21 @@ def test_a_chat_is_rewound(pair: Pair, length: int) -> None:
         assert found == plain
 
 
-def test_a_cached_beginning_changes_nothing(
-    pair: Pair, wanted: Answers, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def cache(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets the pair keep prompts for the length of a test."""
     monkeypatch.setattr(pair.engine.prefix_cache, "limit", 1 << 30)
+    yield
+    mlx_thread().call(pair.engine.prefix_cache.clear)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_cached_beginning_changes_nothing(pair: Pair, wanted: Answers, length: int) -> None:
     cached = []
     for _ in range(2):
         found = dflash_mlx.generate(pair, message(PROMPTS[0]), mode="dflash", max_tokens=length)
         assert found.tokens == wanted[0, 0]
         cached.append(found.stats.cached_tokens)
-    mlx_thread().call(pair.engine.prefix_cache.clear)
     assert cached[0] < 30 < cached[1]
 
 
@@ -302,11 +309,12 @@ def ollama_call(url: str, asked: list[Any]) -> tuple[str, Any]:
 
 
 @pytest.mark.parametrize("names", PAIRS[-1:], indirect=True, ids=[f"{LARGE} with a smaller one"])
-@pytest.mark.parametrize("call", [openai_call, responses_call, anthropic_call, ollama_call])
-def test_a_tool_is_called(served: Served, call: Any) -> None:
+@pytest.mark.usefixtures("cache")
+def test_a_tool_is_called(served: Served) -> None:
     """By the model's own will, through each API."""
-    found = call(served.url, message("What is the weather like in Paris?"))
-    assert found == ("get_weather", {"city": "Paris"})
+    for call in (openai_call, responses_call, anthropic_call, ollama_call):
+        found = call(served.url, message("What is the weather like in Paris?"))
+        assert found == ("get_weather", {"city": "Paris"}), call.__name__
 
 
 def test_the_command_says_what_drafts(small: Path) -> None:

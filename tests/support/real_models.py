@@ -93,8 +93,11 @@ class Stock:
     def prompt(self, text: str) -> list[int]:
         return self.tokenizer.apply_chat_template(message(text), add_generation_prompt=True)
 
-    def answer(self, text: str, params: SamplingParams, length: int) -> list[int]:
-        asked = (self.model, self.prompt(text), params, self._stops, length)
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def answer(self, prompt: list[int], params: SamplingParams, length: int) -> list[int]:
+        asked = (self.model, prompt, params, self._stops, length)
         return stock_answer(*asked, cache=self._cache())
 
     def margin(self, tokens: list[int]) -> float:
@@ -109,7 +112,7 @@ class Stock:
         for turn in turns:
             messages += message(turn["prompt"])
             tokens = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
-            said = self.tokenizer.encode(turn["answer"], add_special_tokens=False)
+            said = self.encode(turn["answer"])
             places += range(len(tokens), len(tokens) + len(said))
             tokens += said
             messages.append({"role": "assistant", "content": turn["answer"]})
@@ -134,7 +137,7 @@ def stock(folder: Path, kv_bits: int = 0) -> Iterator[Any]:
 
 
 def check_greedy(
-    folder: Path, text: str, wanted: list[int], found: list[int], kv_bits: int = 0
+    folder: Path, prompt: list[int], wanted: list[int], found: list[int], kv_bits: int = 0
 ) -> None:
     """Equal tokens, or a first difference at which stock itself nearly has a tie."""
     if found == wanted:
@@ -144,6 +147,6 @@ def check_greedy(
     )
     assert at is not None, f"{len(found)} tokens, and stock has {len(wanted)}"
     with stock(folder, kv_bits) as ask:
-        margin = ask("margin", [*ask("prompt", text), *wanted[:at]])
+        margin = ask("margin", [*prompt, *wanted[:at]])
     assert margin < TIE, f"token {at} is another one, and stock's margin is {margin:.2g}"
-    warnings.warn(f"a tie within {margin:.1g} at token {at} of {text[:20]!r}", stacklevel=2)
+    warnings.warn(f"a tie within {margin:.1g} at token {at}", stacklevel=2)
