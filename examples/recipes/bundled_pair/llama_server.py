@@ -53,7 +53,9 @@ def write_gguf(target: Path, file: Path) -> None:
     writer.add_chat_template(settings["chat_template"])
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
     for name, values in load_file(target / "model.safetensors").items():
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), values)
+        known = names.get_name(name, try_suffixes=(".weight",))
+        assert known is not None
+        writer.add_tensor(known, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
