@@ -189,6 +189,7 @@ def test_no_draft_is_begun_before_the_first_token(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or it would make that token later; a plain step is begun, as stock mlx-lm does."""
+    target = lossless.target_of("llama")
     begun, read = [], []
     begin, honest = DraftProposal.begin, Target.read
 
@@ -198,7 +199,6 @@ def test_no_draft_is_begun_before_the_first_token(
 
     monkeypatch.setattr(DraftProposal, "begin", lambda self: begun.append(1) or begin(self))
     monkeypatch.setattr(Target, "read", counted)
-    target = lossless.target_of("llama")
     blocks = tiny.start(
         TokenSequence(target, tiny.random_drafter(target)),
         SHORT,
