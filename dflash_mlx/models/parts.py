@@ -225,6 +225,22 @@ def shape(value: Any) -> tuple[int, ...]:
     return array.shape if isinstance(array, mx.array) else ()
 
 
+def stand_in(layers: list[Any], kind: type, make: Callable[[Any], nn.Module | None]) -> set[int]:
+    """Put `make(net)` in place of the children of layers for which it returns a module.
+
+    A child of that `kind` is made anew from its `net`. Returns the ids of all these nets.
+    """
+    replaced: set[int] = set()
+    for layer in layers:
+        for name, child in layer.children().items():
+            net = child.net if isinstance(child, kind) else child
+            made = make(net) if isinstance(net, nn.Module) else None
+            if made is not None:
+                layer[name] = made
+                replaced.add(id(net))
+    return replaced
+
+
 def call_of(kind: type) -> Any:
     """The function that runs when a module of this class is called; None if there is none."""
     return next((vars(one)["__call__"] for one in kind.__mro__ if "__call__" in vars(one)), None)

@@ -3,7 +3,7 @@
 Stands in for the layers' modules on one model instance; mlx-lm's classes stay as they are.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -25,6 +25,7 @@ from .gated_delta import (
     walk,
 )
 from .packed import PackedCache
+from .parts import stand_in
 
 # Bytes per layer. On the CPU mlx-lm computes one row after another, and keeping the states between
 # them costs only their memory. On a GPU they stay inside a kernel.
@@ -139,19 +140,11 @@ def tape_layers(layers: list[Any], kernels: Callable[[], Kernels]) -> set[int]:
 
     Returns the ids of mlx-lm's modules that remember a tape now.
     """
-    taped: set[int] = set()
-    for layer in layers:
-        for name, child in layer.children().items():
-            net = child.net if isinstance(child, TapedDelta) else child
-            project = next((p for names, p in PROJECTIONS if is_delta(net, names)), None)
-            if project is not None:
-                layer[name] = TapedDelta(net, project, kernels)
-                taped.add(id(net))
-    return taped
 
+    def make(net: Any) -> TapedDelta | None:
+        for names, project in PROJECTIONS:
+            if all(name in net for name in (*names, "A_log", "conv1d")):
+                return TapedDelta(net, project, kernels)
+        return None
 
-def is_delta(net: Any, projections: Iterable[str]) -> bool:
-    """Whether a module is a Gated DeltaNet with these projections of its input."""
-    return isinstance(net, nn.Module) and all(
-        name in net for name in (*projections, "A_log", "conv1d")
-    )
+    return stand_in(layers, TapedDelta, make)

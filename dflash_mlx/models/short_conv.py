@@ -11,6 +11,7 @@ from mlx import nn
 from .cache.recurrent import RecurrentCache, Window
 from .gated_delta import convolve
 from .packed import PackedCache
+from .parts import stand_in
 
 PARTS = ("in_proj", "conv", "out_proj")
 
@@ -66,11 +67,9 @@ def tape_convolutions(layers: list[Any]) -> set[int]:
 
     Returns the ids of mlx-lm's modules that remember a tape now.
     """
-    taped: set[int] = set()
-    for layer in layers:
-        for name, child in layer.children().items():
-            net = child.net if isinstance(child, TapedConv) else child
-            if hasattr(net, "L_cache") and all(part in net for part in PARTS):
-                layer[name] = TapedConv(net)
-                taped.add(id(net))
-    return taped
+
+    def make(net: Any) -> TapedConv | None:
+        is_short = hasattr(net, "L_cache") and all(part in net for part in PARTS)
+        return TapedConv(net) if is_short else None
+
+    return stand_in(layers, TapedConv, make)
