@@ -475,21 +475,22 @@ def open_target(
     """Download and load the target and its tokenizer; record the run's flags and files."""
     from dflash_mlx.hub import resolve
     from dflash_mlx.kernels.dispatch import use_device
+    from dflash_mlx.models.target import outline
     from dflash_mlx.pair import load_target
 
     use_device()
     names = resolve.pair_names(values["model"], None, no_draft=True)
     checkpoint = resolve.open_checkpoint(names.target, names.target_label)
+    ability = outline(checkpoint).ability
+    if not ability.hidden:
+        raise DFlashError(
+            f"'{checkpoint.name}' takes {ability.words}.",
+            hint="drafters that are trained here read hidden states: take another target",
+        )
     if resume:
         record.check_files(values, checkpoint.path)
     record.write(values, checkpoint.path)
-    target, tokenizer = load_target(checkpoint, trust_remote_code=values["trust_remote_code"])
-    if not (target.ability.drafts and target.ability.hidden):
-        raise DFlashError(
-            f"'{checkpoint.name}' takes {target.ability.words}.",
-            hint="drafters that are trained here read hidden states: take another target",
-        )
-    return target, tokenizer
+    return load_target(checkpoint, trust_remote_code=values["trust_remote_code"])
 
 
 def train_drafter(
