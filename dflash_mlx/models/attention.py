@@ -61,6 +61,10 @@ class CachedRows:
     mask: Any
 
 
+# Heads, heads of keys, numbers in a head, the window (0: none), and whether there are sinks.
+Shape = tuple[int, int, int, int, bool]
+
+
 class MaskedRows:
     """One sequence's rows in a pass: the windows of their masks, and the contents of its caches."""
 
@@ -128,8 +132,7 @@ def by_position(cache: Any, count: int, window: int, mask: Any) -> CachedRows | 
 class Attention:
     """The function that one model's attention modules call, and the pass that runs now.
 
-    `shapes`: heads, heads of keys, numbers in a head, window (0: none) and whether there are sinks,
-    of the layers that ran with a cache in full precision.
+    `seen` collects the shapes of the layers that run; None while nobody asks.
     """
 
     def __init__(self, kernels: Callable[[], Kernels]):
@@ -138,7 +141,7 @@ class Attention:
         self._packed: PackedPass | None = None
         self._chains: dict[int, Rows] = {}
         self._classes: dict[type, type] = {}
-        self.shapes: set[tuple[int, int, int, int, bool]] = set()
+        self.seen: set[Shape] | None = None
 
     @contextmanager
     def over(
@@ -255,9 +258,8 @@ class Attention:
     ) -> mx.array:
         kernels = self._kernels()
         cached = None
-        if type(cache) in KINDS and keys.shape[-1] == values.shape[-1] == queries.shape[-1]:
-            sizes = queries.shape[1], keys.shape[1], keys.shape[3]
-            self.shapes.add((*sizes, getattr(cache, "max_size", 0), sinks is not None))
+        if self.seen is not None:
+            self.seen.update(shape_of(queries, keys, values, cache, sinks))
         if masked is not None and len(queries) == 1:
             cached = masked.cached(keys, cache, mask)
         if masked is not None and cached is not None:
@@ -274,6 +276,16 @@ class Attention:
         return scaled_dot_product_attention(queries, keys, values, cache, scale, mask, sinks)
 
 
+def shape_of(
+    queries: mx.array, keys: Any, values: Any, cache: Any, sinks: mx.array | None
+) -> set[Shape]:
+    """The shape of a layer's attention; none without a cache in full precision."""
+    if type(cache) not in KINDS or not keys.shape[-1] == values.shape[-1] == queries.shape[-1]:
+        return set()
+    sizes = queries.shape[1], keys.shape[1], keys.shape[3]
+    return {(*sizes, getattr(cache, "max_size", 0), sinks is not None)}
+
+
 def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
     """Let an attention module that is not `covered` run sequence by sequence in a packed pass.
 
@@ -284,11 +296,11 @@ def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
 
     def call(self: Any, *args: Any, **options: Any) -> Any:
         """Rows [1, R, H] -> [1, R, H]."""
-        given = form.bind(self, *args, **options).arguments
-        cache = next((value for value in given.values() if isinstance(value, PackedCache)), None)
-        if cache is None:
+        values = (*args, *options.values())
+        packed = next((one.packed for one in values if isinstance(one, PackedCache)), None)
+        if packed is None:
             return kind.__call__(self, *args, **options)
-        packed = cache.packed
+        given = form.bind(self, *args, **options).arguments
         parts = {name: part_of(value, packed) for name, value in given.items() if name != "self"}
         outs = []
         for number, segment in enumerate(packed.segments):

@@ -11,11 +11,12 @@ Taps sit on this one model instance, never on a class. They record only during `
 `forward`, so mlx-lm's own code runs on the same instance unchanged.
 """
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from copy import deepcopy
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any, Self
@@ -37,7 +38,7 @@ from dflash_mlx.kernels.dispatch import Kernels, available
 from dflash_mlx.speculation.tree import Tree
 
 from . import attention, linear
-from .ability import UNEQUAL, Ability
+from .ability import ALL_DRAFTS, UNEQUAL, Ability
 from .cache.rows import quantised_caches
 from .cache.sizes import cache_sizes
 from .cache.target_cache import TargetCache, own_caches
@@ -173,9 +174,11 @@ class Target:
         attention.scale_by_position(model, lambda: self._current)
         wrap_ropes(model, lambda: self._current)
         self._kernels = Kernels()
-        self.ability = Ability(hidden=parts.reads_hidden)
+        self.ability = ALL_DRAFTS  # until the trial passes tell
+        self._attention.seen = set()
         self.ability = self._find_ability(attending)
-        self.attention_shapes = tuple(sorted(self._attention.shapes))
+        self.attention_shapes = tuple(sorted(self._attention.seen))
+        self._attention.seen = None
         self.kernels = kernels or Kernels()
 
     def _find_ability(self, attending: Sequence[Any]) -> Ability:
@@ -193,7 +196,7 @@ class Target:
         if reason:
             return Ability(drafts=False, hidden=False, reason=reason)
         in_order = self._why_in_order(tokens, attending)
-        if self.ability.hidden:
+        if self.parts.reads_hidden:
             return Ability(in_order=in_order)
         return Ability(hidden=False, reason="its hidden states cannot be read", in_order=in_order)
 
@@ -464,10 +467,18 @@ def outline(checkpoint: Checkpoint) -> Target:
     Raises DFlashError as `check_target`, and for a config.json that mlx-lm's class does not accept.
     """
     check_target(checkpoint)
+    config = json.dumps(checkpoint.config, sort_keys=True)
+    return outline_of(checkpoint.path, checkpoint.label, config)
+
+
+@lru_cache(maxsize=8)  # a start asks several times: for the memory, for what fits, for the drafter
+def outline_of(path: Path, label: str, config: str) -> Target:
+    """As `outline`; config: as JSON."""
     use_openblas()
+    checkpoint = Checkpoint(path, json.loads(config), label)
     try:
         model_class, args_class = _get_classes(checkpoint.config)
-        model = model_class(args_class.from_dict(deepcopy(checkpoint.config)))
+        model = model_class(args_class.from_dict(json.loads(config)))
     except Exception as error:  # of many kinds, from mlx-lm's classes
         raise DFlashError(
             f"the config of '{checkpoint.path.name}' does not describe a model of its type "

@@ -125,6 +125,7 @@ class TargetCache:
                 group.append(cache)
         self._recurrent = [cache for cache in self.members if isinstance(cache, RecurrentCache)]
         self._stateful = [pair for pair in self._pairs if not pair[0].goes_anywhere]
+        self._begun = [pair for pair in self._pairs if not pair[0].takes_back(pair[1])]
         self._rows = [cache for adapter, cache in self._pairs if adapter.goes_anywhere]
 
     @property
@@ -175,7 +176,7 @@ class TargetCache:
 
     def begin(self, count: int) -> None:
         """Begin a pass of `count` rows."""
-        for adapter, cache in self._pairs:
+        for adapter, cache in self._begun:
             adapter.begin(cache, count)
 
     def tape(self, on: bool) -> None:
