@@ -108,7 +108,8 @@ def model_here(model_options: ModelOptions) -> ModelOptions | None:
             continue
         names = names_at_hand(model.source, no_draft=model_options.no_draft)
         try:
-            needed = memory_of(model.folder, names, model_options).total
+            draft = folder_at_hand(names.draft)
+            needed = memory_of(model.folder, draft, model_options).total
         except DFlashError:  # `dflash models list` says what is wrong with it
             continue
         if needed <= room:
@@ -118,16 +119,17 @@ def model_here(model_options: ModelOptions) -> ModelOptions | None:
     return None
 
 
-def memory_of(folder: Path, names: "Names", model_options: ModelOptions) -> "MemoryEstimate":
-    """The memory of a pair that is on this machine; folder: the target's."""
+def memory_of(target: Path, draft: Path | None, model_options: ModelOptions) -> "MemoryEstimate":
+    """The memory of a pair in these folders, the same one for the target's own head."""
     from dflash_mlx.cpu.blas import use_openblas
 
     use_openblas()  # must run before MLX is imported
+    from dflash_mlx.kernels.dispatch import item_bytes
     from dflash_mlx.models.memory import estimate_memory
 
     return estimate_memory(
-        folder,
-        None if names.draft is None else folder_at_hand(names.draft),
+        target,
+        draft,
         draft_bits=model_options.draft_bits,
         kv_bits=model_options.kv_bits,
         item_bytes=item_bytes(),
@@ -147,13 +149,6 @@ def ability_of(folder: Path, name: str) -> str:
 
     checkpoint = Checkpoint.read(folder, name)
     return outline(checkpoint).ability.words if checkpoint.format == "language model" else ""
-
-
-def item_bytes() -> int:
-    """The size of a number that is not quantised: 4 where MLX computes on the CPU."""
-    from dflash_mlx.kernels.dispatch import on_cpu
-
-    return 4 if on_cpu() else 2
 
 
 def with_target(model_options: ModelOptions, entry: "Entry") -> ModelOptions:
@@ -189,9 +184,12 @@ def names_at_hand(source: str | None, *, no_draft: bool) -> "Names":
     return pair_names(source, LOOKUP)
 
 
-def folder_at_hand(name: str | Path) -> Path | None:
+def folder_at_hand(name: str | Path | None) -> Path | None:
+    """A drafter's folder on this machine; None without one."""
     from dflash_mlx.hub.cache import cached_folder
 
+    if name is None:
+        return None
     return Path(name) if Path(name).is_dir() else cached_folder(str(name))
 
 
@@ -278,15 +276,9 @@ def check_memory(
     target: Path, draft: Path | None, label: str, model_options: ModelOptions, out: Output
 ) -> None:
     """DFlashError for a pair that does not fit the memory; a warning if tight, or with --force."""
-    from dflash_mlx.models.memory import check_fits, estimate_memory, working_set
+    from dflash_mlx.models.memory import check_fits, working_set
 
-    needed = estimate_memory(
-        target,
-        draft,
-        draft_bits=model_options.draft_bits,
-        kv_bits=model_options.kv_bits,
-        item_bytes=item_bytes(),
-    )
+    needed = memory_of(target, draft, model_options)
     if warning := check_fits(needed, working_set(), label, force=model_options.force):
         out.warn(warning)
 

@@ -10,7 +10,7 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 
 from .backend.local import LocalBackend
-from .loading import load_pair, memory_of, names_at_hand
+from .loading import folder_at_hand, load_pair, memory_of, names_at_hand
 from .options import BUNDLED, ModelOptions, OptionValues
 from .resolve import resolve
 from .terminal.output import Output
@@ -64,7 +64,8 @@ class Offers:
         from dflash_mlx.serve.models import Offer
 
         names = names_at_hand(source, no_draft=self._values["no_draft"])
-        estimate = memory_of(folder, names, self._values.group(ModelOptions))
+        draft = folder_at_hand(names.draft)
+        estimate = memory_of(folder, draft, self._values.group(ModelOptions))
         context = context_length(text_config(load_config(folder)))
         load = partial(self._load, source, names.draft_label)
         return Offer(name, estimate.total, load, context, names.draft_label, folder=folder)

@@ -265,15 +265,14 @@ class LocalBackend:
         return [("snapshots", f"{places} · {format_bytes(cache.snapshot_bytes)} · {limit}")]
 
     def kv_note(self) -> str:
-        from dflash_mlx.kernels.dispatch import on_cpu
+        from dflash_mlx.kernels.dispatch import item_bytes
         from dflash_mlx.models.cache.sizes import cache_bytes
 
         target = self.pair.target
         if not target.kv_bits:
             return ""
-        item_bytes = 4 if on_cpu() else 2
-        saved = cache_bytes(target.caches, 1, item_bytes)
-        saved -= cache_bytes(target.caches, 1, item_bytes, target.kv_bits)
+        saved = cache_bytes(target.caches, 1, item_bytes())
+        saved -= cache_bytes(target.caches, 1, item_bytes(), target.kv_bits)
         return f"{target.kv_summary}, saves {format_bytes(saved)} per token"
 
     def model_note(self) -> str:

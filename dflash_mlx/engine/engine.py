@@ -28,7 +28,7 @@ from dflash_mlx.errors import (
     UsageError,
     first_line,
 )
-from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels, on_cpu
+from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels, item_bytes
 from dflash_mlx.models.cache.sizes import cache_bytes, free_bytes, snapshot_bytes
 from dflash_mlx.models.memory import WiredMemory, share_under_pressure
 from dflash_mlx.models.packed import SequencePass, SequenceRows
@@ -320,12 +320,12 @@ class Engine:
 
     def sequence_bytes(self, tokens: int) -> int:
         """The bytes of a sequence's caches and snapshots after `tokens` tokens."""
-        item_bytes = 4 if on_cpu() else 2
+        size = item_bytes()
         sizes = self.target.caches
-        caches = cache_bytes(sizes, tokens, item_bytes, self.target.kv_bits)
-        caches += free_bytes(sizes, item_bytes)
-        rows = sum(drafter.row_bytes(item_bytes) for drafter in self.drafters)
-        return caches + snapshot_bytes(sizes, item_bytes) + tokens * rows
+        caches = cache_bytes(sizes, tokens, size, self.target.kv_bits)
+        caches += free_bytes(sizes, size)
+        rows = sum(drafter.row_bytes(size) for drafter in self.drafters)
+        return caches + snapshot_bytes(sizes, size) + tokens * rows
 
     @property
     def context_length(self) -> int:

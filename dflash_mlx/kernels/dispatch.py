@@ -160,6 +160,11 @@ def on_cpu() -> bool:
     return cpu_wanted() or mx.default_device() == mx.Device(mx.cpu)
 
 
+def item_bytes() -> int:
+    """The size of a number that is not quantised: 4 where MLX computes on the CPU."""
+    return 4 if on_cpu() else 2
+
+
 def by_metal() -> bool:
     return not on_cpu() and mx.metal.is_available()
 
