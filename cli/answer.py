@@ -359,7 +359,7 @@ def answer_prompt(
 
     interrupt.defer(False)
     started_at = time.perf_counter()
-    with Spinner(view.out, "reading the prompt; at first also measuring this machine"):
+    with Spinner(view.out, "reading the prompt"):
         blocks = backend.stream(prompt, options, on_prefill=on_prefill)
     answer = Answer(backend.stats)
     on_start(answer)

@@ -404,17 +404,13 @@ def check_address(host: str, api_key: str | None) -> None:
 
 
 def warm_up(server: "Server", out: Output) -> None:
-    """Answer once and measure at all depths, so that no request waits for that.
-
-    The check of the kernels ends before, because latencies depend on them.
-    """
+    """Check the kernels and answer once, so that no request waits for that."""
     from dflash_mlx import api
     from dflash_mlx.engine.worker_thread import mlx_thread
 
     pair = server.first.pair
     settings = server.settings
-    label = "measuring this machine: can take a minute at a model's first start"
-    with Spinner(out, label, has_line=True):
+    with Spinner(out, "warming up", has_line=True):
         mlx_thread().call(pair.engine.finish_work)
         api.generate(
             pair,
@@ -424,7 +420,6 @@ def warm_up(server: "Server", out: Output) -> None:
             block_size=settings.options.block_size,
             tree_budget=settings.options.tree_budget,
         )
-        mlx_thread().call(pair.engine.scheduler.measure, server.first.runner.context)
 
 
 def show_address(server: "Server", port: int, host: str, seconds: float, out: Output) -> None:

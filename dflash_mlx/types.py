@@ -6,15 +6,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The rows that one round verifies for a sequence, with the anchor's.
+    """What one round drafts and verifies for a sequence, in rows with the anchor's.
 
-    1 row is a decode step. More rows verify the first `rows` - 1 drafts of the block, or a `tree`
-    of `rows` - 1 nodes. With `chain_seed` the tree contains the greedy chain.
+    1 row is a decode step. More rows verify the first `rows` - 1 drafts of a block of `drafted`
+    rows, or a `tree` of `rows` - 1 nodes. With `chain_seed` the tree contains the greedy chain.
     """
 
     rows: int
+    drafted: int = 0
     tree: bool = False
     chain_seed: bool = False
+
+
+DECODE_STEP = Plan(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,7 @@ class LocalBackend:
         policy = self.session.policy
         if policy is None:
             return []
-        from dflash_mlx.policy.latency import describe_plan
+        from dflash_mlx.policy.policy import describe_plan
 
         plans = ", ".join(f"{count:,} × {describe_plan(plan)}" for plan, count in policy.plans[:4])
         return [("chosen", plans), ("why", policy.reason)]
@@ -327,7 +327,12 @@ class LocalBackend:
             mode_fields["tree_budget"] = options.tree_budget or TREE_BUDGET
         elif options.mode == "auto" and (policy := self.session.policy):
             mode_fields["chosen"] = [
-                {"rows": plan.rows, "tree": plan.tree, "rounds": count}
+                {
+                    "rows": plan.rows,
+                    "drafted": plan.drafted,
+                    "tree": plan.tree,
+                    "rounds": count,
+                }
                 for plan, count in policy.plans
             ]
             mode_fields["why"] = policy.reason

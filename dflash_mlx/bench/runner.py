@@ -8,7 +8,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.engine.latency_table import latency_table
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import UsageError
@@ -78,29 +77,10 @@ def run(
         key, question, _ = next(item for item in remaining if item[2] == variant)
         session = Session(pair, mode=variant.mode, use_prefix_cache=False)  # type: ignore[arg-type]
         prompt = list(question.turns[0])
-        if variant.mode == "auto":
-            by_digest = {question.digest: question for _, question, v in remaining if v == variant}
-            measure_costs(session, list(by_digest.values()), schedule, watch)
         answer(session, prompt, variant, schedule, schedule.sampling(key), watch, WARM_UP)
     for key, question, variant in remaining:
         cool_down(schedule.cooldown, watch)
         yield answer_question(pair, question, key, variant, schedule, watch)
-
-
-def measure_costs(
-    session: Session, questions: Sequence[Question], schedule: Schedule, watch: Watch
-) -> None:
-    """Measure the latencies that mode auto needs for these questions, before they are timed."""
-    pair = session.pair
-    size = schedule.block_size or pair.block_size
-    table = latency_table(pair.target, pair.drafter, size)
-    depths: list[int] = []
-    for question in questions:
-        first, longest = prompt_lengths(session, question, schedule)
-        depths += [first, longest + schedule.max_tokens]
-    for depth in table.between(min(depths), max(depths)):
-        watch()
-        mlx_thread().call(table.at, depth)
 
 
 def cool_down(seconds: float, watch: Watch) -> None:

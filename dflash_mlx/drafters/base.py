@@ -43,17 +43,14 @@ class DraftCache(Protocol):
     def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
         """Append rows from `copy_rows`, as if their tokens had been committed."""
 
-    def fill(self, depth: int) -> None:
-        """Pretend for timing that `depth` tokens were committed. The cache must not be empty."""
-
 
 class Drafter(Protocol):
     """Drafts blocks for sequences, each of which has a cache of its own.
 
     model: its `nn.Module`; None if it drafts on the host only. The module may be a part of the
-    target's own checkpoint. config: measured costs are stored under it and the weights. block_size:
-    rows of a block, anchor included, unless a request sets another number. taps: the target's
-    layers whose outputs it reads, as `Target.tap` numbers them.
+    target's own checkpoint. config: its settings, None without a model. block_size: rows of a
+    block, anchor included, unless a request or the policy chooses another number. taps: the
+    target's layers whose outputs it reads, as `Target.tap` numbers them.
     """
 
     model: Any

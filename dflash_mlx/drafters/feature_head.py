@@ -12,7 +12,7 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
-from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
+from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, share_rows
 
 from .chain import ChainDrafter, Choose
 
@@ -194,9 +194,3 @@ class FeatureCache:
         self.commit_waiting()
         for cache, *rows in zip(self._caches, *parts, strict=True):
             append_rows(cache, rows)
-
-    def fill(self, depth: int) -> None:
-        self.commit_waiting()
-        for cache in self._caches:
-            fill_rows(cache, depth)
-        mx.eval(self.state)

@@ -195,9 +195,6 @@ class NgramCache:
         if ahead and ahead != list(tokens[:1]):
             self.automaton = SuffixAutomaton()
 
-    def fill(self, depth: int) -> None:
-        self._tokens += [0] * (depth - len(self._tokens))
-
 
 @dataclass(frozen=True, slots=True)
 class CopiedBlock:

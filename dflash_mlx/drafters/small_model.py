@@ -200,11 +200,6 @@ class ModelCache:
         self.cache.extend(parts, None)
         self._read = self.cache.offset
 
-    def fill(self, depth: int) -> None:
-        self._commit_waiting()
-        self.cache.fill(depth)
-        self._read = depth
-
     def take_waiting(self) -> list[int]:
         """Remove the newest drafts; remove and return the committed tokens that were not read."""
         self._drop_drafts()

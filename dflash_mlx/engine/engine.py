@@ -33,6 +33,7 @@ from dflash_mlx.models.cache.sizes import cache_bytes, free_bytes, snapshot_byte
 from dflash_mlx.models.memory import WiredMemory, share_under_pressure
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.models.target import Target
+from dflash_mlx.policy.policy import Choice
 from dflash_mlx.speculation.acceptance import make_rule
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.token_rules import TokenRules
@@ -94,6 +95,9 @@ class Engine:
         """
         self.target = target
         self.drafters = tuple(drafter for drafter in drafters if drafter is not None)
+        for drafter in self.drafters:
+            if drafter.model is not None:
+                target.share_kernels(drafter.model)
         self.compiler = compiler
         self.scheduler = Scheduler(target, self.drafters)
         self.prefix_cache = PrefixCache()
@@ -141,16 +145,17 @@ class Engine:
         return [step.result for step in batch]
 
     def _propose(self, batch: list[ScheduledStep]) -> None:
-        """Draft the blocks, in one pass for each drafter and block size; then choose how many
-        drafts of each are verified.
+        """Draft the blocks, in one pass for each drafter and width; then choose how many drafts
+        of each are verified.
         """
-        groups: dict[tuple[int, int], list[ScheduledStep]] = {}
+        groups: dict[Choice, list[ScheduledStep]] = {}
         for step in batch:
             step.draft_forced_tokens()
-            if step.drafter is not None:
-                groups.setdefault((step.drafter, step.answer.block_size), []).append(step)
-        for number, width in sorted(groups):
-            group = groups[number, width]
+            if step.choice is not None:
+                groups.setdefault(step.choice, []).append(step)
+        for choice in sorted(groups):
+            group = groups[choice]
+            number, width = choice
             drafter = self.drafters[number]
             caches = [step.sequence.draft_caches[number] for step in group]
             anchors = [step.sequence.anchor for step in group]
@@ -269,10 +274,9 @@ class Engine:
                 request.structure, request.reasoning_prefix, request.stop_ids
             )
         width = self.scheduler.block_size(request)
-        idle = not any(other is not sequence for other in self._running)
         self._renew(sequence)
         with self._dropping_caches():
-            policy = self.scheduler.policy_for(request, depth=len(prompt), idle=idle)
+            policy = self.scheduler.policy_for(request)
             self.stop(sequence)
             kept, lost = sequence.reuse(prompt, drafting=width > 1)
             reuse = self.prefix_cache.extend(sequence, prompt, drafting=width > 1)
@@ -378,7 +382,7 @@ class Engine:
         before = self.target.kernels
         self.target.kernels = kernels
         if (kernels.on, kernels.sizes) != (before.on, before.sizes):
-            self.scheduler.forget_latencies()
+            self.scheduler.forget_costs()
 
     def _undo(self, sequence: Sequence) -> None:
         """Drop the tokens that were read but not committed, or the whole answer.

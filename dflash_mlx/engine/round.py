@@ -11,12 +11,11 @@ from dflash_mlx.constrained.constraint import Constraint
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.policy.acceptance import Confidence
-from dflash_mlx.policy.latency import DECODE_STEP
-from dflash_mlx.policy.policy import DraftState, StepResult
+from dflash_mlx.policy.policy import Choice, DraftState, StepResult
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, PendingRankings
 from dflash_mlx.speculation.sampling import Draw, read_logprobs
 from dflash_mlx.speculation.tree import best_first
-from dflash_mlx.types import Block, Plan
+from dflash_mlx.types import DECODE_STEP, Block, Plan
 
 from .sequence import AnswerState, PrefillChunk
 from .sequence import Sequence as TokenSequence
@@ -34,7 +33,7 @@ class StepKind(Enum):
 class ScheduledStep:
     """One sequence's part in a round. Each verb of the engine fills in some of its fields.
 
-    schedule: `kind`, `chunk` (the tokens of a prefill), `drafter` (its number) and its
+    schedule: `kind`, `chunk` (the tokens of a prefill), `choice` (a drafter and its block) and its
     `draft_state`, for the policy.
     propose: `proposal` (the drafter's block), `plan` (how much of it is verified), `draft` (the
     tokens that are verified; none in a decode step unless a grammar forces some).
@@ -48,7 +47,7 @@ class ScheduledStep:
     sequence: TokenSequence
     kind: StepKind = StepKind.DECODE
     chunk: PrefillChunk | None = None
-    drafter: int | None = None
+    choice: Choice | None = None
     draft_state: DraftState | None = None
     proposal: "DraftProposal | None" = None
     plan: Plan = DECODE_STEP
@@ -86,7 +85,7 @@ class ScheduledStep:
             verified=self.draft.drafted,
             accepted=self.accepted,
             committed=len(self.block.tokens),
-            drafter=self.drafter,
+            choice=self.choice,
             free=state is not None and state.free,
             confidence=None if state is None else state.confidence,
             judged=self.draft.judged,

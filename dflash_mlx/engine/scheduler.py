@@ -1,6 +1,7 @@
 """The scheduler: what each sequence does in a round, and which policy decides for a request."""
 
 from collections.abc import Container, Iterable
+from dataclasses import replace
 
 from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.errors import UsageError
@@ -8,11 +9,11 @@ from dflash_mlx.kernels.dispatch import EXACT_ROWS
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import MAX_BLOCK_SIZE
 from dflash_mlx.policy.adaptive import AdaptivePolicy
-from dflash_mlx.policy.latency import Latencies
+from dflash_mlx.policy.costs import Batch
 from dflash_mlx.policy.policy import DraftState, FixedPolicy, Policy
-from dflash_mlx.types import Plan
+from dflash_mlx.types import DECODE_STEP, Plan
 
-from .latency_table import LatencyTable, latency_table
+from .pair_costs import PairCosts
 from .request import Request
 from .round import ScheduledStep, StepKind
 from .sequence import Sequence
@@ -28,13 +29,14 @@ class Scheduler:
     def __init__(self, target: Target, drafters: tuple[Drafter, ...]):
         self._target = target
         self._drafters = drafters
-        with_model = [drafter for drafter in drafters if drafter.model is not None]
-        self._measured = with_model[0] if with_model else None  # whose latencies are measured
         self.token_budget = TokenBudget()
         self.draft_record = DraftRecord()  # of the drafter that is a model
+        self.forget_costs()
+
+    def forget_costs(self) -> None:
+        """Drop what the policies of the mode auto learned: passes take other times now."""
+        self._costs = PairCosts(self._target, self._drafters)
         self._adaptive: dict[int, AdaptivePolicy] = {}  # by block size
-        self._tables: dict[AdaptivePolicy, LatencyTable] = {}
-        self._latencies: dict[AdaptivePolicy, Latencies] = {}
 
     def schedule(
         self, sequences: Iterable[Sequence], *, ahead: Container[Sequence], prefill_step_size: int
@@ -42,8 +44,7 @@ class Scheduler:
         """A step for each sequence: a chunk of its prompt, one token, or drafts to verify.
 
         `prefill_step_size`: limit of the prompt tokens in a pass, lower while others wait for it.
-        Sequences whose pass was run `ahead` do not draft. Computes nothing on the device, and
-        measures nothing.
+        Sequences whose pass was run `ahead` do not draft. Computes nothing on the device.
         """
         batch = [ScheduledStep(sequence) for sequence in sequences]
         prefilling = [step for step in batch if step.sequence.unread]
@@ -52,15 +53,17 @@ class Scheduler:
             self._share_pass(prefilling, prefill_step_size, answers_wait)
         decoding = [step for step in batch if step.kind is StepKind.DECODE]
         may_draft = [s for s in decoding if s.answer.block_size > 1 and s.sequence not in ahead]
+        caches = sum(self._costs.of_caches(len(step.sequence.tokens)) for step in batch)
         for policy, group in by_policy(may_draft):
-            self.refresh(policy, max(len(step.sequence.tokens) for step in group))
             drafts = [self._draft_states(step.sequence) for step in group]
-            drafters = policy.choose_drafters(drafts, len(batch) - len(group))
-            for step, states, drafter in zip(group, drafts, drafters, strict=True):
-                if drafter is not None:
+            choices = policy.choose_drafters(drafts, Batch(len(batch), caches))
+            for step, states, choice in zip(group, drafts, choices, strict=True):
+                if choice is not None:
+                    state = states[choice.drafter]
+                    assert state is not None
                     step.kind = StepKind.SPECULATE
-                    step.drafter = drafter
-                    step.draft_state = states[drafter]
+                    step.choice = choice
+                    step.draft_state = replace(state, choice=choice)
         return batch
 
     def _share_pass(self, prefilling: list[ScheduledStep], limit: int, answers_wait: bool) -> None:
@@ -141,7 +144,7 @@ class Scheduler:
         """Count the drafts of the model. Hot samples do not count: no drafter can guess them."""
         result = step.policy_result
         cool = step.answer.request.sampling.temperature <= 1
-        if cool and result.drafter is not None and not result.free:
+        if cool and result.choice is not None and not result.free:
             self.draft_record.count(result.own, result.kept)
 
     def block_size(self, request: Request) -> int:
@@ -182,59 +185,19 @@ class Scheduler:
             )
         return request.block_size
 
-    def policy_for(self, request: Request, depth: int, *, idle: bool = True) -> Policy:
-        """The policy for a request whose context has `depth` tokens.
-
-        In the mode auto, an `idle` engine measures unknown latencies at that depth now. Otherwise
-        other answers would have to wait, so the latencies are interpolated from other depths. If
-        none are known, the policy is that of the mode dflash.
-        """
+    def policy_for(self, request: Request) -> Policy:
         width = self.block_size(request)
+        if width == 1:
+            return FixedPolicy(DECODE_STEP)
         if request.mode == "ddtree":
             nodes = request.tree_nodes
-            return FixedPolicy(Plan(nodes + 1, tree=True, chain_seed=request.chain_seed))
+            plan = Plan(nodes + 1, width, tree=True, chain_seed=request.chain_seed)
+            return FixedPolicy(plan)
         if request.mode != "auto":
-            return FixedPolicy(Plan(width))
-        policy = self._adaptive.get(width)
-        if policy is None:
-            table = latency_table(self._target, self._measured, width)
-            latencies = table.at(depth) if idle else table.estimate(depth)
-            if latencies is None:
-                reason = "auto measures costs when no other answer is running"
-                return FixedPolicy(Plan(width), reason)
-            policy = AdaptivePolicy(latencies, width)
-            self._adaptive[width] = policy
-            self._tables[policy] = table
-        if idle:
-            self._tables[policy].at(depth)
-        self.refresh(policy, depth)
-        return policy
-
-    def measure(self, depth: int) -> None:
-        """Measure the latencies at all depths up to `depth`, so that no answer waits for it later.
-
-        This covers the block sizes that requests in the mode auto have used.
-        """
-        for table in self._tables.values():
-            for measured in table.between(1, depth):
-                table.at(measured)
-
-    def forget_latencies(self) -> None:
-        """Drop the latencies and what the policies learned, because passes now take other times.
-
-        The next request in the mode auto that finds the engine idle measures them again.
-        """
-        self._adaptive.clear()
-        self._tables.clear()
-        self._latencies.clear()
-
-    def refresh(self, policy: Policy, depth: int) -> None:
-        """Give a policy of the mode auto the known latencies at a depth."""
-        if isinstance(policy, AdaptivePolicy) and policy in self._tables:  # else it was dropped
-            latencies = self._tables[policy].estimate(depth)
-            if latencies is not None and latencies is not self._latencies.get(policy):
-                self._latencies[policy] = latencies
-                policy.refresh(latencies)
+            return FixedPolicy(Plan(width, width))
+        if width not in self._adaptive:
+            self._adaptive[width] = AdaptivePolicy(self._costs.learned, width)
+        return self._adaptive[width]
 
 
 STALL = 0.1  # seconds that answers may wait for a round that reads prompts

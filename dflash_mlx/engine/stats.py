@@ -23,7 +23,7 @@ class Stats:
     generated: tokens of the answer, with a stop token.
     seed: of the answer's random numbers; None at temperature 0.
     first_token_seconds: from the request to the first token, with every wait: for a model that is
-        loaded, for other answers, for the costs of passes that are measured, for the prompt.
+        loaded, for other answers, for the prompt.
     prefill_seconds: the prompt's part of it; decode_seconds: from the first token to the last.
     notes: what happened to the answer that its reader should know, a sentence each.
     unknown: names of the counts that a remote server did not send.

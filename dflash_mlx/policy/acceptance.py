@@ -3,7 +3,8 @@
 A drafter's confidence is its own estimate for each draft. How reliable that is differs between
 drafters and texts, so drafts of about the same confidence share a moving average of how many were
 accepted; the confidence itself is only its starting value. If the confidence was not read, drafts
-at the same position of the block share an average.
+at the same position of the block share an average, in blocks of all widths. What a block's width
+does to its drafts is a factor of its own, which changes slowly.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,10 @@ from operator import mul
 Confidence = Sequence[float]
 
 MEMORY = 0.95  # weight of the past in each round: about twenty rounds count, all of one passage
-PRIOR = 2.0  # drafts that an average starts with: a few real ones soon count more
+FADING = 0.98  # the same for what was not verified in a round: it is tried again some day
+PRIOR = 4.0  # drafts that what is expected counts for, until real ones were verified
+WIDTH_PRIOR = 30.0  # drafts that a width's factor starts with, at 1
+WIDTH_MEMORY = 0.99  # weight of its past in each round
 LOG_ODDS = 6  # confidences beyond these log-odds (0.25 % and 99.75 %) share one average
 
 
@@ -29,22 +33,20 @@ class Averages:
     accepted: dict[int, float] = field(default_factory=dict)
 
     def probability(self, number: int, prior: float) -> float:
-        """The share of accepted drafts; `prior` if none were verified."""
-        if number not in self.verified:
-            return prior
-        return self.accepted[number] / self.verified[number]
+        """The share of accepted drafts; the fewer were verified, the more counts `prior`."""
+        verified = self.verified.get(number, 0.0)
+        weight = PRIOR / (1 + verified / PRIOR)
+        return (self.accepted.get(number, 0.0) + weight * prior) / (verified + weight)
 
-    def update(self, numbers: Sequence[int], priors: Sequence[float], accepted: int) -> None:
+    def update(self, numbers: Sequence[int], accepted: int) -> None:
         """Count drafts of these numbers, of which the first `accepted` were accepted."""
-        for number, prior in zip(numbers, priors, strict=True):
-            self.verified.setdefault(number, PRIOR)
-            self.accepted.setdefault(number, PRIOR * prior)
-        for number in set(numbers):
-            self.verified[number] *= MEMORY
-            self.accepted[number] *= MEMORY
+        for number in self.verified:
+            memory = MEMORY if number in numbers else FADING
+            self.verified[number] *= memory
+            self.accepted[number] *= memory
         for place, number in enumerate(numbers):
-            self.verified[number] += 1
-            self.accepted[number] += place < accepted
+            self.verified[number] = self.verified.get(number, 0.0) + 1
+            self.accepted[number] = self.accepted.get(number, 0.0) + (place < accepted)
 
 
 class Acceptance:
@@ -53,18 +55,20 @@ class Acceptance:
     def __init__(self) -> None:
         self._by_position = Averages()
         self._by_confidence = Averages()
+        self._by_width: dict[int, tuple[float, float]] = {}  # drafts accepted, and expected
 
     def fork(self) -> "Acceptance":
         return deepcopy(self)
 
-    def survivals(self, confidence: Confidence | None, positions: int) -> list[float]:
+    def survivals(self, confidence: Confidence | None, positions: int, width: int) -> list[float]:
         """For each of the first `positions` drafts, the probability that it and all before pass.
 
-        If `confidence` is None, this uses the averages by position. A position without verified
-        drafts takes the average of the position before it.
+        If `confidence` is None, this uses the averages by position, and the factor of blocks of
+        `width` rows. A position without verified drafts takes the average of the one before it.
         """
         if confidence is None:
-            probabilities = self._position_probabilities(positions)
+            factor = self._factor(width)
+            probabilities = [min(1.0, p * factor) for p in self._by_positions(positions)]
         else:
             probabilities = [
                 self._by_confidence.probability(interval(stated), stated)
@@ -72,7 +76,7 @@ class Acceptance:
             ]
         return list(accumulate(probabilities, mul))
 
-    def _position_probabilities(self, positions: int) -> list[float]:
+    def _by_positions(self, positions: int) -> list[float]:
         probabilities = list[float]()
         probability = 0.5
         for position in range(positions):
@@ -80,23 +84,40 @@ class Acceptance:
             probabilities.append(probability)
         return probabilities
 
+    def _factor(self, width: int) -> float:
+        accepted, expected = self._by_width.get(width, (WIDTH_PRIOR, WIDTH_PRIOR))
+        return accepted / expected
+
     @property
     def by_position(self) -> tuple[float, ...]:
         """The probability that a draft in position 1, 2, ... is accepted with all before it."""
-        return tuple(self.survivals(None, len(self._by_position.verified)))
+        return tuple(accumulate(self._by_positions(len(self._by_position.verified)), mul))
 
     def update(
-        self, confidence: Confidence | None, verified: int, accepted: int, *, ended: bool
+        self,
+        confidence: Confidence | None,
+        verified: int,
+        accepted: int,
+        width: int,
+        *,
+        ended: bool,
     ) -> None:
         """Learn that the first `accepted` of `verified` drafts were accepted.
 
-        `ended`: the answer ended with an accepted draft, so the draft after it was not judged.
+        `width`: rows of their block. `ended`: the answer ended with an accepted draft, so the draft
+        after it was not judged.
         """
         known = accepted + (accepted < verified and not ended)
-        self._by_position.update(range(known), self._position_probabilities(known), accepted)
+        chances = self._by_positions(known)
+        before = self._by_width.get(width, (WIDTH_PRIOR, WIDTH_PRIOR))
+        self._by_width[width] = (
+            WIDTH_MEMORY * before[0] + accepted,
+            WIDTH_MEMORY * before[1] + sum(chances),
+        )
+        self._by_position.update(range(known), accepted)
         if confidence is not None:
             stated = [*takewhile(bool, confidence[:known])]
-            self._by_confidence.update([interval(p) for p in stated], stated, accepted)
+            self._by_confidence.update([interval(p) for p in stated], accepted)
 
 
 def interval(confidence: float) -> int:

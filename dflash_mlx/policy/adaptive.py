@@ -1,30 +1,31 @@
-"""The policy of the mode auto: it chooses the draft lengths with the most tokens per second.
+"""The policy of the mode auto: it chooses the plan with the most tokens per second.
 
-The latency table gives a round's seconds. Its expected tokens are one per sequence, plus the
-survival of each verified draft: the probability that the draft is accepted with all before it. The
-policy ranks the drafts of all sequences by survival, and verifies the first n, for the n with the
-best rate. If drafting loses time against decode steps, a back-off pauses it.
+A plan is how many rows are drafted, and how many of them are verified. `Costs` knows what a round
+takes. Its expected tokens are one per sequence, plus the survival of each verified draft: the
+probability that the draft is accepted with all before it. For a width, the policy ranks the drafts
+of all sequences by survival and verifies the first n, for the n with the best rate. If drafting
+loses time against decode steps, a back-off pauses it. Nothing is measured but rounds of answers.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import ceil, exp, log
+from math import ceil
 
-from dflash_mlx.types import Plan
+from dflash_mlx.types import DECODE_STEP, Plan
 
 from .acceptance import Acceptance
-from .latency import Latencies, describe_plan
-from .policy import DraftState, PolicyState, StepResult
+from .costs import Batch, Costs, Part, knot
+from .policy import Choice, DraftState, PolicyState, StepResult, describe_plan
+from .prior import KNOTS
 
 LOSS = 0.5  # decode steps that drafting may lose before it pauses: a tenth of a second at most
 CREDIT = 2.5  # decode steps of gain that can pay for later losses: enough for a bad passage
 PAUSE = 15  # rounds of a pause per decode step lost, so that tries cost a fifteenth at most
 DOUBLINGS = 4  # of the pause after failed tries: up to 240 rounds per decode step lost
-CLOCK_RATE = 0.06  # weight of one round's time: the disturbances of many rounds even out
-LATE = 0.25  # a longer delay than this logarithm counts as this one
+ANCHOR = 64  # drafted rounds until decode steps are timed again, where they might be faster
+DOUBT = 1.5  # a decode step may be faster than known by this factor
 
 
 @dataclass(slots=True)
@@ -55,29 +56,40 @@ class BackOff:
             self.lost = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a round with these drafts of each sequence would bring."""
+
+    lengths: list[int]
+    tokens: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
 class AdaptivePolicy:
     """The policy of the mode auto. Keep one per pair: it learns from all texts.
 
-    Drafters that are not `free` share the draft's latency, and both back-offs.
+    Drafters that are not `free` share both back-offs.
     """
 
-    def __init__(self, latencies: Latencies, block_size: int):
-        self._positions = block_size - 1
+    def __init__(self, costs: Costs, block_size: int):
+        self._costs = costs
+        self._widths = [*(rows for rows in KNOTS if 1 < rows < block_size), block_size]
         self._learned: dict[int, Acceptance] = {}  # over all texts, by drafter
         self._counts: Counter[Plan] = Counter()
         self._drafting = BackOff()
         self._reading = BackOff()  # reading the confidence
         self._proven = False  # whether a draft that is not free was ever accepted
-        self._sequences = 1
-        self._draft_seconds = 0.0  # of this round, with reading the confidence
-        self.refresh(latencies)
-        self._last = (0, 1.0, latencies.plain)  # drafts, tokens and seconds
-
-    def refresh(self, latencies: Latencies) -> None:
-        """Use these latencies from now on, and forget the clock correction."""
-        self._latencies = latencies
-        self._clock = ClockCorrection()
-        self._verify = cache(latencies.verify)
+        self._seen = set[tuple[int, ...]]()  # shapes of rounds: the first one builds its kernels
+        self._batch = Batch(1, 0.0)
+        self._steps_due = 2  # decode steps to run now: the second in a row tells their time
+        self._after_step = False
+        self._drafted = 0  # rounds since a decode step was timed
+        self._last = Expected([0], 1.0, 1.0)
+        self._plan = DECODE_STEP
 
     def new_sequence(self, drafters: int) -> list[Acceptance]:
         """What was learned so far. Ends a pause if drafts were ever accepted: the text is new."""
@@ -87,176 +99,219 @@ class AdaptivePolicy:
         return [self._learned.setdefault(n, Acceptance()).fork() for n in range(drafters)]
 
     def choose_drafters(
-        self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
-    ) -> list[int | None]:
-        count = len(sequences) + other_rows
-        if count < self._sequences:  # drafts cost less in a smaller batch
+        self, sequences: Sequence[Sequence[DraftState | None]], batch: Batch
+    ) -> list[Choice | None]:
+        if batch.sequences < self._batch.sequences:  # drafts cost less in a smaller batch
             self._drafting.pause = 0
-        self._sequences = count
-        self._draft_seconds = 0.0
-        return [self._best(states, paused=self._drafting.pause > 0) for states in sequences]
+        self._batch = batch
+        if self._steps_due or not self._costs.known:
+            return [None] * len(sequences)
+        paused = self._drafting.pause > 0
+        choices = [self._best(states, paused=paused) for states in sequences]
+        for drafter in {choice.drafter for choice in choices if choice is not None}:
+            places = [n for n, one in enumerate(choices) if one and one.drafter == drafter]
+            if len(places) > 1:  # they share a pass, and so a width
+                states = [state for n in places if (state := sequences[n][drafter]) is not None]
+                options = self._options(drafter, states[0])
+                best = max(options, key=lambda one: self._expect(states, one, self._batch).rate)
+                for place in places:
+                    choices[place] = best
+        return choices
 
     def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
+        if self._steps_due > 1:
+            return False
+        if not self._costs.known:
+            return True
         return self._best(sequence, paused=self._drafting.pause > 1) is not None
 
-    def _best(self, states: Sequence[DraftState | None], *, paused: bool) -> int | None:
-        """The drafter with the most tokens per second in a round of this sequence alone.
+    def _best(self, states: Sequence[DraftState | None], *, paused: bool) -> Choice | None:
+        """The drafter and width with the most tokens per second in a round of one sequence.
 
         A drafter that is not free is not compared with a decode step: the back-off counts its
         losses, and pauses it.
         """
-        choices: dict[int | None, DraftState | None] = {
-            drafter: state
-            for drafter, state in enumerate(states)
-            if state is not None and state.room > 1 and (state.free or not paused)
-        }
-        if all(state is not None and state.free for state in choices.values()):
-            choices = {None: None, **choices}
-        if len(choices) == 1:  # in most rounds: needs no rate
-            return next(iter(choices))
-        return max(choices, key=lambda drafter: self._rate(choices[drafter]))
+        alone = self._batch.part(1)
+        rates: dict[Choice | None, float] = {}
+        step = True
+        for drafter, state in enumerate(states):
+            if state is None or state.room <= 1 or (paused and not state.free):
+                continue
+            step = step and state.free
+            for choice in self._options(drafter, state):
+                rates[choice] = self._expect([state], choice, alone).rate
+        if step:
+            rates[None] = 1 / self._costs.verify(1, alone)
+        return max(rates, key=lambda choice: rates[choice])
 
-    def _rate(self, state: DraftState | None) -> float:
-        """Tokens per second of one sequence at its best draft length; None is a decode step."""
-        if state is None:
-            return 1 / self._pass(1)
-        draft_seconds = 0.0 if state.free else self._latencies.draft
-        tokens = accumulate(self._survivals(state), initial=1.0)
-        return max(total / (draft_seconds + self._pass(1 + n)) for n, total in enumerate(tokens))
+    def _options(self, drafter: int, state: DraftState) -> list[Choice]:
+        """The widths of a drafter: the narrowest until a draft of a model was ever accepted."""
+        widths = self._widths
+        if state.free:
+            widths = widths[-1:]
+        elif not self._proven:
+            widths = widths[:1]
+        return [Choice(drafter, width) for width in widths]
+
+    def _expect(self, states: Sequence[DraftState], choice: Choice, batch: Batch) -> Expected:
+        """A round with such drafts of these among the batch's sequences, before they are made."""
+        drafted = self._costs.draft(*choice, batch.part(len(states)))
+        survivals = [survivals_of(state, choice) for state in states]
+        return self._lengths(survivals, batch, batch.sequences, drafted)
+
+    def _lengths(
+        self, survivals: list[list[float]], batch: Batch, rows: int, drafted: float
+    ) -> Expected:
+        """The lengths with the most tokens per second, in a pass of `rows` and the drafts.
+
+        drafted: the seconds of the drafts.
+        """
+        ranked = sorted((-p, n) for n, chain in enumerate(survivals) for p in chain)
+        tokens = [*accumulate((-negative for negative, _ in ranked), initial=float(rows))]
+        rates = [
+            total / (drafted + self._costs.verify(rows + count, batch))
+            for count, total in enumerate(tokens)
+        ]
+        count = rates.index(max(rates))
+        verified = Counter(n for _, n in ranked[:count])
+        lengths = [verified[n] for n in range(len(survivals))]
+        return Expected(lengths, tokens[count], tokens[count] / rates[count])
 
     def wants_confidence(self) -> bool:
         return self._reading.pause <= 0
 
     def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
         rows = len(drafts) + other_rows
-        timed = [state for state in drafts if not state.free]
-        if timed:
-            self._draft_seconds = self._latencies.draft + self._latencies.block * (len(timed) - 1)
-        survivals = [self._survivals(state) for state in drafts]
-        if any(state.confidence is not None for state in timed):
+        choices = [choice_of(state) for state in drafts]
+        drafted = sum(self._drafts(choices).values())
+        survivals = [survivals_of(s, c) for s, c in zip(drafts, choices, strict=True)]
+        shown = [not state.free for state in drafts]
+        if any(s.confidence is not None and not s.free for s in drafts):
             if self._proven:
-                self._count_reading(drafts, survivals, rows)
-            self._draft_seconds += self._latencies.read
-        elif timed:
+                self._count_reading(drafts, survivals, rows, drafted)
+            drafted += self._costs.read()
+        elif any(shown):
             self._reading.pause -= 1
-        lengths = self._lengths(survivals, rows)
+        best = self._lengths(survivals, self._batch, rows, drafted)
         if not self._proven or self._drafting.trying:
             # The block took time to draft: verify at least one draft, to learn what it is worth.
-            shown = [bool(chain) and not s.free for s, chain in zip(drafts, survivals, strict=True)]
-            lengths = [max(int(show), n) for show, n in zip(shown, lengths, strict=True)]
-        self._last = (lengths[0], *self._expected(lengths, survivals, rows))
-        return [Plan(length + 1) for length in lengths]
-
-    def _survivals(self, state: DraftState) -> list[float]:
-        """Survivals of the drafts to choose from: one per block until a draft was ever accepted."""
-        positions = self._positions if self._proven or state.free else 1
-        return state.acceptance.survivals(state.confidence, min(positions, state.room - 1))
-
-    def _lengths(self, survivals: list[list[float]], rows: int) -> list[int]:
-        """How many drafts per sequence give the most tokens per second, beside `rows` others."""
-        ranked = sorted((-p, n) for n, chain in enumerate(survivals) for p in chain)
-        tokens = accumulate((-negative for negative, _ in ranked), initial=float(rows))
-        rates = [
-            total / (self._draft_seconds + self._pass(rows + count))
-            for count, total in enumerate(tokens)
-        ]
-        verified = Counter(n for _, n in ranked[: rates.index(max(rates))])
-        return [verified[n] for n in range(len(survivals))]
-
-    def _expected(
-        self, lengths: list[int], survivals: list[list[float]], rows: int
-    ) -> tuple[float, float]:
-        """Expected tokens and seconds of a round with `lengths` drafts beside `rows` others."""
-        tokens = rows + sum(sum(chain[:n]) for n, chain in zip(lengths, survivals, strict=True))
-        return tokens, self._draft_seconds + self._pass(rows + sum(lengths))
+            least = [int(show and bool(c)) for show, c in zip(shown, survivals, strict=True)]
+            best = replace(best, lengths=[*map(max, least, best.lengths)])
+        self._last = best
+        plans = [Plan(n + 1, one.width) for n, one in zip(best.lengths, choices, strict=True)]
+        self._plan = plans[0]
+        return plans
 
     def _count_reading(
-        self, drafts: Sequence[DraftState], survivals: list[list[float]], rows: int
+        self, drafts: Sequence[DraftState], survivals: list[list[float]], rows: int, drafted: float
     ) -> None:
         """Count what reading the confidence loses: its time, less what better lengths save."""
-        tokens, seconds = self._expected(self._lengths(survivals, rows), survivals, rows)
-        pairs = zip(drafts, survivals, strict=True)
-        unread = [state.acceptance.survivals(None, len(chain)) for state, chain in pairs]
-        others = self._expected(self._lengths(unread, rows), survivals, rows)
-        saved = others[1] * tokens / others[0] - seconds
-        self._reading.update((self._latencies.read - saved) / self._pass(1))
+        read = self._costs.read()
+        chosen = self._lengths(survivals, self._batch, rows, drafted + read)
+        blind = [survivals_of(replace(s, confidence=None), choice_of(s)) for s in drafts]
+        others = self._lengths(blind, self._batch, rows, drafted)
+        tokens = rows + sum(sum(c[:n]) for c, n in zip(survivals, others.lengths, strict=True))
+        lost = chosen.seconds - others.seconds * chosen.tokens / tokens
+        self._reading.update(lost / self._costs.verify(1, self._batch.part(1)))
 
-    def _pass(self, rows: int) -> float:
-        """Seconds of a pass of `rows` over this round's sequences, with the clock correction."""
-        measured = self._verify(rows)
-        further = self._latencies.sequence * max(0, self._sequences - 1)
-        return measured * self._clock.factor(measured) + further
+    def _drafts(self, choices: Sequence[Choice]) -> dict[Part, float]:
+        """Seconds of the drafts of these choices: one pass for each drafter and width."""
+        return {
+            (f"draft {one.drafter}", knot(one.width)): self._costs.draft(
+                *one, self._batch.part(count)
+            )
+            for one, count in Counter(choices).items()
+        }
 
     def update(self, results: Sequence[StepResult], seconds: float | None) -> None:
-        """Learn acceptance and latencies, and count what drafts have gained."""
+        """Learn acceptance and costs, and count what drafts have gained."""
         count = len(results)
-        verified = sum(result.verified for result in results)
-        forced = verified - sum(result.own for result in results)
-        decode_step = self._pass(count)
-        undrafted = self._pass(count + forced)
-        spent = self._draft_seconds + self._pass(count + verified)
-        if seconds is not None and seconds > 0:
-            spent = self._clock.update(self._verify(count + verified), spent, seconds)
+        rows = count + sum(result.verified for result in results)
+        forced = rows - count - sum(result.own for result in results)
+        choices = [result.choice for result in results if result.choice is not None]
+        parts = self._drafts(choices)
+        parts["verify", knot(rows)] = self._costs.verify(rows, self._batch)
+        timed = [result for result in results if result.choice is not None and not result.free]
+        if any(result.confidence is not None for result in timed):
+            parts["read", 1] = self._costs.read()
+        shape = (rows, *(width for _, width in choices))
+        spent = self._learn_costs(shape, parts, seconds)
         self._counts.update(result.plan for result in results)
         gained = sum(self._update_acceptance(result) for result in results)
-        if any(result.drafter is not None and not result.free for result in results):
-            self._drafting.update((spent - undrafted) / decode_step - gained / count)
-        else:
+        if not timed:
             self._drafting.pause -= 1
+        elif self._costs.known:
+            step = self._costs.verify(count, self._batch)
+            undrafted = self._costs.verify(count + forced, self._batch)
+            self._drafting.update((spent - undrafted) / step - gained / count)
+
+    def _learn_costs(
+        self, shape: tuple[int, ...], parts: dict[Part, float], seconds: float | None
+    ) -> float:
+        """Learn what a round's parts take. Returns its seconds without disturbances."""
+        expected = sum(parts.values())
+        is_step = shape == (self._batch.sequences,)
+        after_step, self._after_step = self._after_step, is_step
+        first, known = shape not in self._seen, self._costs.known
+        self._seen.add(shape)
+        self._steps_due = max(0, self._steps_due - is_step)
+        self._drafted = 0 if is_step else self._drafted + 1
+        if self._drafted >= ANCHOR and self._last.rate * self._costs.verify(1, self._batch) < DOUBT:
+            self._steps_due = 2
+        if seconds is None or seconds <= 0:
+            return expected
+        if is_step and after_step and (not known or self._batch.sequences == 1):
+            self._costs.learn_step(seconds, self._batch)
+        elif known and not is_step and not first:
+            return self._costs.learn(parts, seconds)
+        return expected
 
     def _update_acceptance(self, result: StepResult) -> float:
         """Learn from one sequence's drafts. Returns how many of such drafts to expect accepted."""
-        if result.drafter is None or result.acceptance is None or not result.own:
+        if result.choice is None or result.acceptance is None or not result.own:
             return 0.0
-        for acceptance in (result.acceptance, self._learned[result.drafter]):
-            acceptance.update(result.confidence, result.own, result.kept, ended=result.ended)
+        drafter, width = result.choice
+        for acceptance in (result.acceptance, self._learned[drafter]):
+            acceptance.update(result.confidence, result.own, result.kept, width, ended=result.ended)
         if not self._proven and not result.free:  # only the drafter's confidence backs expectations
             self._proven = result.kept > 0
             return result.kept
-        return sum(result.acceptance.survivals(result.confidence, result.own))  # the rest is luck
+        # What happened beyond it is luck.
+        return sum(result.acceptance.survivals(result.confidence, result.own, width))
 
     @property
     def state(self) -> PolicyState:
-        length, tokens, seconds = self._last
-        reason = (
-            f"{describe_plan(Plan(length + 1))}: {tokens:.1f} tokens expected in "
-            f"{1000 * seconds:.1f} ms, {tokens / seconds:.0f} tok/s against "
-            f"{1 / self._latencies.plain:.0f} with plain decoding"
-        )
-        if self._drafting.pause > 0:
-            pause = self._drafting.pause
-            reason = f"plain decoding: drafts have lost time here; passes until a next try: {pause}"
         learned = self._learned.get(0)
         return PolicyState(
             "auto",
-            reason,
+            self._reason,
             plans=tuple(self._counts.most_common()),
             acceptance=() if learned is None else learned.by_position,
         )
 
+    @property
+    def _reason(self) -> str:
+        if not self._costs.known:
+            return "plain decoding: the first tokens tell how long a pass takes"
+        if self._drafting.pause > 0:
+            pause = self._drafting.pause
+            return f"plain decoding: drafts have lost time here; passes until a next try: {pause}"
+        last = self._last
+        plain = 1 / self._costs.verify(1, self._batch.part(1))
+        return (
+            f"{describe_plan(self._plan)}: {last.tokens:.1f} tokens expected in "
+            f"{1000 * last.seconds:.1f} ms, {last.rate:.0f} tok/s against {plain:.0f} with plain "
+            "decoding"
+        )
 
-class ClockCorrection:
-    """How much longer passes take than was measured: moving averages of logarithms.
 
-    One average is for all passes (heat, other work on the machine). The others are for single
-    widths, by their measured seconds; only these change which plan is best.
-    """
+def choice_of(state: DraftState) -> Choice:
+    """What was drafted."""
+    assert state.choice is not None
+    return state.choice
 
-    def __init__(self) -> None:
-        self._common = 0.0
-        self._widths: dict[float, float] = {}
 
-    def factor(self, measured: float) -> float:
-        """The correction of a pass that was measured at `measured` seconds, relative to others."""
-        return exp(self._widths.get(measured, 0.0))
-
-    def update(self, measured: float, expected: float, seconds: float) -> float:
-        """Learn from a round with such a pass that took `seconds` instead of `expected`.
-
-        Returns its seconds without the delay that all rounds share, its own delay up to LATE.
-        """
-        late = log(seconds / expected) - self._common
-        late = max(-LATE, min(LATE, late))
-        self._common += CLOCK_RATE * late
-        self._widths[measured] = self._widths.get(measured, 0.0) + CLOCK_RATE * late
-        return expected * exp(late)
+def survivals_of(state: DraftState, choice: Choice) -> list[float]:
+    """For each draft of a block, the probability that it and all before it pass."""
+    positions = min(choice.width, state.room) - 1
+    return state.acceptance.survivals(state.confidence, positions, choice.width)

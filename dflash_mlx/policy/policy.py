@@ -8,12 +8,28 @@ caches, and reads no clock.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dflash_mlx.types import Plan
 
 from .acceptance import Acceptance, Confidence
-from .latency import describe_plan
+from .costs import Batch
+
+
+class Choice(NamedTuple):
+    """Which drafter drafts, by its number, and how many rows, the anchor's included."""
+
+    drafter: int
+    width: int
+
+
+def describe_plan(plan: Plan) -> str:
+    if plan.rows == 1:
+        return "plain decoding"
+    drafts = "1 draft" if plan.rows == 2 else f"{plan.rows - 1} drafts"
+    if plan.tree:
+        return f"a tree of {drafts}"
+    return drafts if plan.drafted <= plan.rows else f"{plan.rows - 1} of {plan.drafted - 1} drafts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +38,14 @@ class DraftState:
 
     `room`: tokens that the sequence may still commit. `confidence`: None if it is not known.
     `free`: drafting takes no time on the device, and the confidence is known without drafting.
+    `choice`: what was drafted; None before.
     """
 
     acceptance: Acceptance
     room: int
     confidence: Confidence | None = None
     free: bool = False
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +53,9 @@ class StepResult:
     """The result of one sequence's part in a round.
 
     `verified`: drafts in the pass. `accepted`: those that the rule accepted. `committed`: tokens;
-    no more than `accepted` if the answer ended with a draft. `drafter`: its number, and
-    `acceptance` its record; both None in a decode step. `free`: as in `DraftState`. `judged`: how
-    many of the first drafts are the drafter's own, not a grammar's; None for all.
+    no more than `accepted` if the answer ended with a draft. `choice`: what was drafted, and
+    `acceptance` the drafter's record; both None in a decode step. `free`: as in `DraftState`.
+    `judged`: how many of the first drafts are the drafter's own, not a grammar's; None for all.
     """
 
     acceptance: Acceptance | None
@@ -45,7 +63,7 @@ class StepResult:
     verified: int
     accepted: int
     committed: int
-    drafter: int | None = None
+    choice: Choice | None = None
     free: bool = False
     confidence: Confidence | None = None
     judged: int | None = None
@@ -86,12 +104,12 @@ class Policy(Protocol):
         ...
 
     def choose_drafters(
-        self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
-    ) -> list[int | None]:
-        """Which drafter drafts for each sequence; None for a decode step.
+        self, sequences: Sequence[Sequence[DraftState | None]], batch: Batch
+    ) -> list[Choice | None]:
+        """Which drafter drafts for each sequence, and how wide a block; None for a decode step.
 
-        Each sequence has a state for every drafter, or None if that one cannot draft now.
-        `other_rows`: how many other sequences are in the pass; each counts as one row.
+        Each sequence has a state for every drafter, or None if that one cannot draft now. `batch`:
+        these and the other sequences of the round.
         """
         ...
 
@@ -117,10 +135,8 @@ class Policy(Protocol):
 class FixedPolicy:
     """The policy of the modes dflash, ddtree and baseline: always the same plan."""
 
-    def __init__(self, plan: Plan, reason: str = ""):
-        """`reason`: why this plan, if the user did not choose it."""
+    def __init__(self, plan: Plan):
         self._plan = plan
-        self._reason = reason
         self._counts: Counter[Plan] = Counter()
         self._acceptance = Acceptance()
 
@@ -128,16 +144,19 @@ class FixedPolicy:
         return [self._acceptance] * drafters  # it changes no plan
 
     def choose_drafters(
-        self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
-    ) -> list[int | None]:
+        self, sequences: Sequence[Sequence[DraftState | None]], batch: Batch
+    ) -> list[Choice | None]:
         """The first drafter that can draft, unless the plan is a decode step."""
+        return [self._choose(states) for states in sequences]
+
+    def _choose(self, states: Sequence[DraftState | None]) -> Choice | None:
         if self._plan.rows == 1:
-            return [None] * len(sequences)
-        able = [[n for n, state in enumerate(states) if state is not None] for states in sequences]
-        return [next(iter(drafters), None) for drafters in able]
+            return None
+        able = (drafter for drafter, state in enumerate(states) if state is not None)
+        return next((Choice(drafter, self._plan.drafted) for drafter in able), None)
 
     def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
-        return self.choose_drafters([sequence]) != [None]
+        return self._choose(sequence) is not None
 
     def wants_confidence(self) -> bool:
         return False
@@ -150,14 +169,14 @@ class FixedPolicy:
         for result in results:
             self._counts[result.plan] += 1
             if not result.plan.tree:
-                self._acceptance.update(None, result.own, result.kept, ended=result.ended)
+                width = self._plan.drafted
+                self._acceptance.update(None, result.own, result.kept, width, ended=result.ended)
 
     @property
     def state(self) -> PolicyState:
-        reason = f": {self._reason}" if self._reason else ""
         return PolicyState(
             "fixed",
-            f"always {describe_plan(self._plan)}{reason}",
+            f"always {describe_plan(self._plan)}",
             plans=tuple(self._counts.most_common()),
             acceptance=self._acceptance.by_position,
         )

@@ -1,6 +1,7 @@
 """The shapes at which a loaded pair runs kernels, from its configs and modules."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,7 @@ class Shapes:
     def of(cls, target: "Target", drafter: "Drafter | None") -> "Shapes":
         """The shapes of a loaded target and drafter; evaluates nothing."""
         selector = None
+        models = [target.model, *([drafter.model] if drafter and drafter.model else [])]
         rows = drafter.block_size if drafter else DEFAULT_VERIFY_ROWS
         if drafter and (dflash2 := getattr(drafter.config, "dflash2", None)):
             model: Any = drafter.model
@@ -127,8 +129,8 @@ class Shapes:
             attention=tuple(AttentionShape(*shape) for shape in target.attention_shapes),
             delta=gated_delta_shape(target.config, target.model),
             selector=selector,
-            linears=linear_shapes(target.model),
-            products=product_shapes(target.model),
+            linears=linear_shapes(models),
+            products=product_shapes(models),
             experts=expert_shapes(target.config, target.model),
             exact=target.kernels.exact,
             architecture=device_info().get("architecture", ""),
@@ -181,9 +183,10 @@ def gated_delta_shape(config: dict[str, Any], model: nn.Module) -> GatedDeltaSha
     return GatedDeltaShape(keys, values, key_dim, value_dim, window, channels, *types)
 
 
-def linear_shapes(model: nn.Module) -> tuple[LinearShape, ...]:
-    """The linear layers of a model, see `Shapes.linears`."""
-    counts = Counter(filter(None, map(linear_shape, model.modules())))
+def linear_shapes(models: Sequence[nn.Module]) -> tuple[LinearShape, ...]:
+    """The linear layers of models, see `Shapes.linears`."""
+    modules = (module for model in models for module in model.modules())
+    counts = Counter(filter(None, map(linear_shape, modules)))
     kinds: dict[tuple[Any, ...], tuple[int, LinearShape]] = {}
     for linear, count in sorted(counts.items(), key=lambda item: item[1]):
         kind = (linear.bits, linear.group, linear.mode, linear.dtype, linear.biased)
@@ -192,11 +195,16 @@ def linear_shapes(model: nn.Module) -> tuple[LinearShape, ...]:
     return tuple(linear for _, linear in sorted(kinds.values(), key=lambda entry: entry[0]))
 
 
-def product_shapes(model: nn.Module) -> tuple[tuple[LinearShape, int], ...]:
-    """All sizes of linear layers with their counts, including an embedding used as the head."""
-    modules = dict(model.named_modules())
-    tied = not any(name.rpartition(".")[2] == "lm_head" for name in modules)
-    counts = Counter(linear_shape(module, tables=tied) for module in modules.values())
+def product_shapes(models: Sequence[nn.Module]) -> tuple[tuple[LinearShape, int], ...]:
+    """All sizes of linear layers with their counts, including an embedding used as the head.
+
+    models: a target's, and its drafter's.
+    """
+    counts = Counter[LinearShape | None]()
+    for place, model in enumerate(models):
+        modules = dict(model.named_modules())
+        tied = place == 0 and not any(name.endswith("lm_head") for name in modules)
+        counts.update(linear_shape(module, tables=tied) for module in modules.values())
     return tuple((shape, count) for shape, count in counts.items() if shape is not None)
 
 

@@ -45,7 +45,6 @@ TIMED = (
     ("check: time", "dflash_mlx.selfcheck.check", "measure_size"),
     ("check: time", "dflash_mlx.selfcheck.check", "measure_times"),
     ("build", "dflash_mlx.pair", "build"),
-    ("latencies", "dflash_mlx.engine.latency_table", "measure"),
 )
 
 Found = dict[str, Any]

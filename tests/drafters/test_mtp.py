@@ -18,7 +18,8 @@ from mtp_heads import GOLDEN, random_head
 from dflash_mlx import api
 from dflash_mlx.drafters.chain import ChainBlock, Chains
 from dflash_mlx.drafters.mtp import tensors
-from dflash_mlx.drafters.mtp.drafter import MTPCache, MTPDrafter
+from dflash_mlx.drafters.feature_head import FeatureCache
+from dflash_mlx.drafters.mtp.drafter import MTPDrafter
 from dflash_mlx.drafters.mtp.model import BoundHead
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.profiler import Job, Scratch
@@ -113,7 +114,7 @@ def own_hidden_kept(pair: Pair, patch: pytest.MonkeyPatch) -> None:
     """Rows of accepted drafts come from the head's own hidden states."""
     said: list[mx.array] = []
     run = BoundHead.__call__
-    chains, take = MTPDrafter.chains, MTPCache.take_waiting
+    chains, take = MTPDrafter.chains, FeatureCache.take_waiting
 
     def called(self: BoundHead, *inputs: Any) -> mx.array:
         hidden = run(self, *inputs)
@@ -125,7 +126,7 @@ def own_hidden_kept(pair: Pair, patch: pytest.MonkeyPatch) -> None:
         del said[:-count]
         return found
 
-    def taken(self: MTPCache, features: mx.array) -> tuple[list[int], mx.array]:
+    def taken(self: FeatureCache, features: mx.array) -> tuple[list[int], mx.array]:
         first = self.rows.offset == 0
         read, before = take(self, features)
         own = [] if first else said[: len(read) - 1]
@@ -134,7 +135,7 @@ def own_hidden_kept(pair: Pair, patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(BoundHead, "__call__", called)
     patch.setattr(MTPDrafter, "chains", chained)
-    patch.setattr(MTPCache, "take_waiting", taken)
+    patch.setattr(FeatureCache, "take_waiting", taken)
 
 
 @pytest.mark.parametrize("fault", [pre_norm, swapped, one_place, own_hidden_kept])
@@ -222,7 +223,7 @@ def test_the_final_norm_is_a_tap() -> None:
     assert found.logits.shape[0] == 1
 
 
-def drafts_of(cache: MTPCache, anchor: int) -> list[int]:
+def drafts_of(cache: FeatureCache, anchor: int) -> list[int]:
     (block,) = cache.source.draft([cache], [anchor], 5)
     return np.array(block.greedy().tokens).tolist()
 
@@ -235,7 +236,7 @@ def test_what_is_kept_is_what_the_target_said() -> None:
 
 def test_hidden_states_that_stay_behind_a_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a cut takes the rows back and leaves the hidden states."""
-    monkeypatch.setattr(MTPCache, "rewind", rewind_rows_alone)
+    monkeypatch.setattr(FeatureCache, "rewind", rewind_rows_alone)
     with pytest.raises(AssertionError):
         test_what_is_kept_is_what_the_target_said()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import tiny
+from dflash_mlx.policy.latency import Latencies
 
 from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.drafters.ngram import NgramDrafter
@@ -16,7 +17,6 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.types import Block
 
 START = tiny.prompt_of(21, 1)

@@ -4,7 +4,7 @@ What is best is found by brute force on the same blocks. Faults planted in the p
 not know, acceptance that it does not learn, drafting that never waits) must fail these checks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -21,35 +21,46 @@ from simulated import (
     Drafter,
     Machine,
     Played,
-    TrueLatencies,
+    TrueCosts,
+    auto,
     fixed_rates,
     play,
 )
 
 import dflash_mlx.policy.adaptive as adaptive
 from dflash_mlx.policy.acceptance import Acceptance, Averages, Confidence
-from dflash_mlx.policy.adaptive import AdaptivePolicy, ClockCorrection
-from dflash_mlx.policy.latency import DECODE_STEP, Latencies
-from dflash_mlx.policy.policy import DraftState, FixedPolicy, StepResult
-from dflash_mlx.types import Plan
+from dflash_mlx.policy.adaptive import AdaptivePolicy
+from dflash_mlx.policy.costs import Batch, at
+from dflash_mlx.policy.policy import Choice, DraftState, FixedPolicy, StepResult
+from dflash_mlx.types import DECODE_STEP, Plan
 
 ANSWERS = 8
 SPREAD = [Machine("M1", "narrow"), Machine("M4 Max", "narrow"), Machine("M5 Max", "wide"), None]
 
 
+ALONE = Batch(1, 0.0)
+
+
 @cache
-def known(machine: Machine | None) -> tuple[TrueLatencies, Latencies]:
-    """A machine's true costs, and those that a survey of it finds; None is the slow CPU."""
-    return (CPU, CPU) if machine is None else (machine.true_costs(), machine.costs())
+def true_of(machine: Machine | None) -> TrueCosts:
+    """A machine's costs; None is the slow CPU."""
+    return CPU if machine is None else machine.true_costs()
 
 
 def drafting(policy: AdaptivePolicy, acceptance: Acceptance, room: int = 100) -> bool:
-    return policy.choose_drafters([[DraftState(acceptance, room)]]) == [0]
+    return policy.choose_drafters([[DraftState(acceptance, room)]], ALONE) != [None]
+
+
+def warm(policy: AdaptivePolicy, step: float = 1.0) -> AdaptivePolicy:
+    """After its first decode steps, of so many seconds."""
+    for _ in range(2):
+        policy.update([result_of(Acceptance(), DECODE_STEP, 0)], step)
+    return policy
 
 
 def proven(policy: AdaptivePolicy) -> AdaptivePolicy:
     policy._proven = True
-    return policy
+    return warm(policy)
 
 
 def result_of(
@@ -61,18 +72,18 @@ def result_of(
         verified=plan.rows - 1,
         accepted=accepted,
         committed=accepted + 1,
-        drafter=0,
+        choice=Choice(0, plan.drafted) if plan.drafted else None,
         confidence=confidence,
     )
 
 
 def against_best(machine: Machine | None, drafter: Drafter, seeds: Sequence[int] = (0,)) -> float:
     """Rate of auto over that of the best fixed width, a plain step being one; mean over seeds."""
-    true, found = known(machine)
+    true = true_of(machine)
     drafters, rates = [drafter] * ANSWERS, []
     for seed in seeds:
         best = max(fixed_rates(true, drafters, seed=seed).values())
-        rates.append(play(AdaptivePolicy(found, BLOCK), true, drafters, seed=seed).rate / best)
+        rates.append(play(auto(true), true, drafters, seed=seed).rate / best)
     return float(np.mean(rates))
 
 
@@ -82,10 +93,10 @@ def steady(mean: float) -> Drafter:
 
 def widths(machine: Machine, mean: float) -> tuple[float, float]:
     """Rate of the width that auto commits most tokens with, and its own, over the best width's."""
-    true, found = known(machine)
+    true = true_of(machine)
     drafters = [steady(mean)] * ANSWERS
     rates = fixed_rates(true, drafters)
-    played = play(AdaptivePolicy(found, BLOCK), true, drafters)
+    played = play(auto(true), true, drafters)
     rows = played.plans.most_common(1)[0][0].rows
     return rates[rows] / max(rates.values()), played.rate / max(rates.values())
 
@@ -123,28 +134,26 @@ def test_confidence_pays() -> None:
 @pytest.mark.parametrize("drafter", [sim.RANDOM, sim.WRONG, Drafter(-6.0), Drafter(-6.0, shift=8)])
 def test_a_hopeless_drafter_costs_little(machine: Machine | None, drafter: Drafter) -> None:
     """At least 0.98 of plain decoding, 0.955 in a process's very first answer."""
-    true, found = known(machine)
+    true = true_of(machine)
     plain = 1 / true.seconds(DECODE_STEP)
-    assert play(AdaptivePolicy(found, BLOCK), true, [drafter] * ANSWERS).rate > 0.98 * plain
+    assert play(auto(true), true, [drafter] * ANSWERS).rate > 0.98 * plain
     for seed in range(2):
-        first = play(AdaptivePolicy(found, BLOCK), true, [drafter], seed=seed)
+        first = play(auto(true), true, [drafter], seed=seed)
         assert first.rate > 0.955 * plain
 
 
 @pytest.mark.parametrize("machine", SPREAD, ids=str)
 def test_a_good_drafter_that_expects_nothing_is_found(machine: Machine | None) -> None:
     """Its drafts are tried although it gives them two in a hundred."""
-    true, found = known(machine)
+    true = true_of(machine)
     modest = Drafter(3.0, says=0.02)
-    rate = play(AdaptivePolicy(found, BLOCK), true, [modest] * ANSWERS).rate
+    rate = play(auto(true), true, [modest] * ANSWERS).rate
     assert rate > 1.3 / true.seconds(DECODE_STEP)
 
 
-def in_turn(
-    costs: TrueLatencies, found: Latencies, phases: Sequence[Drafter]
-) -> tuple[Played, list[Played]]:
+def in_turn(costs: TrueCosts, phases: Sequence[Drafter]) -> tuple[Played, list[Played]]:
     """One long answer in which the drafter changes; all of it, and each phase by itself."""
-    policy, whole, parts = AdaptivePolicy(found, BLOCK), Played(), []
+    policy, whole, parts = auto(costs), Played(), []
     (acceptance,) = policy.new_sequence(1)
     for number, drafter in enumerate(phases):
         part = Played()
@@ -159,9 +168,9 @@ def in_turn(
 @pytest.mark.parametrize("machine", SPREAD, ids=str)
 def test_a_drafter_that_changes_in_the_middle(machine: Machine | None) -> None:
     """Drafting waits when the drafter turns bad, and is taken up when it has become good."""
-    true, found = known(machine)
+    true = true_of(machine)
     phases = [sim.GOOD, sim.WRONG, sim.GOOD, sim.GOOD]
-    whole, parts = in_turn(true, found, phases)
+    whole, parts = in_turn(true, phases)
     plain = 1 / true.seconds(DECODE_STEP)
     good = max(fixed_rates(true, [sim.GOOD] * 4).values())
     assert parts[1].rate > 0.9 * plain
@@ -171,7 +180,7 @@ def test_a_drafter_that_changes_in_the_middle(machine: Machine | None) -> None:
 
 def test_drafting_that_does_not_pay_is_tried_rarely() -> None:
     """Tries grow rarer, and all of them cost little of a long hopeless answer."""
-    policy = AdaptivePolicy(CPU, BLOCK)
+    policy = auto(CPU)
     (acceptance,), played = policy.new_sequence(1), Played()
     tries = []
     for number, block in enumerate((sim.WRONG.blocks(0) * 20)[:2500]):
@@ -186,7 +195,7 @@ def test_drafting_that_does_not_pay_is_tried_rarely() -> None:
 
 def test_the_wait_begins_again_with_a_new_text() -> None:
     """What one text has lost says little of the next one, where drafts were ever kept."""
-    policy = AdaptivePolicy(CPU, BLOCK)
+    policy = auto(CPU)
     (acceptance,), played = policy.new_sequence(1), Played()
     for block in [*sim.GOOD.blocks(0), *sim.WRONG.blocks(0)]:
         sim.one_round(policy, CPU, acceptance, block, TOKENS, played)
@@ -196,7 +205,7 @@ def test_the_wait_begins_again_with_a_new_text() -> None:
 
 def test_the_wait_goes_on_where_no_draft_was_ever_kept() -> None:
     """A drafter that never was right is not tried anew by every short answer."""
-    policy = AdaptivePolicy(CPU, BLOCK)
+    policy = auto(CPU)
     (acceptance,), played = policy.new_sequence(1), Played()
     while drafting(policy, acceptance):
         sim.one_round(policy, CPU, acceptance, sim.WRONG.blocks(0)[0], TOKENS, played)
@@ -206,13 +215,19 @@ def test_the_wait_goes_on_where_no_draft_was_ever_kept() -> None:
 # Faults that the checks above must see.
 
 
+def once() -> Callable[[float], float | None]:
+    """A clock that tells the first two rounds, which are decode steps, and no other."""
+    left = [1, 1]
+    return lambda seconds: seconds if left and left.pop() else None
+
+
 def test_fault_costs_that_are_ignored() -> None:
     """A policy that believes that width is free is far from the best."""
     machine = Machine("M4 Max", "wide")
-    true, _ = known(machine)
+    true = true_of(machine)
     blind = replace(true, chain=tuple((rows, true.plain) for rows, _ in true.chain))
     drafters = [steady(1.2)] * ANSWERS
-    own = play(AdaptivePolicy(blind, BLOCK), true, drafters, timing=lambda seconds: None).rate
+    own = play(auto(blind), true, drafters, timing=once()).rate
     assert own < 0.9 * max(fixed_rates(true, drafters).values())
 
 
@@ -226,16 +241,14 @@ def test_fault_acceptance_that_is_not_learned(monkeypatch: pytest.MonkeyPatch) -
 def test_fault_drafting_that_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hopeless drafter costs its drafts for ever."""
     monkeypatch.setattr(adaptive, "LOSS", 1e9)
-    true, found = known(Machine("M4 Max", "narrow"))
-    assert play(AdaptivePolicy(found, BLOCK), true, [sim.WRONG] * 4).rate < 0.9 / true.seconds(
-        DECODE_STEP
-    )
+    true = true_of(Machine("M4 Max", "narrow"))
+    assert play(auto(true), true, [sim.WRONG] * 4).rate < 0.9 / true.seconds(DECODE_STEP)
 
 
 def test_fault_a_wait_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drafter that has become good would not be used."""
     monkeypatch.setattr(adaptive, "PAUSE", 1e6)
-    _, parts = in_turn(CPU, CPU, [sim.WRONG, sim.GOOD, sim.GOOD])
+    _, parts = in_turn(CPU, [sim.WRONG, sim.GOOD, sim.GOOD])
     good = max(fixed_rates(CPU, [sim.GOOD] * 4).values())
     assert parts[2].rate < 0.95 * good
 
@@ -243,51 +256,62 @@ def test_fault_a_wait_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 # Costs.
 
 
-def test_no_width_is_cheaper_than_its_measured_neighbours() -> None:
-    """Products step up somewhere between two measured widths: nobody knows where."""
-    costs = Latencies(plain=1.0, draft=0.1, chain=((1, 1.0), (4, 1.1), (8, 3.0), (12, 2.0)))
-    found = [costs.verify(rows) for rows in range(1, 13)]
-    assert found == [1.0, 1.1, 1.1, 1.1, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 2.0]
-    assert costs.verify(13) == costs.verify(24) == 4.0
-    assert costs.verify(25) == 6.0
-    policy = proven(AdaptivePolicy(costs, BLOCK))
-    (acceptance,) = policy.new_sequence(1)
-    assert drafting(policy, acceptance)
-    (plan,) = policy.choose_plans([DraftState(acceptance, 100, (0.9,) * (BLOCK - 1))])
-    assert plan.rows in (4, 12)
+def test_no_width_is_cheaper_than_its_known_neighbours() -> None:
+    """Products step up somewhere between two known widths: nobody knows where."""
+    ratios = (1.0, 1.1, 1.1, 1.1, 3.0, 3.0, 2.0, 2.5, 4.0, 6.0)
+    found = [at(ratios, rows) for rows in range(1, 17)]
+    assert found == [1.0, 1.1, 1.1, 1.1, 3.0, 3.0, 3.0, 3.0, *[3.0] * 3, 2.0, *[2.5] * 4]
+    assert (at(ratios, 64), at(ratios, 65), at(ratios, 129)) == (6.0, 12.0, 18.0)
 
 
-def test_the_clock_tells_little_of_widths_that_were_not_used() -> None:
-    """Rounds that are all dearer than measured: no other width looks much cheaper for that."""
-    clock = ClockCorrection()
-    for _ in range(400):
-        clock.update(1.0, clock.factor(1.0), 1.25)
-    assert clock.factor(0.9) / clock.factor(1.0) > 0.85
+def test_rows_that_were_never_run_cost_what_their_neighbours_do() -> None:
+    """A prior that is wrong of all widths is put right by one of them."""
+    costs = replace(CPU, chain=tuple((r, 2 * s * (r > 1) or s) for r, s in CPU.chain)).prior()
+    costs.learn_step(CPU.plain, ALONE)
+    before = costs.verify(16, ALONE)
+    for _ in range(30):
+        costs.learn({("verify", 8): costs.verify(8, ALONE)}, CPU.verify(8))
+    assert costs.verify(8, ALONE) == pytest.approx(CPU.verify(8), rel=0.05)
+    assert costs.verify(16, ALONE) == pytest.approx(before / 2, rel=0.05)
+
+
+def test_one_bad_minute_spoils_nothing() -> None:
+    """Rounds that other work makes six times as long teach little, and are soon forgotten."""
+    costs = CPU.prior()
+    for _ in range(5):
+        costs.learn_step(CPU.plain, ALONE)
+    part = "verify", 8
+    for late in [1.0] * 20 + [6.0] * 3:
+        costs.learn({part: costs.verify(8, ALONE)}, CPU.verify(8) * late)
+    assert costs.verify(8, ALONE) < 1.15 * CPU.verify(8)
+    for _ in range(20):
+        costs.learn({part: costs.verify(8, ALONE)}, CPU.verify(8))
+    assert costs.verify(8, ALONE) == pytest.approx(CPU.verify(8), rel=0.05)
 
 
 @pytest.mark.parametrize("drafter", [sim.GOOD, sim.RANDOM])
 def test_noisy_clocks(drafter: Drafter) -> None:
     """Other work on the machine: every round up to twice as long, some ten times."""
     rng = np.random.default_rng(3)
-    true, found = known(Machine("M5 Max", "wide"))
+    true = true_of(Machine("M5 Max", "wide"))
     drafters = [drafter] * ANSWERS
 
     def timing(seconds: float) -> float:
         return seconds * float(rng.uniform(1, 2)) * (10 if rng.random() < 0.03 else 1)
 
-    quiet = play(AdaptivePolicy(found, BLOCK), true, drafters).rate
-    assert play(AdaptivePolicy(found, BLOCK), true, drafters, timing=timing).rate > 0.97 * quiet
+    quiet = play(auto(true), true, drafters).rate
+    assert play(auto(true), true, drafters, timing=timing).rate > 0.97 * quiet
 
 
 def test_costs_that_were_measured_wrong_are_put_right() -> None:
     """Wide verifies that take twice what was measured: the rounds' own times say so."""
     machine = Machine("M5 Max", "wide")
-    true, found = known(machine)
+    true = true_of(machine)
     slow = replace(true, chain=tuple((r, s * (1 if r < 6 else 2)) for r, s in true.chain))
     drafters = [sim.GOOD] * 24
     best = max(fixed_rates(slow, drafters).values())
-    told = play(AdaptivePolicy(found, BLOCK), slow, drafters).rate
-    untold = play(AdaptivePolicy(found, BLOCK), slow, drafters, timing=lambda seconds: None).rate
+    told = play(auto(true), slow, drafters).rate
+    untold = play(auto(true), slow, drafters, timing=once()).rate
     assert told > max(0.92 * best, 1.1 * untold)
 
 
@@ -299,9 +323,7 @@ def among_plain_steps(drafter: Drafter, seed: int) -> float:
     def timing(seconds: float) -> float:
         return seconds * float(np.exp(noise.normal(0, 0.1)))
 
-    rate = play(
-        AdaptivePolicy(QUICK, BLOCK), cold, [drafter] * ANSWERS, seed=seed, timing=timing
-    ).rate
+    rate = play(auto(QUICK), cold, [drafter] * ANSWERS, seed=seed, timing=timing).rate
     return rate * QUICK.plain
 
 
@@ -319,9 +341,7 @@ def test_fault_a_clock_that_nobody_reads() -> None:
     """By the measured costs alone drafting would be tried again and again."""
     cold = sim.Cold(replace(QUICK, chain=tuple((r, 1.15 * s) for r, s in QUICK.chain)), 1.0)
     rates = [
-        play(
-            AdaptivePolicy(QUICK, BLOCK), cold, [d] * ANSWERS, seed=seed, timing=lambda s: None
-        ).rate
+        play(auto(QUICK), cold, [d] * ANSWERS, seed=seed, timing=once()).rate
         for d in HALF_TRAINED
         for seed in range(4)
     ]
@@ -333,37 +353,31 @@ def test_fault_a_clock_that_nobody_reads() -> None:
 
 def test_confidence_that_costs_more_than_it_brings_is_rarely_read() -> None:
     """Confidence that says nothing, at a price: positions alone do nearly as well."""
-    true, found = known(Machine("M4 Max", "narrow"))
-    dear = replace(found, read=0.2 * found.plain), replace(true, read=0.2 * true.plain)
-    policy, reads = AdaptivePolicy(dear[0], BLOCK), []
+    true = true_of(Machine("M4 Max", "narrow"))
+    dear = replace(true, read=0.2 * true.plain)
+    policy, reads = auto(dear), []
 
     def noting() -> bool:
         reads.append(AdaptivePolicy.wants_confidence(policy))
         return reads[-1]
 
     policy.wants_confidence = noting  # type: ignore[method-assign]
-    rate = play(policy, dear[1], [sim.MUTE] * ANSWERS).rate
+    rate = play(policy, dear, [sim.MUTE] * ANSWERS).rate
     assert 0 < sum(reads[-200:]) < 40
     assert rate > 0.93 * max(fixed_rates(true, [sim.MUTE] * ANSWERS).values())
 
 
 def test_confidence_that_pays_is_read() -> None:
     """A hundredth of a plain step is nothing against what confidence brings."""
-    true, found = known(Machine("M4 Max", "narrow"))
-    cheap = (
-        replace(true, read=0.01 * true.plain),
-        replace(found, read=0.01 * found.plain),
-    )
+    true = true_of(Machine("M4 Max", "narrow"))
     rates = [
-        play(AdaptivePolicy(seen, BLOCK), real, [sim.GOOD] * ANSWERS).rate
-        for real, seen in ((true, found), cheap)
+        play(auto(one), one, [sim.GOOD] * ANSWERS).rate
+        for one in (true, replace(true, read=0.01 * true.plain))
     ]
     assert rates[1] > 0.97 * rates[0]
 
 
-FLAT = Latencies(
-    plain=1.0, draft=0.2, chain=tuple((rows, 1.0 + 0.01 * rows) for rows in range(1, 9))
-)
+FLAT = TrueCosts(1.0, tuple((rows, 1.0 + 0.01 * rows) for rows in range(1, 9)), ((8, 0.2),))
 
 # Batches.
 
@@ -376,30 +390,39 @@ def batch(
     texts = [policy.new_sequence(1)[0] for _ in drafters]
     blocks = [drafter.blocks(n) * 9 for n, drafter in enumerate(drafters)]
     for number in range(rounds):
-        chosen = policy.choose_drafters([[DraftState(text, 1000)] for text in texts])
-        at = [place for place, drafter in enumerate(chosen) if drafter is not None]
+        states = [DraftState(text, 1000) for text in texts]
+        together = Batch(len(texts), 0.0)
+        chosen = policy.choose_drafters([[state] for state in states], together)
+        at = [place for place, choice in enumerate(chosen) if choice is not None]
         plans = [DECODE_STEP] * len(texts)
+        width = 0
         if at:
-            drafts = [DraftState(texts[n], 1000, blocks[n][number].confidence) for n in at]
+            drafts = []
+            for n in at:
+                assert chosen[n] is not None
+                width = chosen[n].width
+                stated = blocks[n][number].confidence[: width - 1]
+                drafts.append(replace(states[n], confidence=stated, choice=chosen[n]))
             lengths = policy.choose_plans(drafts, len(texts) - len(at))
             for place, plan in zip(at, lengths, strict=True):
                 plans[place] = plan
         results = []
-        for text, own, plan, drafter in zip(texts, blocks, plans, chosen, strict=True):
+        for text, own, plan, choice in zip(texts, blocks, plans, chosen, strict=True):
             count = min(own[number].right, plan.rows - 1)
-            confidence = own[number].confidence if drafter == 0 else None
-            result = result_of(text, plan, count, confidence)
-            results.append(result if drafter == 0 else replace(result, drafter=None))
-        seconds = machine.verify(sum(plan.rows for plan in plans)) + machine.draft * bool(at)
+            confidence = own[number].confidence[: width - 1] if choice is not None else None
+            results.append(result_of(text, plan, count, confidence))
+        seconds = machine.verify(sum(plan.rows for plan in plans))
+        seconds += machine.draft(len(at) * width) if at else 0.0
         policy.update(results, seconds)
         played.tokens += sum(result.committed for result in results)
         played.seconds += seconds
     return played
 
 
-def wide(machine: Machine) -> TrueLatencies:
+def wide(machine: Machine) -> TrueCosts:
     widths = tuple((rows, machine.verify(rows)) for rows in range(1, 8 * BLOCK + 1))
-    return replace(machine.true_costs(), chain=widths)
+    drafts = tuple((rows, machine.draft(rows)) for rows in range(2, 8 * BLOCK + 1))
+    return replace(machine.true_costs(), chain=widths, drafts=drafts)
 
 
 def best_of_all(machine: Machine, drafters: Sequence[Drafter], rounds: int) -> float:
@@ -408,7 +431,8 @@ def best_of_all(machine: Machine, drafters: Sequence[Drafter], rounds: int) -> f
     rates = []
     for rows in range(1, BLOCK + 1):
         tokens = sum(min(own[n].right, rows - 1) + 1 for own in blocks for n in range(rounds))
-        seconds = machine.verify(rows * len(blocks)) + machine.draft * (rows > 1)
+        drafted = machine.draft(rows * len(blocks)) if rows > 1 else 0.0
+        seconds = machine.verify(rows * len(blocks)) + drafted
         rates.append(tokens / (rounds * seconds))
     return max(rates)
 
@@ -423,7 +447,7 @@ def test_a_batch_is_never_below_the_best_width(
     """Several texts at once: within 3 % of the best width for all of them, or better."""
     drafters = [drafter] * count
     best = best_of_all(machine, drafters, 300)
-    assert batch(AdaptivePolicy(wide(machine), BLOCK), machine, drafters, 300).rate > 0.97 * best
+    assert batch(auto(wide(machine)), machine, drafters, 300).rate > 0.97 * best
 
 
 def test_rows_go_to_the_text_that_keeps_them() -> None:
@@ -431,17 +455,20 @@ def test_rows_go_to_the_text_that_keeps_them() -> None:
     machine = Machine("M4 Max", "narrow")
     drafters = [sim.GOOD, sim.WRONG]
     best = best_of_all(machine, drafters, 300)
-    assert batch(AdaptivePolicy(wide(machine), BLOCK), machine, drafters, 300).rate > 1.05 * best
+    assert batch(auto(wide(machine)), machine, drafters, 300).rate > 1.05 * best
 
 
 def test_the_best_next_row_gets_the_next_row() -> None:
     """What is verified are the likeliest drafts of all texts together."""
-    costs = Latencies(1.0, 0.0, tuple((rows, 1.0 + 0.5 * (rows > 12)) for rows in range(1, 33)))
-    policy = proven(AdaptivePolicy(costs, BLOCK))
+    chain = tuple((rows, 1.0 + 0.5 * (rows > 12)) for rows in range(1, 33))
+    policy = proven(auto(TrueCosts(1.0, chain, ((16, 0.01),))))
     texts = [policy.new_sequence(1)[0] for _ in range(2)]
-    policy.choose_drafters([[DraftState(text, 100)] for text in texts])
-    stated = [(0.99,) * 15, (0.5,) * 15]
-    drafts = [DraftState(text, 100, own) for text, own in zip(texts, stated, strict=True)]
+    policy.choose_drafters([[DraftState(text, 100)] for text in texts], Batch(2, 0.0))
+    whole = Choice(0, BLOCK)
+    drafts = [
+        DraftState(text, 100, (own,) * 15, choice=whole)
+        for text, own in zip(texts, (0.99, 0.5), strict=True)
+    ]
     sure, unsure = policy.choose_plans(drafts)
     assert sure.rows + unsure.rows == 12
     assert sure.rows > 8 > unsure.rows
@@ -449,17 +476,22 @@ def test_the_best_next_row_gets_the_next_row() -> None:
 
 def test_a_smaller_batch_ends_the_wait() -> None:
     """Rows that were too dear among many sequences may pay among few."""
-    policy = AdaptivePolicy(CPU, BLOCK)
+    policy = auto(CPU)
     texts = [[DraftState(policy.new_sequence(1)[0], 100)] for _ in range(3)]
-    while policy.choose_drafters(texts) == [0] * 3:
-        drafts = [replace(state, confidence=(0.9,) * 15) for (state,) in texts]
+    three = Batch(3, 0.0)
+    warm(policy, CPU.plain)
+    while None not in (chosen := policy.choose_drafters(texts, three)):
+        drafts = [
+            replace(state, confidence=(0.9,) * 15, choice=choice)
+            for (state,), choice in zip(texts, chosen, strict=True)
+        ]
         plans = policy.choose_plans(drafts)
         results = [result_of(d.acceptance, plan, 0) for d, plan in zip(drafts, plans, strict=True)]
         policy.update(results, None)
-    assert policy.choose_drafters(texts) == [None] * 3
+    assert policy.choose_drafters(texts, three) == [None] * 3
     assert not any(map(policy.may_draft, texts))
-    assert policy.choose_drafters(texts[:2], other_rows=1) == [None] * 2  # no fewer rows
-    assert policy.choose_drafters(texts[:2]) == [0] * 2
+    assert policy.choose_drafters(texts[:2], three) == [None] * 2  # no fewer sequences
+    assert None not in policy.choose_drafters(texts[:2], Batch(2, 0.0))
 
 
 # The parts.
@@ -473,9 +505,9 @@ def test_acceptance_finds_the_truth(stated: float, true: float, read: bool) -> N
     confidence = (stated,) * 7 if read else None
     expected, happened = [], []
     for _ in range(300):
-        expected.append(sum(acceptance.survivals(confidence, 7)))
+        expected.append(sum(acceptance.survivals(confidence, 7, 8)))
         happened.append(int(np.cumprod(rng.random(7) < true).sum()))
-        acceptance.update(confidence, 7, happened[-1], ended=False)
+        acceptance.update(confidence, 7, happened[-1], 8, ended=False)
     assert np.mean(expected[60:]) == pytest.approx(np.mean(happened[60:]), rel=0.12, abs=0.02)
 
 
@@ -483,12 +515,12 @@ def test_acceptance_forgets() -> None:
     """A drafter that was good for long is known to be bad after a few blocks."""
     acceptance, block = Acceptance(), (0.9,) * 7
     for _ in range(100):
-        acceptance.update(block, 7, 7, ended=False)
-    assert acceptance.survivals(block, 7)[0] > 0.95
+        acceptance.update(block, 7, 7, 8, ended=False)
+    assert acceptance.survivals(block, 7, 8)[0] > 0.95
     for _ in range(60):
-        acceptance.update(block, 7, 0, ended=False)
-    assert acceptance.survivals(block, 7)[0] < 0.5
-    assert acceptance.survivals(None, 7)[0] < 0.5
+        acceptance.update(block, 7, 0, 8, ended=False)
+    assert acceptance.survivals(block, 7, 8)[0] < 0.5
+    assert acceptance.survivals(None, 7, 8)[0] < 0.5
 
 
 def test_an_answer_that_ends_teaches_no_rejection() -> None:
@@ -496,14 +528,14 @@ def test_an_answer_that_ends_teaches_no_rejection() -> None:
     for block in ((0.9,) * 7, None):
         ended, lost = Acceptance(), Acceptance()
         for _ in range(20):
-            ended.update(block, 7, 1, ended=True)
-            lost.update(block, 7, 1, ended=False)
-        assert ended.survivals(block, 7)[1] > 0.7 > lost.survivals(block, 7)[1]
+            ended.update(block, 7, 1, 8, ended=True)
+            lost.update(block, 7, 1, 8, ended=False)
+        assert ended.survivals(block, 7, 8)[1] > 0.7 > lost.survivals(block, 7, 8)[1]
 
 
 def test_survivals_fall() -> None:
     """Longer prefixes are never likelier, whatever is stated; a 0 ends the block."""
-    survivals = Acceptance().survivals((0.0001, 1.0, 0.9, 0.0, 0.9), 7)
+    survivals = Acceptance().survivals((0.0001, 1.0, 0.9, 0.0, 0.9), 7, 8)
     assert len(survivals) == 3
     assert survivals == sorted(survivals, reverse=True)
     assert survivals[-1] > 0
@@ -512,42 +544,47 @@ def test_survivals_fall() -> None:
 def test_a_fork_learns_by_itself() -> None:
     """Two sequences that begin alike do not change each other's averages."""
     original, block = Acceptance(), (0.9,) * 7
-    original.update(block, 7, 5, ended=False)
-    before = original.survivals(block, 7), original.by_position
+    original.update(block, 7, 5, 8, ended=False)
+    before = original.survivals(block, 7, 8), original.by_position
     fork = original.fork()
-    fork.update(block, 7, 0, ended=False)
-    assert (original.survivals(block, 7), original.by_position) == before
-    assert before != (fork.survivals(block, 7), fork.by_position)
+    fork.update(block, 7, 0, 8, ended=False)
+    assert (original.survivals(block, 7, 8), original.by_position) == before
+    assert before != (fork.survivals(block, 7, 8), fork.by_position)
 
 
 def test_room_bounds_the_rows() -> None:
     """Rows for tokens that may not be committed any more are never asked for."""
-    policy = proven(AdaptivePolicy(FLAT, 8))
+    policy = proven(AdaptivePolicy(FLAT.prior(), 8))
     (acceptance,) = policy.new_sequence(1)
     for room in range(8, 0, -1):
         if not drafting(policy, acceptance, room):
             assert room == 1
             continue
-        (plan,) = policy.choose_plans([DraftState(acceptance, room, (0.99,) * 7)])
+        (plan,) = policy.choose_plans(
+            [DraftState(acceptance, room, (0.99,) * 7, choice=Choice(0, 8))]
+        )
         assert plan.rows <= room
         policy.update([result_of(acceptance, plan, plan.rows - 1)], None)
 
 
 def test_drafts_shorter_than_a_block() -> None:
     """A drafter may give fewer drafts at the end of a context."""
-    policy = proven(AdaptivePolicy(FLAT, 8))
+    policy = proven(AdaptivePolicy(FLAT.prior(), 8))
     (acceptance,) = policy.new_sequence(1)
     for count in (3, 1):
         assert drafting(policy, acceptance)
-        (plan,) = policy.choose_plans([DraftState(acceptance, 100, (0.99,) * count)])
+        (plan,) = policy.choose_plans(
+            [DraftState(acceptance, 100, (0.99,) * count, choice=Choice(0, 8))]
+        )
         assert plan.rows <= count + 1
         policy.update([result_of(acceptance, plan, plan.rows - 1)], None)
 
 
 def test_state_says_what_was_chosen() -> None:
     """Counts, acceptance and a reason, for whoever shows them."""
-    policy = AdaptivePolicy(known(Machine("M4 Max", "wide"))[1], BLOCK)
-    played = play(policy, known(Machine("M4 Max", "wide"))[0], [sim.GOOD])
+    true = true_of(Machine("M4 Max", "wide"))
+    policy = auto(true)
+    played = play(policy, true, [sim.GOOD])
     state = policy.state
     assert dict(state.plans).keys() == played.plans.keys()
     assert "expected" in state.reason
@@ -558,26 +595,28 @@ def test_state_says_what_was_chosen() -> None:
 
 def test_fixed_plans() -> None:
     """The modes without a choice: always the same."""
-    chain, tree = FixedPolicy(Plan(8)), FixedPolicy(Plan(33, tree=True))
+    chain = FixedPolicy(Plan(8, 8))
+    tree = FixedPolicy(Plan(33, 16, tree=True))
     plain = FixedPolicy(DECODE_STEP)
     states = [DraftState(acceptance, 5) for acceptance in chain.new_sequence(2)]
     sequences = [[states[0], None], [None, states[1]], [None, None]]
-    assert chain.choose_drafters(sequences) == tree.choose_drafters(sequences) == [0, 1, None]
-    assert plain.choose_drafters(sequences) == [None] * 3
+    assert chain.choose_drafters(sequences, ALONE) == [(0, 8), (1, 8), None]
+    assert tree.choose_drafters(sequences, ALONE) == [(0, 16), (1, 16), None]
+    assert plain.choose_drafters(sequences, ALONE) == [None] * 3
     assert [chain.may_draft(drafts) for drafts in sequences] == [True, True, False]
     assert not plain.may_draft(sequences[0])
-    assert chain.choose_plans(states) == [Plan(8)] * 2
-    assert tree.choose_plans(states) == [Plan(33, tree=True)] * 2
+    assert chain.choose_plans(states) == [Plan(8, 8)] * 2
+    assert tree.choose_plans(states) == [Plan(33, 16, tree=True)] * 2
     assert not tree.wants_confidence()
-    chain.update([result_of(states[0].acceptance, Plan(8), 3)], None)
-    assert chain.state.plans == ((Plan(8), 1),)
+    chain.update([result_of(states[0].acceptance, Plan(8, 8), 3)], None)
+    assert chain.state.plans == ((Plan(8, 8), 1),)
     assert "always 7 drafts" in chain.state.reason
 
 
 def test_trees_of_one_size_say_nothing_of_positions() -> None:
     """How deep they were is not known where their rounds are counted; chains say it."""
-    tree, chain = FixedPolicy(Plan(9, tree=True)), FixedPolicy(Plan(9))
-    for policy, plan in ((tree, Plan(9, tree=True)), (chain, Plan(9))):
+    tree, chain = FixedPolicy(Plan(9, 16, tree=True)), FixedPolicy(Plan(9, 9))
+    for policy, plan in ((tree, Plan(9, 16, tree=True)), (chain, Plan(9, 9))):
         for _ in range(50):
             policy.update([result_of(policy.new_sequence(1)[0], plan, 2)], None)
     assert tree.state.acceptance == ()
@@ -589,38 +628,41 @@ def test_trees_of_one_size_say_nothing_of_positions() -> None:
 
 def test_the_drafter_with_the_most_tokens_per_second_drafts() -> None:
     """One that takes time and one that is free: by what is expected of each just now."""
-    policy = proven(AdaptivePolicy(FLAT, 8))
+    costs = FLAT.prior()
+    policy = proven(AdaptivePolicy(replace(costs, drafters=[*costs.drafters, None]), 8))
     made, copied = policy.new_sequence(2)
     for _ in range(20):
-        policy.update([result_of(made, Plan(8), 3)], None)
+        policy.update([result_of(made, Plan(8, 8), 3)], None)
 
-    def chosen(stated: float) -> int | None:
-        copies = DraftState(copied, 100, (stated,) * 7, free=True)
-        return policy.choose_drafters([[DraftState(made, 100), copies]])[0]
+    def chosen(*states: DraftState | None) -> int | None:
+        (choice,) = policy.choose_drafters([states], ALONE)
+        return None if choice is None else choice.drafter
 
-    assert chosen(0.95) == 1
-    assert chosen(0.3) == 0
-    assert policy.choose_drafters([[DraftState(made, 100), None]]) == [0]
-    assert policy.choose_drafters([[None, None]]) == [None]
-    unlikely = DraftState(copied, 100, (0.001,) * 7, free=True)
-    dear = Latencies(1.0, 0.2, tuple((rows, float(rows)) for rows in range(1, 9)))
-    assert AdaptivePolicy(dear, 8).choose_drafters([[None, unlikely]]) == [None]
+    def copies(stated: float) -> DraftState:
+        return DraftState(copied, 100, (stated,) * 7, free=True)
+
+    assert chosen(DraftState(made, 100), copies(0.95)) == 1
+    assert chosen(DraftState(made, 100), copies(0.3)) == 0
+    assert chosen(DraftState(made, 100), None) == 0
+    assert chosen(None, None) is None
+    assert chosen(None, copies(0.001)) is None
 
 
 def test_each_drafter_has_its_own_acceptance() -> None:
     """What one drafter's drafts were worth says nothing of another's."""
-    policy = AdaptivePolicy(FLAT, 8)
+    costs = FLAT.prior()
+    policy = AdaptivePolicy(replace(costs, drafters=[*costs.drafters, None]), 8)
     first, second = policy.new_sequence(2)
     for _ in range(30):
-        policy.update([result_of(first, Plan(8), 0)], None)
-        good = replace(result_of(second, Plan(8), 7), drafter=1, free=True)
+        policy.update([result_of(first, Plan(8, 8), 0)], None)
+        good = replace(result_of(second, Plan(8, 8), 7), choice=Choice(1, 8), free=True)
         policy.update([good], None)
     later = policy.new_sequence(2)
-    assert later[0].survivals(None, 1)[0] < 0.2 < 0.8 < later[1].survivals(None, 1)[0]
+    assert later[0].survivals(None, 1, 8)[0] < 0.2 < 0.8 < later[1].survivals(None, 1, 8)[0]
 
 
 def short_texts(
-    policy: AdaptivePolicy, true: TrueLatencies, drafters: Sequence[Drafter]
+    policy: AdaptivePolicy, true: TrueCosts, drafters: Sequence[Drafter]
 ) -> list[Played]:
     """Texts of 40 tokens by each drafter in turn; what each drafter's texts took."""
     parts = [Played() for _ in drafters]
@@ -636,7 +678,7 @@ def short_texts(
 @pytest.mark.parametrize("machine", SPREAD, ids=str)
 def test_a_text_does_not_live_on_what_others_gained(machine: Machine | None) -> None:
     """Short texts whose drafts are wrong lose little among those whose drafts are right."""
-    true, found = known(machine)
-    good, bad = short_texts(AdaptivePolicy(found, BLOCK), true, [sim.GOOD, sim.WRONG])
+    true = true_of(machine)
+    good, bad = short_texts(auto(true), true, [sim.GOOD, sim.WRONG])
     assert good.rate > 1.05 / true.plain
     assert bad.rate > 0.91 / true.plain

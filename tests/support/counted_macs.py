@@ -1,30 +1,23 @@
 """Simulated Macs whose costs are counted by the ledger, at any depth of context, and their answers.
 
-What mode auto knows of a depth is what a survey measures at the depth that its table uses for it.
+What mode auto knows of a Mac before its first round is the package's own table.
 """
 
 from collections import Counter
 from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
-from ledger.published import published
-from ledger.recorded import MEMORY, Costs, Recorded
-from simulated import Drafter, Process, TrueLatencies, fixed_rates, play
+from ledger.prior import CHIPS
+from ledger.recorded import WIDTHS, Costs, Recorded
+from simulated import Drafter, Process, TrueCosts, fixed_rates, play
 
-from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.engine.latency_table import depth_for
-from dflash_mlx.engine.profiler import Job, depth_that_fits, survey
-from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.models.cache.sizes import CacheSize
-from dflash_mlx.models.target import outline
+from dflash_mlx.policy import costs as policy_costs
 from dflash_mlx.policy.adaptive import AdaptivePolicy
-from dflash_mlx.policy.latency import Latencies
+from dflash_mlx.policy.costs import Drafting, Passes
+from dflash_mlx.policy.prior import CACHES, WEIGHTS
 from dflash_mlx.types import Plan
 
 # Drafts as they are kept in chats, in what was published, and in code or sums: by the tokens of a
@@ -34,9 +27,9 @@ PROCESSES = 4  # answers are short, and which drafts are kept is luck
 ANSWERS = 5  # of a process
 HITCH = 0.02  # seconds to build a kernel
 LIBRARIES = (1, 2, 4, 8, 12, 16)  # row counts of kernels; other counts use the next larger one
+DRAFT_CACHES = 0.14  # of a drafter of five layers, by the target's
 SYNC = 0.0003  # seconds until the host sees what the GPU has done
 PARTS = 6  # parts of a pass: the GPU computes each while the host builds the next
-TIMED = 4  # more decode steps that a survey runs to time one
 OTHERS = range(1000, 1048)  # seeds of the answers by which the best width is known
 
 
@@ -47,11 +40,11 @@ class CountedMac:
     They follow from the GPU's seconds of a pass and the host's to build it, which overlap.
     """
 
-    name: str
+    recorded: Recorded
     costs: Costs
 
     def __str__(self) -> str:
-        return f"{self.name}, {self.costs.depth} tokens"
+        return f"{self.recorded}, {self.costs.depth} tokens"
 
     @property
     def block_size(self) -> int:
@@ -64,9 +57,10 @@ class CountedMac:
     def host(self) -> float:
         return self.costs.host
 
-    @property
-    def block(self) -> tuple[float, float]:
-        return self.costs.draft_host, self.costs.draft
+    def block(self, width: int) -> tuple[float, float]:
+        """Seconds of a draft: the host's, and the GPU's."""
+        place = next(n for n, known in enumerate(WIDTHS) if known >= width)
+        return self.costs.draft_host, self.costs.draft[place]
 
     @property
     def plain(self) -> float:
@@ -84,32 +78,36 @@ class CountedMac:
             free = max(free, begun + self.host * part / PARTS) + self.verify(rows) / PARTS
         return free
 
-    @property
-    def draft(self) -> float:
-        return sum(self.block) + SYNC
-
-    def round(self, rows: int) -> float:
+    def round(self, plan: Plan) -> float:
         """Seconds of a drafted round that waits for the GPU only once, at its end."""
-        host, gpu = self.block
-        return self.ends(host, host + gpu, rows) + SYNC
+        host, gpu = self.block(plan.drafted)
+        return self.ends(host, host + gpu, plan.rows) + SYNC
 
     @property
     def read(self) -> float:
         """Extra seconds to read the confidence before the verify pass is built."""
-        drafted, rows = self.draft, self.block_size
-        return self.ends(drafted, drafted, rows) + SYNC - self.round(rows)
+        drafted = sum(self.block(self.block_size)) + SYNC
+        whole = Plan(self.block_size, self.block_size)
+        return self.ends(drafted, drafted, whole.rows) + SYNC - self.round(whole)
 
-    def seconds(self, job: Job) -> float:
-        if job.kind == "plain":
-            return self.plain
-        if job.kind == "draft":
-            return self.draft
-        return self.round(job.rows) + self.read * (job.kind == "look")
+    def seconds(self, plan: Plan) -> float:
+        return self.round(plan) if plan.drafted else self.plain
 
-    def true_costs(self) -> TrueLatencies:
+    def true_costs(self) -> TrueCosts:
+        """As parts that add up: the draft takes what it adds to a round."""
         widths = range(2, self.block_size + 1)
-        chain = tuple((rows, self.round(rows) - self.draft) for rows in widths)
-        return TrueLatencies(self.plain, self.draft, ((1, self.plain), *chain), read=self.read)
+        drafts = tuple((rows, sum(self.block(rows)) + SYNC) for rows in widths)
+        chain = tuple((rows, self.round(Plan(rows, rows)) - seconds) for rows, seconds in drafts)
+        return TrueCosts(self.plain, ((1, self.plain), *chain), drafts, read=self.read)
+
+    def prior(self) -> policy_costs.Costs:
+        """What the package knows of this Mac before the first round."""
+        one = self.recorded
+        chip = next(known for known, names in CHIPS.items() if one.chip in names)
+        kind = "mixture" if "A3B" in one.pair else "dense"
+        passes = Passes(WEIGHTS[chip, one.bits, kind], CACHES[chip])
+        drafter = Passes(WEIGHTS[chip, 8 if one.bits < 16 else 16, "dense"], CACHES[chip])
+        return policy_costs.Costs(passes, [Drafting(drafter, one.share, DRAFT_CACHES)])
 
 
 def library(rows: int) -> int:
@@ -117,35 +115,24 @@ def library(rows: int) -> int:
 
 
 class MacProcess(Process):
-    """A process on an idle Mac: times its survey and its rounds on one simulated clock."""
+    """A process on an idle Mac: its rounds on one simulated clock."""
 
     def __init__(self, mac: "CountedMac", hitch: float):
-        super().__init__(lambda job: mac.seconds(job), hitch, ramp=True)
-        self.mac, self.read, self.draft = mac, mac.read, mac.draft
+        super().__init__(mac.seconds, hitch, ramp=True)
+        self.mac = mac
+        self.read = mac.read
+        self.caches = mac.costs.caches
         self._drafted = True  # whether the last round had a draft
 
-    def kernels(self, job: Job) -> tuple[bool, int]:
-        return job.kind == "draft", library(job.rows)
-
-    def survey(self) -> Latencies:
-        def run(job: Job) -> float:
-            took = self.run(job)
-            self.now += TIMED * took * (job.kind == "plain")
-            return took
-
-        return survey(run, self.mac.block_size)
+    def kernels(self, plan: Plan) -> tuple[bool, int]:
+        return plan.drafted > 0, library(plan.rows)
 
     def seconds(self, plan: Plan) -> float:
-        """Seconds of the next round; without the draft if the plan is a decode step."""
-        took = self.run(Job("chain" if plan.rows > 1 else "plain", plan.rows))
-        if plan.rows == 1 and self._drafted:
+        took = super().seconds(plan)
+        if not plan.drafted and self._drafted:
             took += self.mac.first_plain - self.mac.plain
-        self._drafted = plan.rows > 1
+        self._drafted = plan.drafted > 0
         return took
-
-
-def counted_mac(recorded: Recorded, depth: int) -> CountedMac:
-    return CountedMac(str(recorded), costs_at(recorded, depth))
 
 
 def costs_at(recorded: Recorded, depth: int) -> Costs:
@@ -157,11 +144,12 @@ def costs_at(recorded: Recorded, depth: int) -> Costs:
     low, high = next(ends for ends in pairwise(sorted(known)) if ends[0] < depth < ends[1])
     share = (depth - low) / (high - low)
 
-    def between(less: float, more: float) -> float:
+    def between(less: Any, more: Any) -> Any:
+        if isinstance(less, tuple):
+            return tuple(map(between, less, more))
         return less + share * (more - less)
 
-    (_, few, *one), (_, many, *two) = astuple(known[low]), astuple(known[high])
-    return Costs(depth, tuple(map(between, few, many)), *map(between, one, two))
+    return Costs(*map(between, astuple(known[low]), astuple(known[high])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,24 +174,27 @@ def best_width(mac: CountedMac, drafter: Drafter) -> int:
     return min(each[0], key=lambda rows: sum(1 / rates[rows] for rates in each))
 
 
-def outcome(mac: CountedMac, surveyed: CountedMac, drafter: Drafter) -> Outcome:
-    """Answers on a Mac, whose survey was of `surveyed`, in several processes.
+def outcome(mac: CountedMac, drafter: Drafter) -> Outcome:
+    """Answers on a Mac, in several processes that know nothing but the table.
 
     The first answer of each process is left out, and so are kernels that are built: every way of
     decoding begins with a cold chip and builds its kernels once.
     """
-    true, best = mac.true_costs(), best_width(mac, drafter)
-    latencies = MacProcess(surveyed, HITCH).survey()
-    tokens, seconds, fixed = 0, 0.0, list[float]()
+    true = mac.true_costs()
+    best = best_width(mac, drafter)
+    tokens = 0
+    seconds = 0.0
+    fixed = list[float]()
     plans = Counter[int]()
     for first in range(0, 50 * PROCESSES, 50):
         process = MacProcess(mac, HITCH)
-        policy = AdaptivePolicy(latencies, mac.block_size)
+        policy = AdaptivePolicy(mac.prior(), mac.block_size)
         play(policy, process, [drafter], seed=first)
         built = process.building
         for seed in range(first + 1, first + 1 + ANSWERS):
             played = play(policy, process, [drafter], seed=seed)
-            tokens, seconds = tokens + played.tokens, seconds + played.seconds
+            tokens += played.tokens
+            seconds += played.seconds
             fixed.append(1 / fixed_rates(true, [drafter], seed=seed)[best])
             for plan, count in played.plans.items():
                 plans[plan.rows] += count
@@ -213,23 +204,4 @@ def outcome(mac: CountedMac, surveyed: CountedMac, drafter: Drafter) -> Outcome:
 
 
 def auto_at(recorded: Recorded, depth: int, drafter: Drafter) -> Outcome:
-    surveyed = counted_mac(recorded, surveyed_depth(recorded, depth))
-    return outcome(counted_mac(recorded, depth), surveyed, drafter)
-
-
-@cache
-def caches_of(name: str, bits: int) -> tuple[CacheSize, ...]:
-    return outline(Checkpoint(Path(name), dict(published(name, bits).target))).caches
-
-
-def surveyed_depth(recorded: Recorded, depth: int) -> int:
-    """The depth at which a survey for `depth` tokens is done: less if memory is short."""
-    pair = published(recorded.pair, recorded.bits)
-
-    drafter = parse(dict(pair.drafter))
-    row = 2 * drafter.num_layers * drafter.num_kv_heads * drafter.head_dim
-    caches = caches_of(recorded.pair, recorded.bits)
-    target: Any = SimpleNamespace(dtype=mx.bfloat16, caches=caches, kv_bits=None)
-    model: Any = SimpleNamespace(row_bytes=lambda item: row * item)
-    free = MEMORY[recorded.chip] - recorded.weights
-    return depth_that_fits(target, model, depth_for(depth), int(free))
+    return outcome(CountedMac(recorded, costs_at(recorded, depth)), drafter)

@@ -8,20 +8,21 @@ right. The best width is found by trying all of them on the same process.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 
 from dflash_mlx.device import Chip
-from dflash_mlx.engine.profiler import Job, survey
 from dflash_mlx.kernels.row_limits import TILE as FEW
 from dflash_mlx.kernels.row_limits import limits
 from dflash_mlx.policy.acceptance import Acceptance
-from dflash_mlx.policy.latency import DECODE_STEP, Latencies
+from dflash_mlx.policy.adaptive import AdaptivePolicy
+from dflash_mlx.policy.costs import Batch, Costs, Drafting, Passes
 from dflash_mlx.policy.policy import DraftState, Policy, StepResult
-from dflash_mlx.types import Plan
+from dflash_mlx.policy.prior import KNOTS
+from dflash_mlx.types import DECODE_STEP, Plan
 
 BLOCK, TOKENS = 16, 150  # rows of a block, tokens of an answer
 
@@ -43,36 +44,33 @@ RAMP, SLOW = 0.2, 1.5  # seconds of work at a low clock after a rest, and their 
 
 
 class Process:
-    """A new process on a simulated clock, which only its jobs move.
+    """A new process on a simulated clock, which only its rounds move.
 
-    `seconds`: of a job. The first job of each kind takes `hitch` seconds more, to compile its
+    `seconds`: of a plan. The first round of each shape takes `hitch` seconds more, to compile its
     kernels. With `ramp` the chip was idle: its first `RAMP` seconds of work take `SLOW` times as
     long.
     """
 
-    def __init__(self, seconds: Callable[[Any], float], hitch: float = 0.0, *, ramp: bool = False):
-        self._seconds, self._hitch = seconds, hitch
+    def __init__(self, seconds: Callable[[Plan], float], hitch: float = 0.0, *, ramp: bool = False):
+        self._seconds = seconds
+        self._hitch = hitch
         self._left = RAMP * ramp  # seconds of work at a low clock
         self.built = set[Any]()
-        self.now = self.building = 0.0
+        self.building = 0.0
 
-    def clock(self) -> float:
-        return self.now
+    def kernels(self, plan: Plan) -> Any:
+        """The kernels of a round; rounds with equal ones compile them once."""
+        return plan
 
-    def kernels(self, job: Any) -> Any:
-        """The kernels of a job; jobs with equal ones compile them once."""
-        return job
-
-    def run(self, job: Any) -> float:
-        took = self._seconds(job)
+    def seconds(self, plan: Plan) -> float:
+        took = self._seconds(plan)
         if self._left > 0:
             took *= SLOW
             self._left -= took
-        if (kernels := self.kernels(job)) not in self.built:
+        if (kernels := self.kernels(plan)) not in self.built:
             self.built.add(kernels)
             self.building += self._hitch
             took += self._hitch
-        self.now += took
         return took
 
 
@@ -104,59 +102,81 @@ class Machine:
         """The time of a qmm, in reads of the weights."""
         return max(1.0, TILE[self.chip]) * -(-rows // 32)
 
-    @property
-    def draft(self) -> float:
-        """Seconds to draft a whole block; the drafter has a tenth of the target's size."""
-        return 0.1 * self.verify(BLOCK)
+    def draft(self, width: int) -> float:
+        """Seconds to draft a block; the drafter has a tenth of the target's size."""
+        return 0.1 * self.verify(width)
 
-    def seconds(self, job: Job) -> float:
-        kind, rows, _ = job
-        return self.draft * (kind != "plain") + self.verify(rows) * (kind != "draft")
-
-    def costs(self) -> Latencies:
-        """The latencies that a survey of this machine measures on a simulated clock."""
-        process = Process(self.seconds)
-        return survey(process.run, BLOCK)
-
-    def true_costs(self) -> "TrueLatencies":
-        return TrueLatencies(
+    def true_costs(self, rows: int = BLOCK) -> "TrueCosts":
+        return TrueCosts(
             plain=self.verify(1),
-            draft=self.draft,
-            chain=tuple((rows, self.verify(rows)) for rows in range(1, BLOCK + 1)),
+            chain=tuple((rows, self.verify(rows)) for rows in range(1, rows + 1)),
+            drafts=tuple((rows, self.draft(rows)) for rows in range(2, BLOCK + 1)),
         )
 
 
+Knots = tuple[tuple[int, float], ...]  # (rows, seconds), rows rising
+
+
 @dataclass(frozen=True, slots=True)
-class TrueLatencies(Latencies):
+class TrueCosts:
+    """What rounds of a sequence take: passes and drafts by their rows, reading the confidence."""
+
+    plain: float
+    chain: Knots
+    drafts: Knots
+    read: float = 0.0
+    caches: float = 0.0  # as in `Batch`
+
+    def verify(self, rows: int) -> float:
+        return self.plain if rows == 1 else at(self.chain, rows)
+
+    def draft(self, width: int) -> float:
+        return at(self.drafts, width) if width else 0.0
+
     def seconds(self, plan: Plan) -> float:
-        """Seconds of a round of one sequence with its draft, without reading the confidence."""
-        return self.verify(plan.rows) + self.draft * (plan.rows > 1)
+        """Seconds of a round with its draft, without reading the confidence."""
+        return self.verify(plan.rows) + self.draft(plan.drafted)
+
+    def prior(self) -> Costs:
+        """What a policy knows of them that knows them well, but for their scale."""
+        passes = tuple(self.verify(rows) / self.plain for rows in KNOTS)
+        drafts = tuple(self.draft(max(2, rows)) / self.plain for rows in KNOTS)
+        nothing = (0.0,) * len(KNOTS)
+        return Costs(Passes(passes, nothing), [Drafting(Passes(drafts, nothing), 1.0)])
+
+
+def at(knots: Knots, rows: int) -> float:
+    """The seconds of the next knot; beyond the last, in proportion."""
+    most, seconds = knots[-1]
+    return next((took for known, took in knots if known >= rows), seconds * rows / most)
 
 
 MACHINES = [Machine(chip, shape) for chip in LIMITS for shape in SHAPES]
-CPU = TrueLatencies(  # wide verify passes are slow, as with the reference BLAS
+CPU = TrueCosts(  # wide verify passes are slow, as with the reference BLAS
     plain=0.0105,
-    draft=0.012,
     chain=tuple((rows, 0.007 + 0.0035 * rows) for rows in (1, 2, 3, 4, 6, 8, 12, 16)),
+    drafts=tuple((rows, 0.004 + 0.0005 * rows) for rows in (2, 3, 4, 6, 8, 12, 16)),
 )
-QUICK = TrueLatencies(  # wide verify passes are fast
+QUICK = TrueCosts(  # wide verify passes are fast
     plain=0.0054,
-    draft=0.0012,
     chain=tuple((rows, 0.006 + 0.00025 * rows) for rows in (2, 3, 4, 6, 8, 12, 16)),
+    drafts=((16, 0.0012),),
 )
+
+
+def auto(costs: TrueCosts) -> AdaptivePolicy:
+    """A new policy of the mode auto, with a good prior."""
+    return AdaptivePolicy(costs.prior(), BLOCK)
 
 
 class Rounds(Protocol):
-    """The actual costs of the rounds of an answer."""
+    """The actual costs of the rounds of an answer. caches: as in `Batch`."""
+
+    caches: float
 
     @property
     def read(self) -> float:
         """Seconds to read the confidence."""
-        ...
-
-    @property
-    def draft(self) -> float:
-        """Seconds of a draft."""
         ...
 
     def seconds(self, plan: Plan) -> float:
@@ -171,13 +191,16 @@ class Cold:
     and returns over six decode steps.
     """
 
-    def __init__(self, costs: TrueLatencies, extra: float):
-        self._costs, self._extra, self._warmth = costs, extra, 0.0
-        self.read, self.draft = costs.read, costs.draft
+    def __init__(self, costs: TrueCosts, extra: float):
+        self._costs = costs
+        self._extra = extra
+        self._warmth = 0.0
+        self.read = costs.read
+        self.caches = costs.caches
 
     def seconds(self, plan: Plan) -> float:
         seconds = self._costs.seconds(plan)
-        if plan.rows == 1:
+        if not plan.drafted:
             self._warmth = max(0.0, self._warmth - 1 / 6)
             return seconds
         seconds *= 1 + self._extra * (1 - self._warmth)
@@ -283,13 +306,15 @@ def one_round(
 ) -> int:
     """Simulate one round; returns the number of committed tokens."""
     state = DraftState(acceptance, room)
-    plan, seconds, confidence = DECODE_STEP, 0.0, None
-    (drafter,) = policy.choose_drafters([[state]])
-    if drafter is not None:
+    plan = DECODE_STEP
+    seconds = 0.0
+    confidence = None
+    (choice,) = policy.choose_drafters([[state]], Batch(1, costs.caches))
+    if choice is not None:
         read = policy.wants_confidence()
-        confidence = block.confidence if read else None
-        (plan,) = policy.choose_plans([DraftState(acceptance, room, confidence)])
-        seconds = read * costs.read + (plan.rows == 1) * costs.draft
+        confidence = block.confidence[: choice.width - 1] if read else None
+        (plan,) = policy.choose_plans([replace(state, confidence=confidence, choice=choice)])
+        seconds = read * costs.read
     accepted = min(block.right, plan.rows - 1)
     committed = min(room, accepted + 1)
     seconds += costs.seconds(plan)
@@ -299,7 +324,7 @@ def one_round(
         verified=plan.rows - 1,
         accepted=min(accepted, committed),
         committed=committed,
-        drafter=drafter,
+        choice=choice,
         confidence=confidence,
     )
     policy.update([result], timing(seconds))
@@ -310,10 +335,14 @@ def one_round(
 
 
 def fixed_rates(
-    costs: TrueLatencies, drafters: Sequence[Drafter], *, seed: int = 0
+    costs: TrueCosts, drafters: Sequence[Drafter], *, seed: int = 0
 ) -> dict[int, float]:
-    """Tokens per second of every fixed width on the same answers, by brute force."""
-    price = np.array([costs.seconds(Plan(max(1, rows))) for rows in range(BLOCK + 1)])
+    """Tokens per second of every fixed width on the same answers, by brute force.
+
+    Drafts are as wide as what is verified: here a wider block has the same drafts.
+    """
+    plans = [Plan(max(1, rows), rows if rows > 1 else 0) for rows in range(BLOCK + 1)]
+    price = np.array([costs.seconds(plan) for plan in plans])
     rates = {}
     for rows in range(1, BLOCK + 1):
         seconds = 0.0

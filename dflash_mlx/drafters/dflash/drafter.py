@@ -12,7 +12,7 @@ from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.drafters.chain import ChainBlock, Chains
-from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
+from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, share_rows
 from dflash_mlx.models.precision import cast as cast_rows
 from dflash_mlx.models.precision import float_type
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
@@ -263,12 +263,6 @@ class DraftCache:
         self.drafter.commit_waiting([self])
         for rows, *more in zip(self.rows, *parts, strict=True):
             append_rows(rows, more)
-
-    def fill(self, depth: int) -> None:
-        self.drafter.commit_waiting([self])
-        for rows in self.rows:
-            fill_rows(rows, depth)
-        mx.eval(self.state)
 
     def block(self, anchor: int, width: int) -> DraftBlock:
         """`DFlashDrafter.draft` for this sequence alone."""

@@ -59,9 +59,6 @@ class AssistantCache:
         self.offset += len(tokens)
         self.hidden = None
 
-    def fill(self, depth: int) -> None:
-        self.offset = depth
-
 
 class AssistantDrafter(ChainDrafter):
     """An assistant bound to its target: the embedding, the final norm's tap, two layers' caches.

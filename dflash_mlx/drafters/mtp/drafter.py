@@ -48,16 +48,6 @@ class Agreement:
         return self.compared >= FEW and self.agreed <= NEARLY_NONE * self.compared
 
 
-class MTPCache(FeatureCache):
-    """is_text: whether the tokens are a text's, and not made up."""
-
-    is_text = True
-
-    def fill(self, depth: int) -> None:
-        super().fill(depth)
-        self.is_text = False
-
-
 class MTPDrafter(FeatureDrafter):
     """A bound head that reads the target's hidden states after its final norm."""
 
@@ -74,12 +64,12 @@ class MTPDrafter(FeatureDrafter):
         config = self.config
         return (2 * config.num_key_value_heads * config.head_dim + config.hidden_size) * item
 
-    def make_cache(self) -> MTPCache:
-        return MTPCache(self)
+    def make_cache(self) -> FeatureCache:
+        return FeatureCache(self)
 
     def draft(
         self,
-        caches: Sequence[MTPCache],
+        caches: Sequence[FeatureCache],
         anchors: Sequence[int],
         width: int,
         draws: Sequence[Draw | None] = (),
@@ -99,7 +89,9 @@ class MTPDrafter(FeatureDrafter):
         parts = zip(caches, tokens, before, strict=True)
         return mx.concatenate([self._read_and_compare(*part) for part in parts], axis=1)
 
-    def _read_and_compare(self, cache: MTPCache, tokens: list[int], before: mx.array) -> mx.array:
+    def _read_and_compare(
+        self, cache: FeatureCache, tokens: list[int], before: mx.array
+    ) -> mx.array:
         """The hidden state [1, 1, H] after the last of S tokens; the others are compared.
 
         The last ones are read in a pass of their own: only their hidden states are wanted.
@@ -109,7 +101,7 @@ class MTPDrafter(FeatureDrafter):
             super().read([cache], [tokens[:first]], [before[:, :first]])
         count = len(tokens) - first
         hidden = self.head(mx.array(tokens[first:]), before[:, first:], [cache.rows], [count])
-        if cache.is_text and count > 1:
+        if count > 1:
             self.agreement.add(self.head.logits(hidden[:, :-1]), tokens[first + 1 :])
         return hidden[:, -1:]
 

@@ -214,10 +214,6 @@ class RecurrentAdapter(Adapter):
     def load(self, cache: RecurrentCache, part: tuple[mx.array, ...], length: int) -> None:
         cache.load(part, length)
 
-    def fill(self, cache: RecurrentCache, depth: int) -> None:
-        """Change the offset only; a state has the same size at any depth."""
-        cache.load(cache.save(), depth)
-
     def begin_tree(self, cache: RecurrentCache, tree: TreePass) -> None:
         """Let each row continue from its parent's state."""
         cache.tree = tree

@@ -47,13 +47,6 @@ class Adapter:
         """Restore a cache to the arrays that `save` returned after `length` tokens."""
         raise NotImplementedError
 
-    def fill(self, cache: Any, depth: int) -> None:
-        """Make a cache that has read something look as if it had read `depth` tokens, for timing.
-
-        Its rows are zeros. It cannot rewind to before them.
-        """
-        raise NotImplementedError
-
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
         """Prepare for a pass over a tree: every row sees its own path."""
         raise NotImplementedError
@@ -84,9 +77,6 @@ class OtherAdapter(Adapter):
         for cache in caches:
             if length != cache.offset:
                 vars(cache).update(tree_map(again, cache.before[1]))
-
-    def fill(self, cache: Any, depth: int) -> None:
-        """Leave the cache as it is."""
 
 
 def again(value: Any) -> Any:
@@ -135,10 +125,6 @@ class RowsAdapter(Adapter):
     def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
         cache.trim(cache.offset - length)
 
-    def fill(self, cache: Any, depth: int) -> None:
-        cache.keys, cache.values = zero_rows(cache, depth)
-        cache.offset = depth
-
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
         """Replace `make_mask` of this cache, not of its class, by the tree's."""
         cache.make_mask = tree_mask(tree, lambda window: (cache.offset, window))
@@ -148,17 +134,6 @@ def quantised_caches(layers: list[Any], groups: Sequence[int], bits: int) -> lis
     """mlx-lm's empty caches of one model, quantised where the layer has a group size."""
     pairs = zip(layers, groups, strict=True)
     return [QuantizedKVCache(group, bits) if group else layer for layer, group in pairs]
-
-
-def zero_rows(cache: Any, count: int) -> tuple[Any, Any]:
-    """Evaluated keys and values of zeros, `count` rows in the shapes and types of a cache's."""
-
-    def rows(array: mx.array) -> mx.array:
-        return mx.zeros((*array.shape[:2], count, array.shape[3]), dtype=array.dtype)
-
-    zeros = tree_map(rows, cache.keys), tree_map(rows, cache.values)
-    mx.eval(zeros)
-    return zeros
 
 
 # Copying rows from one cache of a layer to another
@@ -209,14 +184,6 @@ def share_rows(ours: Any, theirs: Any) -> None:
         theirs.offset = ours.offset
 
 
-def fill_rows(cache: Any, depth: int) -> None:
-    """Make a cache that holds some tokens look as if it held `depth`, for timing."""
-    held = cache.keys_and_values()
-    zeros = [mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in held]
-    cache.keys, cache.values = zeros
-    cache.offset = depth
-
-
 # `ChunkedKVCache`
 
 
@@ -242,9 +209,6 @@ class ChunkedAdapter(RowsAdapter):
         cache.keys, cache.values = part
         cache.offset = length
         cache.start_position = length - part[0].shape[2]
-
-    def fill(self, cache: Any, depth: int) -> None:
-        self.load(cache, zero_rows(cache, min(depth, cache.chunk_size)), depth)
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
         """As `RowsAdapter`, without the rows that were cut from the front."""

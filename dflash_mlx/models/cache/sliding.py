@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
-from .rows import Adapter, zero_rows
+from .rows import Adapter
 from .tree_pass import TreePass, tree_mask
 
 ROOM = 256  # rows
@@ -108,10 +108,6 @@ class SlidingAdapter(Adapter):
         cache.offset = length
         cache._idx = part[0].shape[2]
         cache._first = 0
-
-    def fill(self, cache: SlidingCache, depth: int) -> None:
-        keys, values = zero_rows(cache, min(depth, cache.max_size - 1))
-        self.load(cache, (keys, values), depth)
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
         """Replace `make_mask` of this cache, not of its class, by the tree's."""

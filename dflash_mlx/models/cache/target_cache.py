@@ -285,11 +285,6 @@ class TargetCache:
         self._snapshots = [s for s in self._snapshots if s.length <= length]
         self._tree_read = None
 
-    def fill(self, depth: int) -> None:
-        """Pretend for timing that `depth` tokens were read. The cache must not be empty."""
-        for adapter, cache in self._pairs:
-            adapter.fill(cache, depth)
-
     def _can_cut(self, length: int) -> bool:
         return all(
             length <= cache.offset and adapter.can_rewind(cache, length)

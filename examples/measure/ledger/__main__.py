@@ -7,7 +7,8 @@
 
 `passes` says what passes dispatch and move (traffic.py has the rules), `forecast` tokens per second
 by chip, and `errors` how far forecasts are from what others measured. `guide` writes the tables of
-examples/guide/forecast.md anew, `record` the costs of the simulated Macs of tests/policy.
+examples/guide/forecast.md anew, `record` the costs of the simulated Macs of tests/policy, and `prior`
+the table that mode auto begins with.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import dflash_mlx  # noqa: F401  # before MLX, whose matrix products it makes fa
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
-from ledger import errors, forecast, recorded
+from ledger import errors, forecast, prior, recorded
 from ledger.chips import chip_named, chips
 from ledger.passes import TracedPair
 from ledger.published import PAIRS, of_folders
@@ -103,6 +104,11 @@ def record(asked: argparse.Namespace) -> None:
     recorded.write(recorded.count())
 
 
+def table_of_chips(asked: argparse.Namespace) -> None:
+    """Write the table that mode auto begins with."""
+    prior.write([*prior.counted(), *prior.measured(asked.folders)])
+
+
 def parsed() -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(
@@ -128,6 +134,8 @@ def parsed() -> argparse.Namespace:
     command("errors", apart)
     command("guide", guide)
     command("record", record)
+    one = command("prior", table_of_chips)
+    one.add_argument("folders", nargs="*", type=Path, help="models to measure on this CPU")
     return parser.parse_args()
 
 

@@ -71,12 +71,10 @@ class CountedPair:
         )
         return ours <= stock
 
-    def draft(self, depth: int, chip: Chip) -> Tally:
+    def draft(self, depth: int, width: int, chip: Chip) -> Tally:
         """The draft of a round, as `TracedPair.draft`."""
-        graph = self._draft(depth)
-        if not self.ours:
-            return tally(graph, chip)
-        return raced(graph, chip, columns=self.whole.target.vocab_size)
+        count = raced if self.ours else tally
+        return count(self._draft(depth, width), chip)
 
     def _tally(self, graphs: list[Graph], chip: Chip) -> Tally:
         count = raced if self.ours else tally

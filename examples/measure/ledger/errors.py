@@ -93,7 +93,10 @@ def row_of(one: Measured, pair: CountedPair, chip: Chip, tau: float) -> Row:
         return Row(one, step, 0.0, 0.0)
     if one.engine in SLOW:
         chip = replace(chip, sync=1e-6 * sheet()["fitted"]["slow"])
-    verify, draft = pair.verify(one.context, one.rows, chip), pair.draft(one.context, chip)
+    verify, draft = (
+        pair.verify(one.context, one.rows, chip),
+        pair.draft(one.context, pair.block, chip),
+    )
     tokens = one.tau or committed(chance_of(tau, BLOCK), one.rows)
     return Row(one, step, round_of(draft, verify, chip), tokens)
 

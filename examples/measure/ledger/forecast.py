@@ -15,7 +15,7 @@ from .counted import CountedPair
 from .published import Published
 from .tally import Tally
 
-WIDTHS = (2, 4, 8)  # rows of a verify pass, besides the drafter's own block
+WIDTHS = (2, 3, 4, 5, 8)  # rows of a draft and its verify pass, besides the drafter's own block
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ def forecast(pair: CountedPair, depth: int, chip: Chip, tokens: float) -> Foreca
     probability. UsageError if no whole block commits so many tokens.
     """
     chance = chance_of(tokens, pair.block)
-    draft = pair.draft(depth, chip)
-    rates = {
-        committed(chance, rows) / round_of(draft, pair.verify(depth, rows, chip), chip): rows
-        for rows in (*(rows for rows in WIDTHS if rows < pair.block), pair.block)
-    }
+    rates: dict[float, int] = {}
+    for rows in (*(rows for rows in WIDTHS if rows < pair.block), pair.block):
+        draft = pair.draft(depth, rows, chip)
+        seconds = round_of(draft, pair.verify(depth, rows, chip), chip)
+        rates[committed(chance, rows) / seconds] = rows
     plain = 1 / step_of(pair.verify(depth, 1, chip), chip)
     return Forecast(plain, max(rates), rates[max(rates)])
 

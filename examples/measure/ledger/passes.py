@@ -99,10 +99,9 @@ class TracedPair:
 
         return self.traced(self.stock, run, layers, depth, (rows,))
 
-    def draft(self, depth: int) -> Graph:
-        """A greedy draft of a block, with the last round's context rows."""
+    def draft(self, depth: int, width: int) -> Graph:
+        """A greedy draft of a block of `width` rows, with the last round's context rows."""
         drafter = self.drafter
-        width = drafter.block_size
         count = min(TAPS, width)
         taps = mx.zeros((1, count, len(drafter.taps) * self.target.hidden_size), mx.bfloat16)
         cache = drafter.make_cache()

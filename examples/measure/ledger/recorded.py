@@ -10,8 +10,10 @@ from typing import Any
 
 from mlx.utils import tree_flatten
 
+from dflash_mlx.engine.pair_costs import PairCosts
 from dflash_mlx.hub.bits import chosen_bits
 from dflash_mlx.models.cache.sizes import cache_bytes
+from dflash_mlx.policy.prior import KNOTS
 
 from .chips import Chip, chip_named
 from .counted import CountedPair
@@ -31,6 +33,7 @@ MEMORY = {
 SPARE = 1.0 * GB  # for activations
 NAMES = ("Qwen3-8B", "Qwen3.5-9B", "Qwen3.6-27B", "Qwen3-Coder-30B-A3B")
 BITS = (4, 8, 16)
+WIDTHS = tuple(rows for rows in KNOTS if 2 <= rows <= 16)  # of drafted blocks
 CONTEXTS = (128, 2048, 8192, 32_768, 131_072)  # tokens
 
 
@@ -38,27 +41,29 @@ CONTEXTS = (128, 2048, 8192, 32_768, 131_072)  # tokens
 class Costs:
     """Seconds on the GPU of passes at one depth, and the host's seconds to build them.
 
-    `verify`: of 1, 2, ... rows, the whole block last.
+    `verify`: of 1, 2, ... rows, the whole block last. `draft`: of blocks of `WIDTHS` rows.
     """
 
     depth: int
     verify: tuple[float, ...]
     host: float
-    draft: float
+    draft: tuple[float, ...]
     draft_host: float
+    caches: float  # the bytes of the KV caches, by those of the target's weights
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
     """A pair on a chip, with its costs by depth, as far as its memory reaches.
 
-    `weights`: bytes of both models.
+    `weights`: bytes of both models. `share`: bytes that a draft reads, by those of a decode step.
     """
 
     chip: str
     pair: str
     bits: int
     weights: int
+    share: float
     costs: dict[int, Costs]
 
     def __str__(self) -> str:
@@ -75,14 +80,19 @@ def counted_pair(name: str, bits: int) -> CountedPair:
 def costs_of(pair: CountedPair, depth: int, chip: Chip) -> Costs:
     """What rounds of a pair take after `depth` tokens, without needless digits."""
     verify = [pair.verify(depth, rows, chip) for rows in range(1, pair.block + 1)]
-    draft = pair.draft(depth, chip)
+    drafts = [pair.draft(depth, width, chip) for width in WIDTHS]
     return Costs(
         depth,
         tuple(short(one.seconds(chip)) for one in verify),
         short(chip.host * verify[-1].dispatches),
-        short(draft.seconds(chip)),
-        short(chip.host * draft.dispatches),
+        tuple(short(one.seconds(chip)) for one in drafts),
+        short(chip.host * drafts[-1].dispatches),
+        short(sizes_of(pair).of_caches(depth)),
     )
+
+
+def sizes_of(pair: CountedPair) -> PairCosts:
+    return PairCosts(pair.whole.target, [pair.whole.drafter])
 
 
 def short(seconds: float) -> float:
@@ -105,7 +115,9 @@ def count() -> Iterator[Recorded]:
                 if cache_bytes(pair.whole.target.caches, depth) + rows <= free:
                     costs[depth] = costs_of(pair, depth, chip_named(chip))
             if costs:
-                yield Recorded(chip, name, bits, weights, costs)
+                (drafting,) = sizes_of(pair).learned.drafters
+                assert drafting is not None
+                yield Recorded(chip, name, bits, weights, short(drafting.weights), costs)
 
 
 def write(found: Iterable[Recorded]) -> None:
@@ -113,7 +125,8 @@ def write(found: Iterable[Recorded]) -> None:
     lines = []
     for one in found:
         costs = [astuple(each) for each in one.costs.values()]
-        lines.append(json.dumps([one.chip, one.pair, one.bits, one.weights, costs]))
+        head = [one.chip, one.pair, one.bits, one.weights, one.share]
+        lines.append(json.dumps([*head, costs]))
     path = Path(__file__).with_name(FILE)
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
@@ -123,8 +136,11 @@ def load() -> list[Recorded]:
     data = json.loads(files("ledger").joinpath(FILE).read_text(encoding="utf-8"))
     return [
         Recorded(
-            *(chip, pair, bits, weights),
-            {each[0]: Costs(each[0], tuple(each[1]), *each[2:]) for each in costs},
+            *(chip, pair, bits, weights, share),
+            {
+                each[0]: Costs(*(tuple(x) if isinstance(x, list) else x for x in each))
+                for each in costs
+            },
         )
-        for chip, pair, bits, weights, costs in data
+        for chip, pair, bits, weights, share, costs in data
     ]

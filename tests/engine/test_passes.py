@@ -1,0 +1,69 @@
+"""An answer takes no passes of the target but its own: nothing measures the machine before it."""
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import tiny
+from tiny import make_target, prompt_of, random_drafter
+
+from dflash_mlx.engine.sequence import PREFILL_STEP_SIZE
+from dflash_mlx.models.target import Target
+from dflash_mlx.options import Mode
+from dflash_mlx.pair import Pair
+from dflash_mlx.policy.adaptive import AdaptivePolicy
+from dflash_mlx.session import Session
+
+MODES: tuple[Mode, ...] = ("auto", "dflash", "ddtree", "baseline")
+DEPTHS = (5, 700, 2_040, 8_150)  # of these, 700 and 2,040 cross what used to be a limit
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    target = make_target("qwen3", max_position_embeddings=10_000)
+    return tiny.make_pair(target, random_drafter(target), "", "")
+
+
+def passes_and_rounds(
+    pair: Pair, mode: Mode, depth: int, patch: pytest.MonkeyPatch
+) -> tuple[int, int]:
+    """The target's passes in an answer, and how many its prompt and its rounds need."""
+    passes = list[int]()
+    honest = Target.read
+
+    def counted(self: Target, parts: Any, **options: Any) -> Any:
+        passes.append(sum(part.tokens.size for part in parts))
+        return honest(self, parts, **options)
+
+    with patch.context() as patched:
+        patched.setattr(Target, "read", counted)
+        session = Session(pair, mode=mode, use_prefix_cache=False)
+        blocks = list(session.stream(prompt_of(depth), max_tokens=40))
+    chunks = -(-depth // PREFILL_STEP_SIZE) + (mode == "baseline")
+    return len(passes), chunks + len(blocks) - 1
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("mode", MODES)
+def test_an_answer_takes_no_passes_but_its_own(
+    pair: Pair, mode: Mode, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its prompt's chunks, its rounds, and at most one pass that was run ahead."""
+    for _ in range(2):
+        passes, needed = passes_and_rounds(pair, mode, depth, monkeypatch)
+        assert needed <= passes <= needed + 1
+
+
+def test_fault_a_policy_that_measures(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check above can fail: a pass at the beginning of an answer is noticed."""
+    begin = AdaptivePolicy.new_sequence
+
+    def measuring(self: AdaptivePolicy, drafters: int) -> Any:
+        cache = pair.target.make_cache()
+        for _ in range(2):
+            mx.eval(pair.target.forward(mx.array([[1, 2]]), cache))
+        return begin(self, drafters)
+
+    monkeypatch.setattr(AdaptivePolicy, "new_sequence", measuring)
+    with pytest.raises(AssertionError):
+        test_an_answer_takes_no_passes_but_its_own(pair, "auto", 5, monkeypatch)
