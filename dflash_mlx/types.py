@@ -8,14 +8,15 @@ from dataclasses import dataclass
 class Plan:
     """What one round drafts and verifies for a sequence, in rows with the anchor's.
 
-    1 row is a decode step. More rows verify the first `rows` - 1 drafts of a block of `drafted`
-    rows, or a `tree` of `rows` - 1 nodes. With `chain_seed` the tree contains the greedy chain.
+    1 row is a decode step. More rows verify the first `rows` - 1 drafts of a block, or a `tree` of
+    `rows` - 1 nodes. The block has `drafted` rows; 0: as many as the request or the drafter says.
+    With `chain_seed` the tree contains the greedy chain.
     """
 
     rows: int
-    drafted: int = 0
     tree: bool = False
     chain_seed: bool = False
+    drafted: int = 0
 
 
 DECODE_STEP = Plan(1)

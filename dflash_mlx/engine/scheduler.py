@@ -92,7 +92,8 @@ class Scheduler:
             if answer.anchor is not None:
                 confidence = drafter.preview(cache, answer.anchor, answer.block_size)
             able = not free if confidence is None else len(confidence) > 0
-            state = DraftState(acceptance, answer.remaining, confidence, free)
+            block = answer.block_size
+            state = DraftState(acceptance, answer.remaining, confidence, free, block)
             states.append(state if able else None)
         return states
 
@@ -191,10 +192,9 @@ class Scheduler:
             return FixedPolicy(DECODE_STEP)
         if request.mode == "ddtree":
             nodes = request.tree_nodes
-            plan = Plan(nodes + 1, width, tree=True, chain_seed=request.chain_seed)
-            return FixedPolicy(plan)
+            return FixedPolicy(Plan(nodes + 1, tree=True, chain_seed=request.chain_seed))
         if request.mode != "auto":
-            return FixedPolicy(Plan(width, width))
+            return FixedPolicy(Plan(width))
         if width not in self._adaptive:
             self._adaptive[width] = AdaptivePolicy(self._costs.learned, width)
         return self._adaptive[width]

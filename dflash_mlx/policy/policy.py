@@ -38,13 +38,14 @@ class DraftState:
 
     `room`: tokens that the sequence may still commit. `confidence`: None if it is not known.
     `free`: drafting takes no time on the device, and the confidence is known without drafting.
-    `choice`: what was drafted; None before.
+    `block`: rows of a whole block. `choice`: what was drafted; None before.
     """
 
     acceptance: Acceptance
     room: int
     confidence: Confidence | None = None
     free: bool = False
+    block: int = 0
     choice: Choice | None = None
 
 
@@ -152,8 +153,8 @@ class FixedPolicy:
     def _choose(self, states: Sequence[DraftState | None]) -> Choice | None:
         if self._plan.rows == 1:
             return None
-        able = (drafter for drafter, state in enumerate(states) if state is not None)
-        return next((Choice(drafter, self._plan.drafted) for drafter in able), None)
+        able = ((n, state) for n, state in enumerate(states) if state is not None)
+        return next((Choice(n, self._plan.drafted or state.block) for n, state in able), None)
 
     def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
         return self._choose(sequence) is not None
@@ -169,7 +170,7 @@ class FixedPolicy:
         for result in results:
             self._counts[result.plan] += 1
             if not result.plan.tree:
-                width = self._plan.drafted
+                width = result.plan.rows
                 self._acceptance.update(None, result.own, result.kept, width, ended=result.ended)
 
     @property

@@ -7,7 +7,6 @@ import pytest
 import tiny
 from tiny import make_target, prompt_of, random_drafter
 
-from dflash_mlx.engine.sequence import PREFILL_STEP_SIZE
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import Mode
 from dflash_mlx.pair import Pair
@@ -39,7 +38,7 @@ def passes_and_rounds(
         patched.setattr(Target, "read", counted)
         session = Session(pair, mode=mode, use_prefix_cache=False)
         blocks = list(session.stream(prompt_of(depth), max_tokens=40))
-    chunks = -(-depth // PREFILL_STEP_SIZE) + (mode == "baseline")
+    chunks = -(-depth // pair.engine.prefill_step_size) + (mode == "baseline")
     return len(passes), chunks + len(blocks) - 1
 
 

@@ -595,8 +595,8 @@ def test_state_says_what_was_chosen() -> None:
 
 def test_fixed_plans() -> None:
     """The modes without a choice: always the same."""
-    chain = FixedPolicy(Plan(8, 8))
-    tree = FixedPolicy(Plan(33, 16, tree=True))
+    chain = FixedPolicy(Plan(8, drafted=8))
+    tree = FixedPolicy(Plan(33, tree=True))
     plain = FixedPolicy(DECODE_STEP)
     states = [DraftState(acceptance, 5) for acceptance in chain.new_sequence(2)]
     sequences = [[states[0], None], [None, states[1]], [None, None]]
@@ -605,18 +605,18 @@ def test_fixed_plans() -> None:
     assert plain.choose_drafters(sequences, ALONE) == [None] * 3
     assert [chain.may_draft(drafts) for drafts in sequences] == [True, True, False]
     assert not plain.may_draft(sequences[0])
-    assert chain.choose_plans(states) == [Plan(8, 8)] * 2
-    assert tree.choose_plans(states) == [Plan(33, 16, tree=True)] * 2
+    assert chain.choose_plans(states) == [Plan(8, drafted=8)] * 2
+    assert tree.choose_plans(states) == [Plan(33, tree=True)] * 2
     assert not tree.wants_confidence()
-    chain.update([result_of(states[0].acceptance, Plan(8, 8), 3)], None)
-    assert chain.state.plans == ((Plan(8, 8), 1),)
+    chain.update([result_of(states[0].acceptance, Plan(8, drafted=8), 3)], None)
+    assert chain.state.plans == ((Plan(8, drafted=8), 1),)
     assert "always 7 drafts" in chain.state.reason
 
 
 def test_trees_of_one_size_say_nothing_of_positions() -> None:
     """How deep they were is not known where their rounds are counted; chains say it."""
-    tree, chain = FixedPolicy(Plan(9, 16, tree=True)), FixedPolicy(Plan(9, 9))
-    for policy, plan in ((tree, Plan(9, 16, tree=True)), (chain, Plan(9, 9))):
+    tree, chain = FixedPolicy(Plan(9, tree=True)), FixedPolicy(Plan(9, drafted=9))
+    for policy, plan in ((tree, Plan(9, tree=True)), (chain, Plan(9, drafted=9))):
         for _ in range(50):
             policy.update([result_of(policy.new_sequence(1)[0], plan, 2)], None)
     assert tree.state.acceptance == ()
@@ -632,7 +632,7 @@ def test_the_drafter_with_the_most_tokens_per_second_drafts() -> None:
     policy = proven(AdaptivePolicy(replace(costs, drafters=[*costs.drafters, None]), 8))
     made, copied = policy.new_sequence(2)
     for _ in range(20):
-        policy.update([result_of(made, Plan(8, 8), 3)], None)
+        policy.update([result_of(made, Plan(8, drafted=8), 3)], None)
 
     def chosen(*states: DraftState | None) -> int | None:
         (choice,) = policy.choose_drafters([states], ALONE)
@@ -654,8 +654,8 @@ def test_each_drafter_has_its_own_acceptance() -> None:
     policy = AdaptivePolicy(replace(costs, drafters=[*costs.drafters, None]), 8)
     first, second = policy.new_sequence(2)
     for _ in range(30):
-        policy.update([result_of(first, Plan(8, 8), 0)], None)
-        good = replace(result_of(second, Plan(8, 8), 7), choice=Choice(1, 8), free=True)
+        policy.update([result_of(first, Plan(8, drafted=8), 0)], None)
+        good = replace(result_of(second, Plan(8, drafted=8), 7), choice=Choice(1, 8), free=True)
         policy.update([good], None)
     later = policy.new_sequence(2)
     assert later[0].survivals(None, 1, 8)[0] < 0.2 < 0.8 < later[1].survivals(None, 1, 8)[0]

@@ -87,7 +87,7 @@ class CountedMac:
     def read(self) -> float:
         """Extra seconds to read the confidence before the verify pass is built."""
         drafted = sum(self.block(self.block_size)) + SYNC
-        whole = Plan(self.block_size, self.block_size)
+        whole = Plan(self.block_size, drafted=self.block_size)
         return self.ends(drafted, drafted, whole.rows) + SYNC - self.round(whole)
 
     def seconds(self, plan: Plan) -> float:
@@ -97,7 +97,7 @@ class CountedMac:
         """As parts that add up: the draft takes what it adds to a round."""
         widths = range(2, self.block_size + 1)
         drafts = tuple((rows, sum(self.block(rows)) + SYNC) for rows in widths)
-        chain = tuple((rows, self.round(Plan(rows, rows)) - seconds) for rows, seconds in drafts)
+        chain = tuple((rows, self.round(Plan(rows, drafted=rows)) - seconds) for rows, seconds in drafts)
         return TrueCosts(self.plain, ((1, self.plain), *chain), drafts, read=self.read)
 
     def prior(self) -> policy_costs.Costs:

@@ -341,7 +341,7 @@ def fixed_rates(
 
     Drafts are as wide as what is verified: here a wider block has the same drafts.
     """
-    plans = [Plan(max(1, rows), rows if rows > 1 else 0) for rows in range(BLOCK + 1)]
+    plans = [Plan(max(1, rows), drafted=rows if rows > 1 else 0) for rows in range(BLOCK + 1)]
     price = np.array([costs.seconds(plan) for plan in plans])
     rates = {}
     for rows in range(1, BLOCK + 1):
