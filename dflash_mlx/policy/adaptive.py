@@ -132,16 +132,17 @@ class AdaptivePolicy:
         losses, and pauses it.
         """
         alone = self._batch.part(1)
+        able = {
+            drafter: state
+            for drafter, state in enumerate(states)
+            if state is not None and state.room > 1 and (state.free or not paused)
+        }
         rates: dict[Choice | None, float] = {}
-        step = True
-        for drafter, state in enumerate(states):
-            if state is None or state.room <= 1 or (paused and not state.free):
-                continue
-            step = step and state.free
+        if all(state.free for state in able.values()):
+            rates[None] = 1 / self._costs.verify(1, alone)
+        for drafter, state in able.items():
             for choice in self._options(drafter, state):
                 rates[choice] = self._expect([state], choice, alone).rate
-        if step:
-            rates[None] = 1 / self._costs.verify(1, alone)
         return max(rates, key=lambda choice: rates[choice])
 
     def _options(self, drafter: int, state: DraftState) -> list[Choice]:
