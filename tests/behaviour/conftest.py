@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
+from real_models import SMALLEST
 
-SMALLEST = "smollm2-135m"  # of tests that name no model
 MODEL = re.compile(r"\[(?:.*?-)?(smollm2-135m|qwen2\.5-coder-[\d.]+b)")
 
 

@@ -24,6 +24,7 @@ from real_models import (
     LETTER,
     MARKS,
     PROMPTS,
+    SMALLEST,
     Answers,
     check_greedy,
     installed,
@@ -55,7 +56,6 @@ WEATHER = {
         "required": ["city"],
     },
 }
-SMALLEST = "smollm2-135m"
 PAIRS = (
     (SMALLEST, "lookup", 32),
     (SMALLEST, "small", 16),
