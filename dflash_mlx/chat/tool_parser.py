@@ -322,19 +322,22 @@ class ToolParser:
         self._held = self._held[index:]
         if not self.call_format.header_has_start:
             self._held = self._held[len(start) :]
-        self._start, self._end = start, self.call_format.end
+        self._start = start
+        self._end = self.call_format.end
         self._found = False
         return bool(text or start)
 
     def _untagged(self) -> bool | None:
         """Begin a call without its tags; None if more text decides whether the held is one."""
-        told, undecided = "".join(self._held.split()), False
+        told = "".join(self._held.split())
+        undecided = False
         for start, end in UNTAGGED.items():
             for tool in self.tools:
                 header = f'{start}{{"name":"{tool["function"]["name"]}","arguments":{{'
                 if told.startswith(header):
                     self._held = self._held[self._held.index("{") :]
-                    self._start, self._end = start or "{", end
+                    self._start = start or "{"
+                    self._end = end
                     self._found = False
                     return True
                 undecided = undecided or header.startswith(told)

