@@ -3,8 +3,8 @@
 A drafter's confidence is its own estimate for each draft. How reliable that is differs between
 drafters and texts, so drafts of about the same confidence share a moving average of how many were
 accepted; the confidence itself is only its starting value. If the confidence was not read, drafts
-at the same position of the block share an average, in blocks of all widths. What a block's width
-does to its drafts is a factor of its own, which changes slowly.
+at the same position of the block share an average, in blocks of all widths: a narrow block keeps a
+hundredth less of its drafts, which is far below what luck does in the rounds of an answer.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,8 @@ Confidence = Sequence[float]
 
 MEMORY = 0.95  # weight of the past in each round: about twenty rounds count, all of one passage
 FADING = 0.98  # the same for what was not verified in a round: it is tried again some day
+START = 0.5  # the probability before any draft was verified; it counts for one
 PRIOR = 4.0  # drafts that what is expected counts for, until real ones were verified
-WIDTH_PRIOR = 30.0  # drafts that a width's factor starts with, at 1
-WIDTH_MEMORY = 0.99  # weight of its past in each round
 LOG_ODDS = 6  # confidences beyond these log-odds (0.25 % and 99.75 %) share one average
 
 
@@ -55,20 +54,18 @@ class Acceptance:
     def __init__(self) -> None:
         self._by_position = Averages()
         self._by_confidence = Averages()
-        self._by_width: dict[int, tuple[float, float]] = {}  # drafts accepted, and expected
 
     def fork(self) -> "Acceptance":
         return deepcopy(self)
 
-    def survivals(self, confidence: Confidence | None, positions: int, width: int) -> list[float]:
+    def survivals(self, confidence: Confidence | None, positions: int) -> list[float]:
         """For each of the first `positions` drafts, the probability that it and all before pass.
 
-        If `confidence` is None, this uses the averages by position, and the factor of blocks of
-        `width` rows. A position without verified drafts takes the average of the one before it.
+        If `confidence` is None, this uses the averages by position. A position with few verified
+        drafts leans on those before it.
         """
         if confidence is None:
-            factor = self._factor(width)
-            probabilities = [min(1.0, p * factor) for p in self._by_positions(positions)]
+            probabilities = self._by_positions(positions)
         else:
             probabilities = [
                 self._by_confidence.probability(interval(stated), stated)
@@ -77,16 +74,13 @@ class Acceptance:
         return list(accumulate(probabilities, mul))
 
     def _by_positions(self, positions: int) -> list[float]:
-        probabilities = list[float]()
-        probability = 0.5
+        averages, probabilities = self._by_position, list[float]()
+        verified, accepted = 1.0, START
         for position in range(positions):
-            probability = self._by_position.probability(position, probability)
-            probabilities.append(probability)
+            probabilities.append(averages.probability(position, accepted / verified))
+            verified += averages.verified.get(position, 0.0)
+            accepted += averages.accepted.get(position, 0.0)
         return probabilities
-
-    def _factor(self, width: int) -> float:
-        accepted, expected = self._by_width.get(width, (WIDTH_PRIOR, WIDTH_PRIOR))
-        return accepted / expected
 
     @property
     def by_position(self) -> tuple[float, ...]:
@@ -94,26 +88,13 @@ class Acceptance:
         return tuple(accumulate(self._by_positions(len(self._by_position.verified)), mul))
 
     def update(
-        self,
-        confidence: Confidence | None,
-        verified: int,
-        accepted: int,
-        width: int,
-        *,
-        ended: bool,
+        self, confidence: Confidence | None, verified: int, accepted: int, *, ended: bool
     ) -> None:
         """Learn that the first `accepted` of `verified` drafts were accepted.
 
-        `width`: rows of their block. `ended`: the answer ended with an accepted draft, so the draft
-        after it was not judged.
+        `ended`: the answer ended with an accepted draft, so the draft after it was not judged.
         """
         known = accepted + (accepted < verified and not ended)
-        chances = self._by_positions(known)
-        before = self._by_width.get(width, (WIDTH_PRIOR, WIDTH_PRIOR))
-        self._by_width[width] = (
-            WIDTH_MEMORY * before[0] + accepted,
-            WIDTH_MEMORY * before[1] + sum(chances),
-        )
         self._by_position.update(range(known), accepted)
         if confidence is not None:
             stated = [*takewhile(bool, confidence[:known])]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import ceil
+from math import ceil, log
 
 from dflash_mlx.types import DECODE_STEP, Plan
 
@@ -21,10 +21,11 @@ from .policy import Choice, DraftState, PolicyState, StepResult, describe_plan
 from .prior import KNOTS
 
 LOSS = 0.5  # decode steps that drafting may lose before it pauses: a tenth of a second at most
-CREDIT = 2.5  # decode steps of gain that can pay for later losses: enough for a bad passage
+CREDIT = 1.5  # decode steps of gain that can pay for later losses: enough for a bad passage
 PAUSE = 15  # rounds of a pause per decode step lost, so that tries cost a fifteenth at most
 DOUBLINGS = 4  # of the pause after failed tries: up to 240 rounds per decode step lost
-ANCHOR = 64  # drafted rounds until decode steps are timed again, where they might be faster
+ANCHORS = 4, 64  # drafted rounds until decode steps are timed again: at first, and at most
+CHANGED = log(1.1)  # decode steps that changed by more are timed again soon
 DOUBT = 1.5  # a decode step may be faster than known by this factor
 
 
@@ -88,6 +89,7 @@ class AdaptivePolicy:
         self._steps_due = 2  # decode steps to run now: the second in a row tells their time
         self._after_step = False
         self._drafted = 0  # rounds since a decode step was timed
+        self._anchor = ANCHORS[0]  # such rounds until one is timed again
         self._last = Expected([0], 1.0, 1.0)
         self._plan = DECODE_STEP
 
@@ -253,17 +255,26 @@ class AdaptivePolicy:
         expected = sum(parts.values())
         is_step = shape == (self._batch.sequences,)
         after_step, self._after_step = self._after_step, is_step
-        first, known = shape not in self._seen, self._costs.known
+        first = shape not in self._seen
         self._seen.add(shape)
         self._steps_due = max(0, self._steps_due - is_step)
-        self._drafted = 0 if is_step else self._drafted + 1
-        if self._drafted >= ANCHOR and self._last.rate * self._costs.verify(1, self._batch) < DOUBT:
-            self._steps_due = 2
-        if seconds is None or seconds <= 0:
-            return expected
-        if is_step and after_step and (not known or self._batch.sequences == 1):
-            self._costs.learn_step(seconds, self._batch)
-        elif known and not is_step and not first:
+        if not is_step:
+            self._drafted += 1
+            doubted = self._last.rate * self._costs.verify(1, self._batch) < DOUBT
+            if doubted and self._drafted >= self._anchor:
+                self._steps_due = 2
+        if seconds is None or seconds <= 0 or (is_step and not after_step):
+            return expected  # nobody timed it, or what the device did before is part of it
+        if is_step and not (self._costs.known and self._batch.sequences > 1):
+            late = self._costs.learn_step(seconds, self._batch, 1 + self._drafted)
+            soon, most = ANCHORS
+            if abs(late) > CHANGED:
+                self._anchor = soon
+            elif self._drafted >= self._anchor:
+                self._anchor = min(most, 2 * self._anchor)
+            self._drafted = 0
+        elif self._costs.known and not first:
+            self._drafted *= not is_step
             return self._costs.learn(parts, seconds)
         return expected
 
@@ -271,14 +282,14 @@ class AdaptivePolicy:
         """Learn from one sequence's drafts. Returns how many of such drafts to expect accepted."""
         if result.choice is None or result.acceptance is None or not result.own:
             return 0.0
-        drafter, width = result.choice
+        drafter = result.choice.drafter
         for acceptance in (result.acceptance, self._learned[drafter]):
-            acceptance.update(result.confidence, result.own, result.kept, width, ended=result.ended)
+            acceptance.update(result.confidence, result.own, result.kept, ended=result.ended)
         if not self._proven and not result.free:  # only the drafter's confidence backs expectations
             self._proven = result.kept > 0
             return result.kept
         # What happened beyond it is luck.
-        return sum(result.acceptance.survivals(result.confidence, result.own, width))
+        return sum(result.acceptance.survivals(result.confidence, result.own))
 
     @property
     def state(self) -> PolicyState:
@@ -315,4 +326,4 @@ def choice_of(state: DraftState) -> Choice:
 def survivals_of(state: DraftState, choice: Choice) -> list[float]:
     """For each draft of a block, the probability that it and all before it pass."""
     positions = min(choice.width, state.room) - 1
-    return state.acceptance.survivals(state.confidence, positions, choice.width)
+    return state.acceptance.survivals(state.confidence, positions)

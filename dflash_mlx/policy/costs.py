@@ -8,13 +8,16 @@ part has a factor of its own, which rounds with that part correct.
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, log, sqrt
 
 from .prior import KNOTS
 
-RATE = 0.06  # weight of one round against all before it: about fifteen count
-LATE = log(1.5)  # rounds that are off by more teach no more than this
-SURE = 2.0  # rounds that a factor needs before it takes a late one for a disturbance
+RATE = 0.06  # weight of one decode step against all before it: about fifteen count
+DOUBTS = {"verify": 0.05, "draft": 0.5, "read": 0.25}  # variance of a part's correction at first
+NOISE = 0.003  # variance of a round's seconds, as a part of them
+DRIFT = 1e-5  # what a round adds to the variance of its parts' corrections
+FAR = 3.0  # standard deviations; rounds that are off by more teach no more than this
+LATE = log(1.5)  # decode steps that are off by more teach no more than this
 READ = 0.03  # reading a drafter's confidence before the verify pass is built, in decode steps
 
 Part = tuple[str, int]  # what is done, and the knot of its rows
@@ -47,14 +50,10 @@ class Drafting:
 
 @dataclass(slots=True)
 class Factor:
-    """The correction of one part: its logarithm, and how many rounds have taught it."""
+    """The correction of one part: its logarithm, and the variance of that."""
 
-    log: float = 0.0
-    rounds: float = 0.0
-
-    def learn(self, late: float, share: float) -> None:
-        self.rounds += share
-        self.log += late * share * max(RATE, 1 / (1 + self.rounds))
+    log: float
+    doubt: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,30 +121,40 @@ class Costs:
         nearest = min(near, key=lambda other: abs(log(other / rows)))
         return self._factors[kind, nearest].log
 
-    def learn_step(self, seconds: float, batch: Batch) -> None:
-        """Learn from a decode step of one sequence among others."""
+    def learn_step(self, seconds: float, batch: Batch, rounds: int) -> float:
+        """Learn from a decode step of one sequence among others; the last was `rounds` ago.
+
+        Returns by how much it took longer than known, as a logarithm.
+        """
         found = seconds / self._verify_units(batch.sequences, batch)
         if not self.known:
             self.step = found
         late = log(found / self.step)
-        if self._steps >= SURE:
+        if self._steps > 1:
             late = max(-LATE, min(LATE, late))
         self._steps += 1
-        self.step *= exp(late * max(RATE, 1 / self._steps))
+        self.step *= exp(late * max(1 - (1 - RATE) ** rounds, 1 / self._steps))
+        return late
 
     def learn(self, parts: dict[Part, float], seconds: float) -> float:
-        """Learn from a round of these parts, in seconds as estimated.
+        """Learn from a round of these parts, in seconds as estimated: a Kalman filter.
 
-        Returns its seconds without what only a disturbance can explain.
+        A part takes the blame by its share of the seconds and by how uncertain it is. Returns the
+        seconds without what only a disturbance can explain.
         """
         expected = sum(parts.values())
-        late = log(seconds / expected)
-        bounded = max(-LATE, min(LATE, late))
-        for part, own in parts.items():
-            factor = self._factors.get(part) or Factor(self._log(part))
-            factor.learn(late if factor.rounds < SURE else bounded, own / expected)
-            self._factors[part] = factor
-        return expected * exp(bounded)
+        for part in parts:
+            if part not in self._factors:
+                self._factors[part] = Factor(self._log(part), DOUBTS[part[0].split()[0]])
+        factors = [(self._factors[part], own / expected) for part, own in parts.items()]
+        doubt = NOISE + sum(factor.doubt * share**2 for factor, share in factors)
+        bound = FAR * sqrt(doubt)
+        late = max(-bound, min(bound, log(seconds / expected)))
+        for factor, share in factors:
+            gain = factor.doubt * share / doubt
+            factor.log += gain * late
+            factor.doubt += DRIFT - gain * share * factor.doubt
+        return expected * exp(late)
 
 
 def knot(rows: int) -> int:

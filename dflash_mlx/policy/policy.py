@@ -170,8 +170,7 @@ class FixedPolicy:
         for result in results:
             self._counts[result.plan] += 1
             if not result.plan.tree:
-                width = result.plan.rows
-                self._acceptance.update(None, result.own, result.kept, width, ended=result.ended)
+                self._acceptance.update(None, result.own, result.kept, ended=result.ended)
 
     @property
     def state(self) -> PolicyState:
