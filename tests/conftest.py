@@ -88,7 +88,7 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: False)
     for name, value in devices.PROGRAM_VARIABLES.items():
         monkeypatch.setenv(name, value)
-    # The default mode measures latencies, so it would decide differently in every run.
+    # The default mode reads the clock, so it would decide differently in every run.
     monkeypatch.setenv("DFLASH_MODE", "dflash")
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)

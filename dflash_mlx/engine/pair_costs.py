@@ -79,7 +79,7 @@ def kind_of(model: nn.Module) -> tuple[str, int, str]:
     chip = None if on_cpu() else Chip.of(str(device_info().get("architecture")))
     name = "CPU" if chip is None else MACS[min(max(chip.generation - 13, 0), len(MACS) - 1)]
     modules = cast(list[nn.Module], model.modules())
-    bits = next((module.bits for module in modules if "bits" in vars(module)), 16)
+    bits = next((int(vars(module)["bits"]) for module in modules if "bits" in vars(module)), 16)
     near = min((4, 8, 16), key=lambda known: abs(known - bits))
     mixed = any(is_mixed(array) for _, array in parameters(model))
     return name, near, "mixture" if mixed and chip else "dense"

@@ -201,7 +201,8 @@ class AdaptivePolicy:
             least = [int(show and bool(c)) for show, c in zip(shown, survivals, strict=True)]
             best = replace(best, lengths=[*map(max, least, best.lengths)])
         self._last = best
-        plans = [Plan(n + 1, drafted=one.width) for n, one in zip(best.lengths, choices, strict=True)]
+        each = zip(best.lengths, choices, strict=True)
+        plans = [Plan(length + 1, drafted=choice.width) for length, choice in each]
         self._plan = plans[0]
         return plans
 

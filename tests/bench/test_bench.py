@@ -18,9 +18,6 @@ from dflash_mlx.bench.runner import curve_of
 from dflash_mlx.bench.schedule import Rounds, record_of
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.policy.latency import Latencies
-
-COSTS = Latencies(1e-2, 2e-3, ((1, 1e-2), (8, 1.2e-2)))
 
 
 @pytest.fixture(scope="module")
@@ -184,27 +181,6 @@ def test_a_chat_that_may_outgrow_the_context_is_named(pair):
     with pytest.raises(UsageError, match="question 3 of 's' with its answers can have"):
         runner.check(pair, schedule_of(max_tokens=room), [chat])
     runner.check(pair, schedule_of(max_tokens=room), [asked("hello")])  # a last answer is cut
-
-
-def test_nothing_is_measured_within_an_answer(pair, monkeypatch):
-    """The costs that the mode auto asks for are there before."""
-    measured, answering = [], []
-
-    def costs(target, drafter, depth, block_size):
-        measured.append((depth, bool(answering)))
-        return replace(COSTS, depth=depth)
-
-    def ask(*args):
-        answering.append(1)
-        return honest(*args)
-
-    honest = runner.answer_question
-    monkeypatch.setattr("dflash_mlx.engine.latency_table.measure", costs)
-    monkeypatch.setattr(runner, "answer_question", ask)
-    chat = asked("x" * 40, "and again")
-    records = list(runner.run(pair, [chat], schedule_of("auto", max_tokens=100), {}))
-    assert len(records[0].turns) == 2
-    assert measured == [(64, False), (256, False)]
 
 
 def test_peak_memory_is_that_of_one_mode(pair):

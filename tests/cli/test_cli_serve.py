@@ -48,19 +48,6 @@ def test_a_port_in_use(run: Callable[..., Result], monkeypatch: pytest.MonkeyPat
     assert found.exit_code == 1
 
 
-@pytest.mark.parametrize("flags", [(), ("--quiet",)])
-def test_it_says_how_long_it_measures(
-    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
-) -> None:
-    """In a pipe, too, where no spinner can be shown."""
-    monkeypatch.setattr("dflash_mlx.cli.serve.run_until_stopped", lambda *_: None)
-    monkeypatch.setattr("dflash_mlx.cli.terminal.spinner.SHOW_AFTER", 0.01)
-    monkeypatch.setattr("dflash_mlx.api.generate", lambda *_, **__: time.sleep(0.5))
-    found = run("serve", "--port", "0", *flags)
-    line = "measuring this machine: can take a minute at a model's first start\n"
-    assert found.stderr.count(line) == (not flags)
-
-
 def test_a_drafter_of_no_use_is_told_once(
     run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
@@ -17,6 +16,7 @@ import pytest
 import sampling_law as laws
 import tiny
 from constrained import Plain, asked
+from known_costs import drafts_pay
 
 from dflash_mlx import api
 from dflash_mlx.constrained.constraint import Constraint
@@ -29,7 +29,6 @@ from dflash_mlx.grammar import Grammar
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import MODES, Mode, SamplingParams
 from dflash_mlx.pair import load
-from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.session import Session
 from dflash_mlx.speculation import sampling
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
@@ -42,7 +41,6 @@ WAYS: tuple[tuple[Mode, dict[str, Any]], ...] = (
     ("ddtree", {"tree_budget": 9, "chain_seed": True}),
     ("auto", {"block_size": 6}),
 )
-COSTS = Latencies(1.0, 0.1, ((1, 1.0), (4, 1.1), (8, 1.3)), read=0.01)
 LENGTH = 90
 PROMPT = tiny.prompt_of(11, 4)
 TEXT = (100, 101)  # a generation prompt whose thinking is closed
@@ -56,8 +54,7 @@ def target_of(family: str) -> Target:
 @pytest.fixture(autouse=True)
 def known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode auto has costs at which drafts pay, whatever this machine does."""
-    table = SimpleNamespace(at=lambda depth: COSTS, estimate=lambda depth: COSTS)
-    monkeypatch.setattr("dflash_mlx.engine.scheduler.latency_table", lambda *arguments: table)
+    drafts_pay(monkeypatch)
 
 
 def drafter_of(number: int, target: Target, wanted: list[int]) -> DFlashDrafter:

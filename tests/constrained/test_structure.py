@@ -14,6 +14,7 @@ import templates
 import thinking_cases
 import tiny
 from constrained import Plain, asked
+from known_costs import flat_costs
 from scripted_pair import speaking
 from typer.testing import Result
 
@@ -29,14 +30,12 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import load
 from dflash_mlx.policy.adaptive import AdaptivePolicy
-from dflash_mlx.policy.latency import Latencies
-from dflash_mlx.policy.policy import StepResult
+from dflash_mlx.policy.policy import Choice, StepResult
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.tree import Tree
 from dflash_mlx.types import Block, Plan
 
-COSTS = Latencies(1.0, 0.1, tuple((rows, 1.0 + 0.01 * rows) for rows in range(1, 9)))
 COLOURS = {"type": "array", "items": {"enum": ["red", "blue"]}, "minItems": 1, "maxItems": 3}
 NAMED = {
     "type": "object",
@@ -317,19 +316,22 @@ def decoded_plainly(constraint: Constraint, token: int) -> tuple[int, str]:
 
 def test_a_draft_that_is_cut_teaches_nothing() -> None:
     """The mode auto judges a drafter by its own drafts that were allowed, by none forced."""
-    policy = AdaptivePolicy(COSTS, 8)
+    policy = AdaptivePolicy(flat_costs(1), 8)
+    own = Choice(0, 8)
     (acceptance,) = policy.new_sequence(1)
-    good = StepResult(acceptance, Plan(8), verified=7, accepted=7, committed=8, drafter=0)
+    good = StepResult(acceptance, Plan(8), verified=7, accepted=7, committed=8, choice=own)
     for _ in range(30):
         policy.update([good], None)
     before = acceptance.survivals(None, 7)
-    cut = StepResult(acceptance, Plan(8), verified=5, accepted=5, committed=6, drafter=0, judged=2)
+    cut = StepResult(acceptance, Plan(8), verified=5, accepted=5, committed=6, choice=own, judged=2)
     none = StepResult(acceptance, Plan(1), verified=4, accepted=4, committed=5, judged=0)
     for _ in range(30):
         policy.update([cut], None)
         policy.update([none], None)
     assert acceptance.survivals(None, 7)[6] == pytest.approx(before[6], abs=0.05)
-    kept = StepResult(acceptance, Plan(8), verified=5, accepted=2, committed=3, drafter=0, judged=3)
+    kept = StepResult(
+        acceptance, Plan(8), verified=5, accepted=2, committed=3, choice=own, judged=3
+    )
     assert (kept.own, kept.kept) == (3, 2)
 
 

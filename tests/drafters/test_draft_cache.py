@@ -99,8 +99,8 @@ def test_a_draft_copies_no_context(
     read: tuple[Sequence, mx.array], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The block's rows are written in place; new arrays of both together would be seen."""
-    cache = fresh(*read)
-    cache.fill(20_000)
+    sequence, taps = read
+    cache = fresh(sequence, mx.tile(taps, (1, 500, 1)))
     assert peak_of_a_draft(cache) < 0.4
 
     def joined(self: CachedRows, keys: mx.array, values: mx.array) -> Any:

@@ -20,7 +20,6 @@ from dflash_mlx.drafters.gemma4_assistant.drafter import AssistantCache
 from dflash_mlx.drafters.gemma4_assistant.model import Assistant
 from dflash_mlx.drafters.load import check_drafter, load_drafter
 from dflash_mlx.engine.engine import Engine
-from dflash_mlx.engine.profiler import Job, Scratch
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
@@ -170,13 +169,6 @@ def test_a_prefix_comes_back(
     assert again.stats.cached_tokens > len(prompt) // 2
     assert first.tokens == again.tokens
     assert again.stats.drafted > 0
-
-
-def test_its_time_is_measured() -> None:
-    """Drafts at a depth that was never read."""
-    target = tiny.make_target("gemma4_text")
-    scratch = Scratch(target, random_assistant(target), 300, 4)
-    assert scratch.run(Job("draft", 4)) > 0
 
 
 def saved(folder: Path, **changes: Any) -> Checkpoint:

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tiny
-from dflash_mlx.policy.latency import Latencies
+from known_costs import drafts_pay
 
 from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.drafters.ngram import NgramDrafter
@@ -22,7 +21,6 @@ from dflash_mlx.types import Block
 START = tiny.prompt_of(21, 1)
 LEFT = [*START, *tiny.prompt_of(9, 2)]  # two prompts of one length that begin alike
 RIGHT = [*START, *tiny.prompt_of(9, 3)]
-LATENCIES = Latencies(1.0, 0.01, ((1, 1.0), (4, 1.1)))  # drafts pay
 SAMPLING = SamplingParams(0.8, repetition_penalty=1.3, seed=3)
 
 
@@ -108,8 +106,7 @@ def test_each_goes_on_as_if_alone(family: str, kind: str) -> None:
 
 def test_a_fork_counts_its_own_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the drafts of a fork are worth says nothing of the original's."""
-    table = SimpleNamespace(at=lambda depth: LATENCIES, estimate=lambda depth: LATENCIES)
-    monkeypatch.setattr("dflash_mlx.engine.scheduler.latency_table", lambda *arguments: table)
+    drafts_pay(monkeypatch)
     target = tiny.make_target("qwen3")
     engine = Engine(target, SmallModelDrafter(tiny.make_target("qwen3"), tiny.VOCAB))
     original = Sequence(target, *engine.drafters)

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import mlx.core as mx
 import pytest
 import tiny
 from tiny import make_target, prompt_of, random_drafter
 
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import Mode
 from dflash_mlx.pair import Pair
@@ -58,9 +58,8 @@ def test_fault_a_policy_that_measures(pair: Pair, monkeypatch: pytest.MonkeyPatc
     begin = AdaptivePolicy.new_sequence
 
     def measuring(self: AdaptivePolicy, drafters: int) -> Any:
-        cache = pair.target.make_cache()
         for _ in range(2):
-            mx.eval(pair.target.forward(mx.array([[1, 2]]), cache))
+            TokenSequence(pair.target).read([1, 2])
         return begin(self, drafters)
 
     monkeypatch.setattr(AdaptivePolicy, "new_sequence", measuring)

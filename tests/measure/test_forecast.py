@@ -78,7 +78,7 @@ def test_a_forecast_follows_the_chip() -> None:
     one, two = (forecast(pair, 64, chip, 5.0) for chip in (slow, fast))
     assert two.plain == pytest.approx(2 * one.plain)
     assert two.drafted == pytest.approx(2 * one.drafted)
-    assert round_of(pair.draft(64, fast), pair.verify(64, 4, fast), replace(fast, sync=1)) > 1
+    assert round_of(pair.draft(64, 16, fast), pair.verify(64, 4, fast), replace(fast, sync=1)) > 1
     lines = list(table({"bundled": pair}, [slow], 64, 5.0))
     assert lines[2] == f"| M1 | {one.plain:.0f} → {one.drafted:.0f} ({one.rows}) |"
 

@@ -62,9 +62,9 @@ def test_a_report_of_this_machine(tmp_path: Path) -> None:
         f"long run, {pair}",
     ], done.stderr
     phases = [steps[f"{which} start, {pair}"]["result"]["phases"] for which in ("first", "second")]
-    assert {"import", "load", "latencies", "first answer"} <= phases[0].keys()
+    assert {"import", "load", "first answer"} <= phases[0].keys()
     checks = {name for name in phases[0] if name.startswith("check")}
-    assert phases[1].keys() == phases[0].keys() - {"latencies", *checks}  # kernels are known then
+    assert phases[1].keys() == phases[0].keys() - checks  # kernels are known then
     assert len(steps[f"long run, {pair}"]["result"]["tok_s"]) == 2
     assert [line["tokens"] for line in steps[f"memory, {pair}"]["result"]["contexts"]] == [
         *(4096, 16384, 32768)
@@ -244,7 +244,7 @@ def test_the_phases_of_a_macs_first_start(
     loaded, told = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert loaded["phases"].items() <= told["phases"].items()
     assert list(loaded["phases"]) == ["import", "load", "check: compile, compare", "build"]
-    assert told["phases"].keys() - loaded["phases"].keys() == {"first answer", "latencies"}
+    assert told["phases"].keys() - loaded["phases"].keys() == {"first answer"}
     assert told["total"] == pytest.approx(sum(told["phases"].values()), abs=0.02)
     assert told["on"] == []
     assert set(told["off"].values()) == {"raised RuntimeError: no such kernel"}

@@ -8,19 +8,18 @@ import json
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 import tiny
+from known_costs import drafts_pay
 from lossless import Hinted
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 from typer.testing import CliRunner
 
 from dflash_mlx import bench
 from dflash_mlx.engine.engine import Engine
-from dflash_mlx.engine.latency_table import fingerprint
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
@@ -33,7 +32,6 @@ from dflash_mlx.models.cache.sizes import cache_bytes, check_quantisable
 from dflash_mlx.models.target import outline
 from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.pair import load
-from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.selfcheck.shapes import Shapes
 
 MODES: tuple[dict[str, Any], ...] = (
@@ -46,7 +44,6 @@ SAMPLINGS = (SamplingParams(), SamplingParams(temperature=0.9, top_p=0.9, seed=3
 PROMPT = tiny.prompt_of(23, 4)
 OTHER = [*PROMPT[:11], *tiny.prompt_of(14, 5)]  # begins as PROMPT does
 LENGTH = 16
-LATENCIES = Latencies(1.0, 0.01, ((1, 1.0), (4, 1.1)))  # drafts pay
 every_quantised = pytest.mark.parametrize("family", tiny.QUANTISED)
 
 
@@ -84,8 +81,7 @@ def check_modes(family: str, sampling: SamplingParams, **changes: Any) -> None:
 @pytest.fixture(autouse=True)
 def costs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode auto measures nothing, and drafts."""
-    table = SimpleNamespace(at=lambda depth: LATENCIES, estimate=lambda depth: LATENCIES)
-    monkeypatch.setattr("dflash_mlx.engine.scheduler.latency_table", lambda *arguments: table)
+    drafts_pay(monkeypatch)
 
 
 @every_quantised
@@ -236,12 +232,6 @@ def test_no_kernel_reads_quantised_rows(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Kernels, "attempt", counted)
     target.forward(mx.array([PROMPT[:4]]), target.make_cache())
     assert windows == [tiny.WINDOW] * 2
-
-
-def test_costs_are_measured_for_each_cache() -> None:
-    """A pass over a quantised cache takes another time."""
-    targets = [tiny.make_target(f"qwen3{bits}", head_dim=64) for bits in ("", " kv8", " kv4")]
-    assert len({fingerprint(target, None) for target in targets}) == 3
 
 
 # Where users meet it

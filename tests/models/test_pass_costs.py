@@ -48,7 +48,7 @@ PASSES: dict[str, Pass] = {
     "step": lambda pair: pair.verify(DEPTH, 1),
     "commit": lambda pair: pair.verify(DEPTH, BLOCK, kept=KEPT),
     "path": lambda pair: pair.verify(DEPTH, TREE.rows, TREE, PATH),
-    "draft": lambda pair: pair.draft(DEPTH),
+    "draft": lambda pair: pair.draft(DEPTH, BLOCK),
     "prompt": lambda pair: prompt(pair, 24),
     "packed": lambda pair: packed(pair, 4, 2),
 }

@@ -399,10 +399,11 @@ def batch(
         if at:
             drafts = []
             for n in at:
-                assert chosen[n] is not None
-                width = chosen[n].width
+                choice = chosen[n]
+                assert choice is not None
+                width = choice.width
                 stated = blocks[n][number].confidence[: width - 1]
-                drafts.append(replace(states[n], confidence=stated, choice=chosen[n]))
+                drafts.append(replace(states[n], confidence=stated, choice=choice))
             lengths = policy.choose_plans(drafts, len(texts) - len(at))
             for place, plan in zip(at, lengths, strict=True):
                 plans[place] = plan

@@ -21,7 +21,8 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
-from dflash_mlx.policy.policy import DraftState, FixedPolicy
+from dflash_mlx.policy.costs import Batch
+from dflash_mlx.policy.policy import Choice, DraftState, FixedPolicy
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.acceptance import Match, make_rule
 from dflash_mlx.speculation.drafts import Draft
@@ -154,9 +155,9 @@ def test_plans_in_turn(family: str) -> None:
 
     class Dice(FixedPolicy):
         def choose_drafters(
-            self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
-        ) -> list[int | None]:
-            return [0 if dice.random() < 0.35 else None]
+            self, sequences: Sequence[Sequence[DraftState | None]], batch: Batch
+        ) -> list[Choice | None]:
+            return [Choice(0, 8) if dice.random() < 0.35 else None]
 
         def wants_confidence(self) -> bool:
             return dice.random() < 0.5

@@ -17,7 +17,8 @@ from caches import FORK, state_of_the_row_before
 from dflash_mlx import api
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.policy.policy import DraftState, FixedPolicy
+from dflash_mlx.policy.costs import Batch
+from dflash_mlx.policy.policy import Choice, DraftState, FixedPolicy
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.sampling import Shaper
@@ -159,13 +160,13 @@ def test_law_of_mixed_plans(rule: str) -> None:
         room = 0
 
         def choose_drafters(
-            self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
-        ) -> list[int | None]:
+            self, sequences: Sequence[Sequence[DraftState | None]], batch: Batch
+        ) -> list[Choice | None]:
             state = sequences[0][0]
             assert state is not None
             if self.room != state.room:
                 self.room, self._plan = state.room, next(plans)
-            return [0 if self._plan.rows > 1 else None]
+            return [Choice(0, 8) if self._plan.rows > 1 else None]
 
         def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
             return True

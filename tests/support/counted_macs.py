@@ -97,7 +97,9 @@ class CountedMac:
         """As parts that add up: the draft takes what it adds to a round."""
         widths = range(2, self.block_size + 1)
         drafts = tuple((rows, sum(self.block(rows)) + SYNC) for rows in widths)
-        chain = tuple((rows, self.round(Plan(rows, drafted=rows)) - seconds) for rows, seconds in drafts)
+        chain = tuple(
+            (rows, self.round(Plan(rows, drafted=rows)) - seconds) for rows, seconds in drafts
+        )
         return TrueCosts(self.plain, ((1, self.plain), *chain), drafts, read=self.read)
 
     def prior(self) -> policy_costs.Costs:

@@ -170,9 +170,12 @@ def auto(costs: TrueCosts) -> AdaptivePolicy:
 
 
 class Rounds(Protocol):
-    """The actual costs of the rounds of an answer. caches: as in `Batch`."""
+    """The actual costs of the rounds of an answer."""
 
-    caches: float
+    @property
+    def caches(self) -> float:
+        """As in `Batch`."""
+        ...
 
     @property
     def read(self) -> float:

@@ -249,7 +249,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "XDG_CONFIG_HOME": str(folder / "config"),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "OPENBLAS_NUM_THREADS": "1",
-        "DFLASH_MODE": "dflash",  # the default mode measures latencies, which vary
+        "DFLASH_MODE": "dflash",  # what the default mode does depends on the clock
         **PROGRAM_VARIABLES,
         "TERM": "xterm-256color",
         "LANG": "C.UTF-8",

@@ -7,7 +7,7 @@
 
 `passes` says what passes dispatch and move (traffic.py has the rules), `forecast` tokens per second
 by chip, and `errors` how far forecasts are from what others measured. `guide` writes the tables of
-examples/guide/forecast.md anew, `record` the costs of the simulated Macs of tests/policy, and `prior`
+examples/guide/forecast.md anew, `record` the costs of the simulated Macs of tests/policy, `prior`
 the table that mode auto begins with.
 """
 

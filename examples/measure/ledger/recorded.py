@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mlx.utils import tree_flatten
 
@@ -138,7 +138,7 @@ def load() -> list[Recorded]:
         Recorded(
             *(chip, pair, bits, weights, share),
             {
-                each[0]: Costs(*(tuple(x) if isinstance(x, list) else x for x in each))
+                each[0]: Costs(*cast(Any, [tuple(x) if isinstance(x, list) else x for x in each]))
                 for each in costs
             },
         )
