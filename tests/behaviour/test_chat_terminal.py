@@ -133,7 +133,7 @@ def test_streaming(chat: ChatTerminal, size: tuple[int, int]) -> None:
     chat.send("Tell me one.\r")
     context = r" · (accept \d+%|\d+% of drafts accepted) · context \d+ / 4,096"
     chat.wait_for(r"\S \d+ tok · [\d.]+ tok/s[^\n]*" + (context if size[0] > 40 else ""))
-    prompt = r"prompt \d+ new \+ \d+ cached · first\s+token\s+after\s+[\d.]+ s"
+    prompt = r"prompt \d+ new \+ \d+ cached[\s·]+first\s+token\s+after\s+[\d.]+ s"
     numbers = chat.wait_for(r"\d+ tokens · [\s\S]*?" + prompt)
     assert cached(numbers.group()) > 20  # the first turn
     chat.prompted()
@@ -508,7 +508,7 @@ def test_plain_and_killed(start: Callable[..., ChatTerminal], tmp_path: Path) ->
     chat = start("--plain", env={"DFLASH_NO_HISTORY": "1"})
     chat.wait_until(lambda: chat.cursor_line() == ">", "prompted")
     chat.send(WEDNESDAY[0] + "\r")
-    said = r"The day after [\s\S]*? answer complete [\s\S]*? new in [\d.]+ s"
+    said = r"The day after [\s\S]*? answer complete [\s\S]*? new \| first token after [\d.]+ s"
     answer = chat.wait_for(said).group()
     assert answer.isascii()
     assert answer in chat.raw  # as it is: without escape codes

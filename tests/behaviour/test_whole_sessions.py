@@ -18,7 +18,8 @@ from terminal import SLOWED, Terminal, environment
 NUMBERS = re.compile(
     r"\d+ tokens?[\s·]+(?:[\d.]+ tok/s[\s·]+)?(?:τ [\d.]+[\s·]+)?(?:accept \d+%[\s·]+)?"
     r"(?:\d+\stokens\swithout\sdrafts[\s·]+)?[\d.]+ s"
-    r"(?:[\s·]+prompt\s[\d,]+\snew\s(?:\+\s[\d,]+\scached\s)?in\s[\d.]+\ss)?"
+    r"(?:[\s·]+prompt\s[\d,]+\snew(?:\s\+\s[\d,]+\scached)?)?"
+    r"(?:[\s·]+first\s+token\s+after\s+[\d.]+\ss)?"
 )
 LOADED = re.compile(r"loaded in [\d.]+ s[\s·]+[\d.]+ MB")
 PYTHON = shlex.quote(sys.executable)
