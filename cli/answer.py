@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_mlx.options import GenerationOptions
 
+from .awake import awake
 from .backend.base import Answering, Backend
 from .terminal.output import Output, format_count
 from .terminal.signals import LEAVE_HINT, Interrupt
@@ -330,6 +331,7 @@ class Answer:
         return replace(block, text=text, thinking=thinking)
 
 
+@awake()
 def answer_prompt(
     backend: Answering,
     prompt: Any,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from .awake import awake
 from .confirm import confirm
 from .terminal.output import Output, format_bytes
 from .terminal.spinner import Spinner
@@ -39,7 +40,7 @@ def download_models(repos: Sequence[str], out: Output, *, yes: bool) -> None:
         confirm(question, "nothing was downloaded", out, yes=yes, default=True)
     for pending in plans:
         delete_damaged(pending)
-        with Spinner(out, pending.repo, unit="bytes") as spinner:
+        with awake(), Spinner(out, pending.repo, unit="bytes") as spinner:
             folder = download(
                 pending.repo, with_stalls(spinner.update, out), partial(out.info, WAIT_NOTE)
             )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
 
+from .awake import awake
 from .downloads import download_progress
 from .options import BUNDLED, NO_CACHE, TOY_NOTE, CacheOptions, ModelOptions
 from .terminal.output import Output
@@ -235,6 +236,7 @@ def fetch_pair(model_options: ModelOptions, out: Output) -> None:
     check_memory(target, draft, target_label, model_options, out)
 
 
+@awake()
 def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path | None]:
     """Download what is missing; the label and both folders, the same for its own head."""
     if is_address(model_options.model):

@@ -2,14 +2,19 @@
 
 import os
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
+from .errors import DFlashError
+
 # MLX reads it once, at the first product on a GPU (`enable_tf32` in mlx/utils.h). Unless it is 0,
 # GPUs with matrix units compute float32 products of several rows with about 10 bits.
 TF32 = "MLX_ENABLE_TF32"
+UNITS_NEED = (26, 2)  # the macOS whose Metal has the matrix units
 
 
 def device_info() -> dict[str, Any]:
@@ -45,6 +50,22 @@ def has_matrix_units(architecture: str) -> bool:
     """
     chip = Chip.of(architecture)
     return chip is not None and chip.generation >= (18 if chip.size == "p" else 17)
+
+
+def check_macos() -> None:
+    """Raise DFlashError for an M5 whose macOS lacks what MLX uses there.
+
+    MLX's wheel for macOS 26 uses an M5's matrix units on every macOS 26 (ml-explore/mlx#4525).
+    """
+    if sys.platform != "darwin" or not has_matrix_units(str(device_info().get("architecture", ""))):
+        return
+    asked = ["/usr/sbin/sysctl", "-n", "kern.osproductversion"]
+    version = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    if (26,) <= tuple(map(int, re.findall(r"\d+", version))) < UNITS_NEED:
+        raise DFlashError(
+            f"MLX uses this chip's matrix units, which need macOS 26.2; this is macOS {version}.",
+            hint="update macOS, or set DFLASH_DEVICE=cpu, which is slow",
+        )
 
 
 def has_full_float32() -> bool:

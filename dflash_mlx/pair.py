@@ -18,6 +18,7 @@ from mlx_lm.utils import load_model
 from .batch import MAX_SEQUENCES, OnBlock, generate_all
 from .chat.reasoning_parser import eos_ids_of
 from .chat.template import load_tokenizer
+from .device import check_macos
 from .drafters.load import check_drafter, load_drafter
 from .drafters.mtp.tensors import require_head
 from .engine.engine import Engine
@@ -30,6 +31,7 @@ from .files.checkpoint import Checkpoint
 from .hub import resolve
 from .hub.bits import check_bits, chosen_bits
 from .hub.cache import is_head_only
+from .kernels.dispatch import on_cpu
 from .loaded_pair import LoadedPair, evaluate
 from .models.ability import Ability
 from .models.cache.sizes import check_quantisable
@@ -128,6 +130,8 @@ def load(
     check_exact_cache(exact=exact, kv_bits=kv_bits)
     check_cache_sizes(cache_ram, cache_disk)
     check_lookup(lookup=lookup, no_draft=no_draft)
+    if not on_cpu():
+        check_macos()
     adapted = None if adapter is None else Adapter.read(adapter)
     names = resolve.pair_names(target, draft, no_draft=no_draft)
     checkpoint = resolve.open_checkpoint(names.target, names.target_label, on_download)

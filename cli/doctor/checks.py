@@ -359,8 +359,8 @@ def terminal() -> CheckResult:
 
 DISTRIBUTION = "dflash-chat"
 REQUIRED = {  # as in pyproject.toml
-    "mlx": ">=0.32,<0.33",
-    "mlx-lm": ">=0.32,<0.33",
+    "mlx": ">=0.32.4,<0.33",
+    "mlx-lm": ">=0.32.2,<0.33",
     "huggingface_hub": ">=1.0,<3",
     "prompt_toolkit": ">=3.0.50,<4",
     "rich": ">=14.0,<16",

@@ -24,7 +24,6 @@ from .report import CheckResult, fail, ok, short_path, warn
 PATIENCE = 60.0  # seconds for the probe
 # In parts of a product's largest number. bfloat16 rounds by 0.004; a wrong kernel is far beyond.
 TOLERANCE = 0.03
-UNITS_NEED = (26, 2)  # the macOS whose Metal has the matrix units
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +88,14 @@ def mlx(facts: MLXFacts) -> CheckResult:
             "M5 can be missing or wrong",
             reinstall_hint(),
         )
-    from dflash_mlx.device import has_matrix_units
+    from dflash_mlx.device import UNITS_NEED, has_matrix_units
 
     if not has_matrix_units(facts.info.get("architecture", "")):
         return ok(summary)
     if version_numbers(macos.version()) < UNITS_NEED:
-        return warn(
-            f"{summary}, which cannot use this GPU's matrix units", "update to macOS 26.2 or later"
+        return fail(
+            f"{summary}: MLX uses this GPU's matrix units, which need macOS 26.2",
+            "update to macOS 26.2 or later",
         )
     if not has_unit_kernels(kernels):
         return warn(f"{summary} has no kernels for this GPU's matrix units", reinstall_hint())

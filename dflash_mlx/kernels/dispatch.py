@@ -128,14 +128,16 @@ class Kernels:
         """The operations whose kernels may have raised an error of a pass; None if none has.
 
         MLX compiles a kernel when it evaluates its outputs, and most of its messages do not name
-        it. Then these are all operations that may run.
+        it. Then these are all operations that may run; or none if each runs by itself, because
+        what is raised outside of them is MLX's own.
         """
         if isinstance(error, LaunchFailed):
             return frozenset({error.name})
         if self.launcher is None or not str(error).startswith(KERNEL_MESSAGES):
             return None
         able = (self.on or frozenset()) - self.off.keys()
-        return frozenset(name for name in able if f"dflash_{name}" in str(error)) or able
+        named = frozenset(name for name in able if f"dflash_{name}" in str(error))
+        return named or (None if self.stepwise else able)
 
 
 def cpu_wanted() -> bool:

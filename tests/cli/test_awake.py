@@ -1,4 +1,4 @@
-"""A Mac does not sleep while serve, bench or train runs."""
+"""A Mac does not sleep while a command runs for long, answers, or downloads."""
 
 import os
 import time
@@ -44,6 +44,7 @@ def alive(number: str) -> bool:
         (["serve", "--port", "0"], "serve.load_pair"),
         (["bench"], "bench.command.load_pair"),
         (["train", "prompts.jsonl", "--out", "trained"], "train.open_target"),
+        (["generate", "hello"], "backend.local.LocalBackend.stream"),
     ],
 )
 def test_long_commands_keep_a_mac_awake(

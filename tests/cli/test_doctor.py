@@ -162,8 +162,8 @@ def test_mlx_out_of_range(tmp_path, monkeypatch, quick, look, version):
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     check = look()["versions"]
     assert check["status"] == "fail"
-    assert f"mlx {version} is not >=0.32,<0.33" in check["found"]
-    assert re.search(r"pip install .*'mlx(\[cpu\])?>=0.32,<0.33'`", check["hint"])
+    assert f"mlx {version} is not >=0.32.4,<0.33" in check["found"]
+    assert re.search(r"pip install .*'mlx(\[cpu\])?>=0.32.4,<0.33'`", check["hint"])
 
 
 def test_a_package_that_is_missing(monkeypatch, quick, look):
@@ -630,8 +630,8 @@ MACHINES = [  # what is wrong with a Mac, the check that sees it, and what docto
      "missing or wrong"),
     (old_wheel, "mlx", "warn", "wheel macosx_15_0_arm64 on macOS 26.3 has no kernels for this "
      "GPU's matrix units"),
-    (old_macos, "mlx", "warn", "wheel macosx_26_0_arm64 on macOS 26.1, which cannot use this "
-     "GPU's matrix units"),
+    (old_macos, "mlx", "fail", "wheel macosx_26_0_arm64 on macOS 26.1: MLX uses this GPU's matrix "
+     "units, which need macOS 26.2"),
     (no_metal, "metal", "fail", "MLX finds no Metal device"),
     (miscompiled, "products", "fail", "16 rows at once differ from each row alone, in parts of "
      "the largest number: bfloat16 by 0.98, 4-bit by nan"),

@@ -209,6 +209,9 @@ def test_which_kernels_may_have_raised() -> None:
     assert kernels.find_failure(RuntimeError("[metal::Device] Unable to build")) == KERNELS
     assert not kernels.find_failure(RuntimeError("[matmul] no"))
     assert not Kernels().find_failure(refused)
+    stepwise = kernels.by_steps()
+    assert stepwise.find_failure(refused) == {"verify_attention"}
+    assert not stepwise.find_failure(RuntimeError("[metal::Device] Unable to load kernel gemm"))
 
 
 def test_an_exact_answer_ends_with_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,13 @@
 The limits are those of the machine code of MLX 0.32.4; nothing here runs on a GPU.
 """
 
+from types import SimpleNamespace
+
 import pytest
 
-from dflash_mlx.device import Chip, has_matrix_units
+from dflash_mlx import device
+from dflash_mlx.device import Chip, check_macos, has_matrix_units
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.row_limits import Padding, matrix_rows, padding, reads
 
 SIZES = (2048, 4096, 4097)
@@ -101,3 +105,28 @@ def test_names_of_other_gpus() -> None:
     assert not has_matrix_units("x86_64")
     assert has_matrix_units("applegpu_g17g")
     assert not has_matrix_units("applegpu_g17p")
+
+
+@pytest.mark.parametrize(
+    ("chip", "version", "refused"),
+    [
+        ("applegpu_g17s", "26.1", True),
+        ("applegpu_g17s", "26.0.1", True),
+        ("applegpu_g17s", "26.2", False),
+        ("applegpu_g17s", "27.0", False),
+        ("applegpu_g16s", "26.1", False),
+    ],
+)
+def test_an_m5_needs_a_macos_with_its_matrix_units(
+    monkeypatch: pytest.MonkeyPatch, chip: str, version: str, refused: bool
+) -> None:
+    """MLX uses them on every macOS 26; a model is refused before it is read."""
+    monkeypatch.setattr(device, "sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr(device, "device_info", lambda: {"architecture": chip})
+    asked = SimpleNamespace(run=lambda *_, **__: SimpleNamespace(stdout=f"{version}\n"))
+    monkeypatch.setattr(device, "subprocess", asked)
+    if refused:
+        with pytest.raises(DFlashError, match=rf"need macOS 26\.2; this is macOS {version}"):
+            check_macos()
+    else:
+        check_macos()
