@@ -12,10 +12,10 @@ from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.drafters.chain import ChainDrafter
 from dflash_mlx.kernels.dispatch import item_bytes, on_cpu
 from dflash_mlx.models.cache.sizes import cache_bytes
+from dflash_mlx.models.linear import TAKEN
 from dflash_mlx.models.target import Target
 from dflash_mlx.policy.costs import Costs, Drafting, Passes
 from dflash_mlx.policy.prior import CACHES, WEIGHTS
-from dflash_mlx.selfcheck.shapes import TAKEN
 
 MACS = ("M1", "M2", "M4", "M4", "M5")  # M1, M2, ...: MLX runs the same kernels on M3 and M4
 FEW = 8  # experts of a token, where the config does not say it

@@ -195,6 +195,7 @@ LINEARS = (nn.Linear, nn.QuantizedLinear)
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
 SWITCHES = (SwitchGLU, SwitchMLP)
 SWITCH_LINEARS = (SwitchLinear, QuantizedSwitchLinear)
+TAKEN = ("num_experts_per_tok", "top_k_experts")  # names of the number of experts of a token
 EXPERTS = ("up_proj", "gate_proj", "down_proj")
 # Activations of experts that are functions of their arguments alone.
 ACTIVATIONS = frozenset(

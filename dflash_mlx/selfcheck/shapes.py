@@ -9,7 +9,7 @@ import mlx.core as mx
 from mlx import nn
 
 from dflash_mlx.device import device_info
-from dflash_mlx.models.linear import EXPERTS, Format, has_grouped_experts
+from dflash_mlx.models.linear import EXPERTS, TAKEN, Format, has_grouped_experts
 
 if TYPE_CHECKING:
     from dflash_mlx.drafters.base import Drafter
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 DEFAULT_VERIFY_ROWS = 16  # without a drafter
-TAKEN = ("num_experts_per_tok", "top_k_experts")  # names of the number of experts of a token
 CONTEXT = 1024  # tokens in the cache when attention is timed
 
 

@@ -74,6 +74,7 @@ def used_and_built(published: Published) -> tuple[set[Any], set[Any]]:
     shapes = Shapes.of(pair.target, pair.drafter)
     sizes = {t.name: frozenset(s.size for s in t.sizes(shapes)) for t in TRIALS if t.sizes}
     kernels = pair.target.kernels = Kernels(launcher, on=OPERATIONS, sizes=sizes)
+    pair.target.share_kernels(pair.drafter.model)
     vocab = pair.target.vocab_size
 
     def decisions() -> Iterable[mx.array]:
@@ -94,7 +95,12 @@ def used_and_built(published: Published) -> tuple[set[Any], set[Any]]:
         launcher.texts = set()
         pair.verify(1024, rows, kept=range(1))
         used |= launcher.texts
-    launcher.texts = set()
+    launcher.computes = True  # a draft computes its context first
+    for width in (2, 3, 5, 16):
+        launcher.texts = set()
+        pair.draft(1024, width)
+        used |= launcher.texts
+    launcher.computes, launcher.texts = False, set()
     pair.verify(1024, TREE.rows, TREE, TREE.path_to(31))
     return used | launcher.texts, built
 
@@ -102,10 +108,10 @@ def used_and_built(published: Published) -> tuple[set[Any], set[Any]]:
 @pytest.mark.quick_every(5)
 @pytest.mark.parametrize("published", PAIRS, ids=lambda pair: pair.name)
 def test_what_rounds_launch_is_built_and_nothing_else(published: Published) -> None:
-    """Of chains of all widths, a tree, a commit, and every rule of acceptance."""
+    """Of drafts and chains of all widths, a tree, a commit, and every rule of acceptance."""
     used, built = used_and_built(published)
     assert used == built
-    assert len(built) <= 20  # each takes about a tenth of a second
+    assert len(built) <= 24  # each takes about a tenth of a second
 
 
 def test_products_of_mixed_weights_are_built() -> None:

@@ -337,4 +337,4 @@ def test_a_drafter_that_fits_is_not_blamed(
     talk = start(bundled, mode=mode, sampling=SamplingParams(temperature=temperature, seed=1))
     prompts = ["What is 25 plus 17?", "Tell me about birds.", "xq zzv", "Why?", "1 2 3 4"]
     assert not any("almost no draft" in text for text in told_in(talk, prompts))
-    assert record.passes == 0 if temperature > 1 else record.passes >= 12
+    assert record.passes == 0 if temperature > 1 else record.passes >= 6
