@@ -1,7 +1,6 @@
 """`dflash serve` before its first request."""
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
