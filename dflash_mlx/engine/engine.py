@@ -134,7 +134,7 @@ class Engine:
             self._run_ahead(batch)
             self._commit(batch)
             self._remember(batch)
-            self.scheduler.update(batch, perf_counter() - began)
+            self.scheduler.update(batch, perf_counter() - began, ahead=self._passes_ahead)
         except BaseException as error:
             fault = gpu_fault(error) or self._replace_kernels(error)
             if fault is None:
@@ -174,6 +174,7 @@ class Engine:
         """
         for step in batch:
             step.output = self._passes_ahead.pop(step.sequence, None)
+            step.was_ahead = step.output is not None
         queries = {step: step.query() for step in batch if step.output is None}
         for group in self._passes_for(queries):
             outputs = self.target.read([queries[step] for step in group], at_once=True)

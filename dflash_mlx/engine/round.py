@@ -37,7 +37,8 @@ class ScheduledStep:
     `draft_state`, for the policy.
     propose: `proposal` (the drafter's block), `plan` (how much of it is verified), `draft` (the
     tokens that are verified; none in a decode step unless a grammar forces some).
-    verify: `output`, the logits and hidden states of the target's pass.
+    verify: `output`, the logits and hidden states of the target's pass, and `was_ahead`, whether
+    the round before ran it.
     accept: `outcome`, the result of the acceptance rule, and `sampled_token` [1], the target's
     token after a row without drafts. The host has not waited for either.
     commit: `accepted`, how many drafts the rule accepted, in a tree along the rows of `path`, the
@@ -53,6 +54,7 @@ class ScheduledStep:
     plan: Plan = DECODE_STEP
     draft: Draft = field(default_factory=Draft.none)
     output: SequencePass | None = None
+    was_ahead: bool = False
     sampled_token: mx.array | None = None
     outcome: mx.array | None = None
     accepted: int = 0

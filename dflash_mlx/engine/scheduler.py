@@ -125,10 +125,13 @@ class Scheduler:
             return True
         return not answer.policy.may_draft(self._draft_states(sequence))
 
-    def update(self, batch: list[ScheduledStep], seconds: float) -> None:
+    def update(
+        self, batch: list[ScheduledStep], seconds: float, *, ahead: Container[Sequence]
+    ) -> None:
         """Let the policies learn from the round.
 
-        Its time tells only if one policy decided for all steps, and none was a prefill or failed.
+        Its time tells only if one policy decided for all steps, none was a prefill or failed, and
+        each took one pass: not its own and the next one that runs `ahead`, nor neither.
         """
         read = sum(step.num_tokens for step in batch if step.kind is StepKind.PREFILL)
         generating = [step for step in batch if step.kind is not StepKind.PREFILL]
@@ -139,7 +142,9 @@ class Scheduler:
             self.token_budget.update(read, seconds)
         for policy, group in by_policy(generating):
             results = [step.policy_result for step in group if step.error is None]
-            policy.update(results, seconds if len(results) == len(batch) else None)
+            alone = len(results) == len(batch)
+            once = all(step.was_ahead == (step.sequence in ahead) for step in batch)
+            policy.update(results, seconds if alone and once else None)
 
     def _count_drafts(self, step: ScheduledStep) -> None:
         """Count the drafts of the model. Hot samples do not count: no drafter can guess them."""

@@ -24,6 +24,7 @@ LOSS = 0.5  # decode steps that drafting may lose before it pauses: a tenth of a
 CREDIT = 1.5  # decode steps of gain that can pay for later losses: enough for a bad passage
 PAUSE = 15  # rounds of a pause per decode step lost, so that tries cost a fifteenth at most
 DOUBLINGS = 4  # of the pause after failed tries: up to 240 rounds per decode step lost
+STEPS = 3  # decode steps in a row, of which the second takes the time of one pass
 ANCHORS = 4, 64  # drafted rounds until decode steps are timed again: at first, and at most
 CHANGED = log(1.1)  # decode steps that changed by more are timed again soon
 DOUBT = 1.5  # a decode step may be faster than known by this factor
@@ -86,8 +87,7 @@ class AdaptivePolicy:
         self._proven = False  # whether a draft that is not free was ever accepted
         self._seen = set[tuple[int, ...]]()  # shapes of rounds: the first one builds its kernels
         self._batch = Batch(1, 0.0)
-        self._steps_due = 2  # decode steps to run now: the second in a row tells their time
-        self._after_step = False
+        self._steps_due = STEPS  # decode steps to run now
         self._drafted = 0  # rounds since a decode step was timed
         self._anchor = ANCHORS[0]  # such rounds until one is timed again
         self._last = Expected([0], 1.0, 1.0)
@@ -255,7 +255,6 @@ class AdaptivePolicy:
         """Learn what a round's parts take. Returns its seconds without disturbances."""
         expected = sum(parts.values())
         is_step = shape == (self._batch.sequences,)
-        after_step, self._after_step = self._after_step, is_step
         first = shape not in self._seen
         self._seen.add(shape)
         self._steps_due = max(0, self._steps_due - is_step)
@@ -263,9 +262,9 @@ class AdaptivePolicy:
             self._drafted += 1
             doubted = self._last.rate * self._costs.verify(1, self._batch) < DOUBT
             if doubted and self._drafted >= self._anchor:
-                self._steps_due = 2
-        if seconds is None or seconds <= 0 or (is_step and not after_step):
-            return expected  # nobody timed it, or what the device did before is part of it
+                self._steps_due = STEPS
+        if seconds is None or seconds <= 0:
+            return expected
         if is_step and not (self._costs.known and self._batch.sequences > 1):
             late = self._costs.learn_step(seconds, self._batch, 1 + self._drafted)
             soon, most = ANCHORS

@@ -127,7 +127,7 @@ class Policy(Protocol):
         ...
 
     def update(self, results: Sequence[StepResult], seconds: float | None) -> None:
-        """Learn from a round. `seconds`: None if they are not those of this policy alone."""
+        """Learn from a round. `seconds`: None if they are not those of one pass and its drafts."""
 
     @property
     def state(self) -> PolicyState: ...

@@ -271,6 +271,7 @@ class Played:
     tokens: int = 0
     seconds: float = 0.0
     plans: Counter[Plan] = field(default_factory=Counter)
+    drafted: bool = True  # in the last round
 
     @property
     def rate(self) -> float:
@@ -330,7 +331,8 @@ def one_round(
         choice=choice,
         confidence=confidence,
     )
-    policy.update([result], timing(seconds))
+    first, played.drafted = not plan.drafted and played.drafted, plan.drafted > 0
+    policy.update([result], None if first else timing(seconds))  # it also begins the next step
     played.tokens += committed
     played.seconds += seconds
     played.plans[plan] += committed
