@@ -44,7 +44,6 @@ def alive(number: str) -> bool:
         (["serve", "--port", "0"], "serve.load_pair"),
         (["bench"], "bench.command.load_pair"),
         (["train", "prompts.jsonl", "--out", "trained"], "train.open_target"),
-        (["generate", "hello"], "backend.local.LocalBackend.stream"),
     ],
 )
 def test_long_commands_keep_a_mac_awake(
