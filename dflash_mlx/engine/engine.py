@@ -95,9 +95,7 @@ class Engine:
         """
         self.target = target
         self.drafters = tuple(drafter for drafter in drafters if drafter is not None)
-        for drafter in self.drafters:
-            if drafter.model is not None:
-                target.share_kernels(drafter.model)
+        target.share_kernels([d.model for d in self.drafters if d.model is not None])
         self.compiler = compiler
         self.scheduler = Scheduler(target, self.drafters)
         self.prefix_cache = PrefixCache()

@@ -127,7 +127,7 @@ class Target:
     ):
         linear.install(model, Kernels())  # without the stand-ins of another target
         self.model = model
-        self._sharing: list[nn.Module] = []
+        self._sharing: Sequence[nn.Module] = ()
         self.eos_ids = eos_ids
         self.path = checkpoint.path
         parts = look(model)
@@ -234,16 +234,17 @@ class Target:
             restore_modules(self.model)
         linear.install(self.model, kernels)
         self._kernels = kernels
-        for model in self._sharing:
-            linear.install(model, Kernels() if kernels.exact else kernels)
+        self.share_kernels(self._sharing)
 
-    def share_kernels(self, model: nn.Module) -> None:
-        """Let a drafter's products of few rows run the kernels of the target, now and later.
+    def share_kernels(self, models: Sequence[nn.Module]) -> None:
+        """Let the drafters' products of few rows run the kernels of the target, now and later.
 
-        Drafts need no exact kernels: their bits change no answer.
+        `models` replace those of earlier drafters. Drafts need no exact kernels: their bits change
+        no answer.
         """
-        self._sharing.append(model)
-        linear.install(model, Kernels() if self.kernels.exact else self.kernels)
+        self._sharing = models
+        for model in models:
+            linear.install(model, Kernels() if self.kernels.exact else self.kernels)
 
     @classmethod
     def load(

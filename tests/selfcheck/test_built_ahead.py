@@ -74,7 +74,7 @@ def used_and_built(published: Published) -> tuple[set[Any], set[Any]]:
     shapes = Shapes.of(pair.target, pair.drafter)
     sizes = {t.name: frozenset(s.size for s in t.sizes(shapes)) for t in TRIALS if t.sizes}
     kernels = pair.target.kernels = Kernels(launcher, on=OPERATIONS, sizes=sizes)
-    pair.target.share_kernels(pair.drafter.model)
+    pair.target.share_kernels([pair.drafter.model])
     vocab = pair.target.vocab_size
 
     def decisions() -> Iterable[mx.array]:
