@@ -50,6 +50,7 @@ from .report import (
     RunLog,
     answer_report,
     baseline_answer,
+    comparable_options,
     comparison_json,
     show_comparison,
     warm_up,
@@ -215,6 +216,8 @@ def generate(
     options = resolved.fitted(backend, out, raw=own.raw).generation
     limit = options.token_limit
     options = replace(options, max_tokens=limit, grammar=grammar, raw=own.raw)
+    if own.compare:
+        options = comparable_options(options)
     backend.prepare(options, out)
     log.loaded(backend, load_seconds, options)
     run = ask(backend, messages, options, own, resolved.prompt, text, log, out)
@@ -307,8 +310,7 @@ def ask(
             raise KeyboardInterrupt
         baseline = None
         if own.compare and answer.finish_reason != INTERRUPTED:
-            seed = answer.stats.seed
-            baseline = baseline_answer(backend, prompt, options, seed, out, interrupt)
+            baseline = baseline_answer(backend, prompt, options, out, interrupt)
     return Run(answer, baseline, passes)
 
 

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from secrets import randbits
 from statistics import stdev
 from types import TracebackType
 from typing import IO, Annotated, Any, Literal
@@ -100,7 +101,7 @@ class Comparison:
 
     @classmethod
     def of(cls, dflash: Answer, plain: Answer, options: GenerationOptions) -> "Comparison":
-        return cls(dflash, plain, options.sampling.greedy or options.accept == "match")
+        return cls(dflash, plain, options.sampling.greedy or options.accept in (None, "match"))
 
     @property
     def speedup(self) -> float | None:
@@ -194,6 +195,14 @@ def warm_up(
     out.clear_status()
 
 
+def comparable_options(options: GenerationOptions) -> GenerationOptions:
+    """With a seed, so that both answers draw the same random numbers."""
+    sampling = options.sampling
+    if sampling.greedy or sampling.seed is not None:
+        return options
+    return replace(options, sampling=replace(sampling, seed=randbits(31)))
+
+
 def plain_options(options: GenerationOptions) -> GenerationOptions:
     return replace(options, mode="baseline", tree_budget=None)
 
@@ -202,17 +211,13 @@ def baseline_answer(
     backend: Backend,
     prompt: Any,
     options: GenerationOptions,
-    seed: int | None,
     out: Output,
     interrupt: Interrupt,
 ) -> Answer:
-    """Answer by plain decoding, with the seed of the first answer; shows only progress."""
+    """Answer by plain decoding; shows only progress."""
     view = JsonView(out, label="plain decoding · ")
     session = backend.fresh_session()
-    plain = plain_options(options)
-    if seed is not None:
-        plain = replace(plain, sampling=replace(plain.sampling, seed=seed))
-    return answer_prompt(session, prompt, plain, view, interrupt)
+    return answer_prompt(session, prompt, plain_options(options), view, interrupt)
 
 
 def show_comparison(

@@ -11,7 +11,6 @@ from .loaded_pair import LoadedPair
 from .options import GenerationOptions, Mode
 from .result import Result
 from .session import Prompt, Prompted, Reply, Session
-from .speculation.sampling import new_seed
 from .types import Block, Progress
 
 MAX_SEQUENCES = 16  # answers at the same time, as in `dflash serve`
@@ -107,9 +106,9 @@ def stream_all(
 def as_choice(prompted: Prompted, index: int) -> Prompted:
     """One of several answers to a prompt; `index`, from 0, is added to a given seed."""
     sampling = prompted.request.sampling
-    if sampling.greedy:
+    if sampling.greedy or sampling.seed is None:
         return prompted
-    seed = new_seed() if sampling.seed is None else (sampling.seed + index) % 2**64
+    seed = (sampling.seed + index) % 2**64
     request = replace(prompted.request, sampling=replace(sampling, seed=seed))
     return replace(prompted, request=request)
 

@@ -311,7 +311,8 @@ class GenerationOptions:
     template, which refuses those it does not know; None leaves them to the template. block_size:
     anchor and drafts of a block; None is the drafter's own size. tree_budget: draft tokens in a
     tree, in the mode ddtree; with chain_seed the greedy chain is one of its paths. accept: the
-    acceptance rule above temperature 0. logprobs: how many of the most likely tokens to report with
+    acceptance rule above temperature 0; None is `match` with a seed, and in trees and with XTC,
+    else the drafter's own. logprobs: how many of the most likely tokens to report with
     each token's log-probability; None reports none.
 
     tools: JSON schemas of functions, which the chat template describes to the model. schema: a JSON
@@ -404,12 +405,14 @@ class GenerationOptions:
         scope="local",
         panel="Advanced",
     )
-    accept: AcceptanceRule = option(
-        "match",
+    accept: AcceptanceRule | None = option(
+        None,
         "How drafts are accepted when sampling; see `dflash help exact`.",
         flag="--accept",
         setting="accept",
         noun="acceptance rule",
+        unset="auto",
+        unless_given="match with a seed, else the drafter's own",
         scope="local",
         panel="Advanced",
     )

@@ -48,7 +48,7 @@ class Reply:
         self.stats = Stats(
             _requested=requested,
             prompt_tokens=len(request.prompt),
-            seed=None if request.sampling.greedy else sequence.answer.rule.keys.seed,
+            seed=None if request.sampling.greedy else request.sampling.seed,
             notes=sequence.answer.notes,
         )
         self.stop: str | None = None

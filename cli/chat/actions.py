@@ -24,7 +24,13 @@ from ..loading import (
     with_known_target,
 )
 from ..presets import KEYS
-from ..report import Comparison, baseline_answer, show_comparison, warm_up
+from ..report import (
+    Comparison,
+    baseline_answer,
+    comparable_options,
+    show_comparison,
+    warm_up,
+)
 from ..resolve import RECOMMENDED, drop_unknown_thinking, no_recommendation
 from ..terminal.line_editor import copy_to_clipboard
 from ..terminal.markdown import make_parser
@@ -243,14 +249,13 @@ def compare(state: ChatState, _: str) -> None:
         raise UsageError("there is nothing to compare: draft is off.", hint="/draft on")
     turn, earlier = dialogue.split_last_turn()
     prompt = dialogue.messages(earlier, turn.prompt)
-    options = dialogue.options()
+    options = comparable_options(dialogue.options())
     with Interrupt(LEAVE_WINDOW) as interrupt, suppress(KeyboardInterrupt):
         warm_up(dialogue.backend, prompt, options, state.out, interrupt)
         view = JsonView(state.out, label=f"{options.mode} · ")
         dflash = answer_prompt(dialogue.backend, prompt, options, view, interrupt)
         interrupt.check()
-        seed = dflash.stats.seed
-        baseline = baseline_answer(dialogue.backend, prompt, options, seed, state.out, interrupt)
+        baseline = baseline_answer(dialogue.backend, prompt, options, state.out, interrupt)
         interrupt.check()
         comparison = Comparison.of(dflash, baseline, options)
         show_comparison(comparison, dialogue.backend, options, state.out)

@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.models.cache.target_cache import TargetCache
+from dflash_mlx.options import AcceptanceRule
 from dflash_mlx.speculation.drafts import DraftBlock
 from dflash_mlx.speculation.sampling import Draw
 
@@ -50,13 +51,15 @@ class Drafter(Protocol):
     model: its `nn.Module`; None if it drafts on the host only. The module may be a part of the
     target's own checkpoint. config: its settings, None without a model. block_size: rows of a
     block, anchor included, unless a request or the policy chooses another number. taps: the
-    target's layers whose outputs it reads, as `Target.tap` numbers them.
+    target's layers whose outputs it reads, as `Target.tap` numbers them. accept: the acceptance
+    rule that gives sampled answers without a seed the most tokens per second.
     """
 
     model: Any
     config: Any
     block_size: int
     taps: tuple[int, ...]
+    accept: AcceptanceRule = "match"
 
     def row_bytes(self, item: int) -> int:
         """Bytes of one token in its cache, with numbers of `item` bytes."""

@@ -10,7 +10,7 @@ import numpy as np
 from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, PendingRankings
-from dflash_mlx.speculation.sampling import Draw
+from dflash_mlx.speculation.sampling import Draw, drawn
 
 Choose = Callable[[mx.array], mx.array]  # logits [B, Vd] of one position -> the drafts [B]
 
@@ -79,6 +79,7 @@ class Chains:
         self.anchors = anchors
         self.positions = positions
         self.draws = draws or [None] * len(anchors)
+        self._chances: dict[int, list[mx.array]] = {}  # of the drawn drafts, each [1, V]
 
     @cached_property
     def greedy(self) -> tuple[mx.array, mx.array]:
@@ -91,19 +92,25 @@ class Chains:
         if all(draw is None for draw in self.draws):
             return self.greedy
         draws = [(n, draw) for n, draw in enumerate(self.draws) if draw is not None]
-        keys = {n: mx.random.split(draw.key, self.positions) for n, draw in draws}
-        places = iter(range(self.positions))
+        self._chances = {n: [] for n, _ in draws}
+        numbers = {n: mx.random.uniform(shape=(self.positions, 1), key=d.key) for n, d in draws}
 
         def choose(logits: mx.array) -> mx.array:
-            place = next(places)
             likeliest = self.source.ids(mx.argmax(logits, axis=-1))
             tokens = [*mx.split(likeliest, len(self.draws))]
             for n, draw in draws:
                 rows = draw.shaper.shape(self.source.spread(logits[n : n + 1]))
-                tokens[n] = mx.random.categorical(rows, key=keys[n][place])
+                chances = mx.softmax(rows, axis=-1)
+                tokens[n] = drawn(chances, numbers[n][len(self._chances[n])])
+                self._chances[n].append(chances)
             return mx.concatenate(tokens)
 
         return self._run(choose)
+
+    def drawn(self, number: int) -> Draft:
+        """The drawn drafts of a sequence, and what they were drawn from."""
+        tokens = self.wanted[0][:, number]
+        return Draft(tokens, mx.concatenate(self._chances[number]))
 
     @cached_property
     def confidence(self) -> mx.array | None:
@@ -134,13 +141,17 @@ class ChainBlock:
     def sample(self, draw: Draw) -> Draft:
         """The drafts that were drawn with this draw; penalties do not apply."""
         assert draw is self.chains.draws[self.number]
-        tokens, logits = self.chains.wanted
-        rows = draw.shaper.shape(self.chains.source.spread(logits[:, self.number]))
-        return Draft(tokens[:, self.number], mx.softmax(rows, axis=-1))
+        return self.chains.drawn(self.number)
 
-    def confidence(self) -> Callable[[], np.ndarray]:
-        """The source's, or the largest probability at each position of the likeliest drafts."""
+    def confidence(self) -> Callable[[], np.ndarray] | None:
+        """The source's, or the largest probability at each position of the likeliest drafts.
+
+        None for drawn drafts if the source has none: the likeliest would be a second chain, and
+        how many drawn drafts are verified must not depend on their tokens.
+        """
         if self.chains.confidence is None:
+            if self.chains.draws[self.number] is not None:
+                return None
             return Independent(self._likeliest[1]).confidence()
         found = self.chains.confidence[self.number]
         mx.async_eval(found)

@@ -24,6 +24,7 @@ from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.precision import quantise
 from dflash_mlx.models.target import Target, check_target
+from dflash_mlx.options import AcceptanceRule
 
 BLOCK = 6  # rows: five drafts, each a pass of the model, after the anchor
 WAITING = 128  # unread committed tokens; they are read when there are this many
@@ -96,6 +97,7 @@ class SmallModelDrafter(ChainDrafter):
 
     taps: tuple[int, ...] = ()
     block_size = BLOCK
+    accept: AcceptanceRule = "token"
 
     def __init__(self, reader: Target, vocab_size: int):
         """`reader` runs the model; its caches must be able to rewind to any token."""

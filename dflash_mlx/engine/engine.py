@@ -44,28 +44,11 @@ from .prefix_cache.prefix_cache import PrefixCache
 from .request import Request
 from .round import ScheduledStep, StepKind, propose
 from .scheduler import Scheduler
-from .sequence import PREFILL_STEP_SIZE, AnswerState, Sequence
+from .sequence import AnswerState, Sequence
 
 # Tokens that a sequence may have however little memory there is: a question and its answer.
 LEAST_CONTEXT = 1024
 MAX_RETRIES = 1  # rounds in a row that may fail without a committed token
-
-# Head sizes for which MLX computes the attention of a prompt without writing the scores to memory
-# (`use_fallback` in mlx/backend/metal/scaled_dot_product_attention.cpp).
-FUSED_HEAD_SIZES = (64, 72, 80, 96, 128)
-UNFUSED_STEP_SIZE = 512  # tokens per pass for others: scores of 2,048 take 3 GB at 16k tokens
-
-
-def prefill_step_size(target: Target) -> int:
-    """Tokens of a prompt per pass of a target.
-
-    mlx-lm's attention to a quantised cache writes the scores, too.
-    """
-    shapes = target.attention_shapes
-    fused = all(dim in FUSED_HEAD_SIZES for _, _, dim, window, _ in shapes if not window)
-    known = bool(shapes) and not target.stock_attention and not target.kv_bits
-    return PREFILL_STEP_SIZE if fused and known else min(PREFILL_STEP_SIZE, UNFUSED_STEP_SIZE)
-
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +82,6 @@ class Engine:
         self.compiler = compiler
         self.scheduler = Scheduler(target, self.drafters)
         self.prefix_cache = PrefixCache()
-        self.prefill_step_size = prefill_step_size(target)
         self.passes = 0
         self.rows = 0
         self.faults = 0
@@ -123,9 +105,7 @@ class Engine:
         for sequence in sequences:
             self._renew(sequence)
         try:
-            batch = self.scheduler.schedule(
-                sequences, ahead=self._passes_ahead, prefill_step_size=self.prefill_step_size
-            )
+            batch = self.scheduler.schedule(sequences, ahead=self._passes_ahead)
             self._propose(batch)
             self._verify(batch)
             self._accept(batch)
@@ -256,8 +236,10 @@ class Engine:
             raise PromptTooLong(len(prompt), self.context_length, memory=memory)
         if target.kernels.stepwise and not self._running:
             target.kernels = target.kernels.without()
+        width = self.scheduler.block_size(request)
+        name = request.rule_with(self.drafters[0].accept if width > 1 else "match")
         rule = make_rule(
-            request.accept, request.sampling, target.vocab_size, target.kernels, request.kept_ids
+            name, request.sampling, target.vocab_size, target.kernels, request.kept_ids
         )
         token_rules = TokenRules(
             request.allowed_token_ids,
@@ -272,7 +254,6 @@ class Engine:
             constraint = self.compiler.constrain(
                 request.structure, request.reasoning_prefix, request.stop_ids
             )
-        width = self.scheduler.block_size(request)
         self._renew(sequence)
         with self._dropping_caches():
             policy = self.scheduler.policy_for(request)

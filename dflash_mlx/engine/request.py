@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dflash_mlx.errors import UsageError
-from dflash_mlx.options import GenerationOptions
+from dflash_mlx.options import AcceptanceRule, GenerationOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Request(GenerationOptions):
             raise UsageError(
                 f"{name} has no effect in the mode {self.mode}.", hint="use the mode ddtree"
             )
-        if self.mode == "ddtree" and self.accept != "match":
+        draws = self.accept not in (None, "match")
+        if self.mode == "ddtree" and draws:
             raise UsageError(
                 f"the acceptance rule '{self.accept}' judges chains, not trees.",
                 hint="leave it at match, or use the mode dflash",
             )
-
-        if self.sampling.excludes_top and self.accept != "match" and not self.sampling.greedy:
+        if self.sampling.excludes_top and draws and not self.sampling.greedy:
             raise UsageError(
                 f"the acceptance rule '{self.accept}' needs distributions, and XTC has none.",
                 hint="leave accept at match, or xtc_probability at 0",
@@ -49,6 +49,13 @@ class Request(GenerationOptions):
     def of(options: GenerationOptions, prompt: tuple[int, ...], **more: Any) -> "Request":
         values = {field.name: getattr(options, field.name) for field in fields(GenerationOptions)}
         return Request(prompt=prompt, **values, **more)
+
+    def rule_with(self, own: AcceptanceRule) -> AcceptanceRule:
+        """The acceptance rule, if a drafter's `own` is the fastest for its drafts."""
+        if self.accept is not None:
+            return self.accept
+        needs_match = self.sampling.seed is not None or self.sampling.excludes_top
+        return "match" if needs_match or self.mode == "ddtree" else own
 
     @property
     def reasoning_prefix(self) -> tuple[int, ...]:

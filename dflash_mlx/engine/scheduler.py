@@ -14,6 +14,7 @@ from dflash_mlx.policy.policy import DraftState, FixedPolicy, Policy
 from dflash_mlx.types import DECODE_STEP, Plan
 
 from .pair_costs import PairCosts
+from .prompt_chunks import PREFILL_STEP_SIZE, PromptChunks
 from .request import Request
 from .round import ScheduledStep, StepKind
 from .sequence import Sequence
@@ -29,6 +30,7 @@ class Scheduler:
     def __init__(self, target: Target, drafters: tuple[Drafter, ...]):
         self._target = target
         self._drafters = drafters
+        self.prompt_chunks = PromptChunks(target)
         self.token_budget = TokenBudget()
         self.draft_record = DraftRecord()  # of the drafter that is a model
         self.forget_costs()
@@ -39,18 +41,18 @@ class Scheduler:
         self._adaptive: dict[int, AdaptivePolicy] = {}  # by block size
 
     def schedule(
-        self, sequences: Iterable[Sequence], *, ahead: Container[Sequence], prefill_step_size: int
+        self, sequences: Iterable[Sequence], *, ahead: Container[Sequence]
     ) -> list[ScheduledStep]:
         """A step for each sequence: a chunk of its prompt, one token, or drafts to verify.
 
-        `prefill_step_size`: limit of the prompt tokens in a pass, lower while others wait for it.
         Sequences whose pass was run `ahead` do not draft. Computes nothing on the device.
         """
         batch = [ScheduledStep(sequence) for sequence in sequences]
         prefilling = [step for step in batch if step.sequence.unread]
         if prefilling:
             answers_wait = len(prefilling) < len(batch)
-            self._share_pass(prefilling, prefill_step_size, answers_wait)
+            limit = self.prompt_chunks.after(len(step.sequence.tokens) for step in prefilling)
+            self._share_pass(prefilling, limit, answers_wait)
         decoding = [step for step in batch if step.kind is StepKind.DECODE]
         may_draft = [s for s in decoding if s.answer.block_size > 1 and s.sequence not in ahead]
         caches = sum(self._costs.of_caches(len(step.sequence.tokens)) for step in batch)
@@ -140,6 +142,8 @@ class Scheduler:
                 self._count_drafts(step)
         if generating:
             self.token_budget.update(read, seconds)
+        else:
+            self.prompt_chunks.update(read, seconds)
         for policy, group in by_policy(generating):
             results = [step.policy_result for step in group if step.error is None]
             alone = len(results) == len(batch)
@@ -207,7 +211,6 @@ class Scheduler:
 
 STALL = 0.1  # seconds that answers may wait for a round that reads prompts
 MIN_TOKENS = 8  # per round, so that a slow target also reaches the prompt's end
-MAX_TOKENS = 2048  # per round, as mlx-lm's prefill_step_size
 
 
 class TokenBudget:
@@ -222,7 +225,7 @@ class TokenBudget:
     def update(self, read: int, seconds: float) -> None:
         if read:
             fits = int(read * STALL / seconds)
-            self.tokens = min(MAX_TOKENS, max(MIN_TOKENS, (self.tokens + fits) // 2))
+            self.tokens = min(PREFILL_STEP_SIZE, max(MIN_TOKENS, (self.tokens + fits) // 2))
 
 
 def by_policy(steps: Iterable[ScheduledStep]) -> list[tuple[Policy, list[ScheduledStep]]]:

@@ -25,9 +25,9 @@ from dflash_mlx.speculation.sampling import HISTORY
 from dflash_mlx.speculation.token_rules import TokenRules
 from dflash_mlx.speculation.tree import Tree
 
+from .prompt_chunks import PREFILL_STEP_SIZE
 from .request import Request
 
-PREFILL_STEP_SIZE = 2048  # tokens of a prompt per pass, as in mlx-lm
 EXACT_CHUNK = 256  # in exact mode passes end at its multiples, and at a prompt's last two tokens
 CHUNK_AFTER_FAULT = 128  # tokens per pass: a small part of the memory and time of a usual one
 CLEAR_EVERY = 256  # tokens between calls of mx.clear_cache, as in mlx-lm

@@ -21,7 +21,7 @@ class Stats:
     differs_at: the token of the prompt that differs from the cached prompt with the longest common
         beginning; None if the prompt continues a cached one, or has no beginning in common.
     generated: tokens of the answer, with a stop token.
-    seed: of the answer's random numbers; None at temperature 0.
+    seed: of the answer's random numbers; None at temperature 0, and if none was given.
     first_token_seconds: from the request to the first token, with every wait: for a model that is
         loaded, for other answers, for the prompt.
     prefill_seconds: the prompt's part of it; decode_seconds: from the first token to the last.

@@ -16,7 +16,7 @@ import numpy as np
 from dflash_mlx.kernels import selector_walk
 from dflash_mlx.kernels.dispatch import Kernels, on_cpu
 
-from .sampling import Draw, top_ids
+from .sampling import Draw, drawn, top_ids
 from .tree import Candidates, Rankings, Tree
 
 
@@ -125,10 +125,10 @@ class DraftBlock(Protocol):
         """The drafts of a draw, which `Drafter.draft` was told before."""
         ...
 
-    def confidence(self) -> Callable[[], np.ndarray]:
+    def confidence(self) -> Callable[[], np.ndarray] | None:
         """Begin to compute how likely each greedy draft is after those before it.
 
-        The returned function waits for it and returns float32 [γ].
+        The returned function waits for it and returns float32 [γ]. None if it would cost too much.
         """
         ...
 
@@ -150,7 +150,9 @@ class Independent:
         """Sampled from each position's distribution, shaped as the target's."""
         nothing = mx.zeros((0,), dtype=mx.int32)
         rows = draw.shaper.shape(draw.shaper.penalise(self.logits, draw.history, nothing))
-        return Draft(mx.random.categorical(rows, key=draw.key), mx.softmax(rows, axis=-1))
+        chances = mx.softmax(rows, axis=-1)
+        uniforms = mx.random.uniform(shape=(len(rows),), key=draw.key)
+        return Draft(drawn(chances, uniforms), chances)
 
     def confidence(self) -> Callable[[], np.ndarray]:
         return largest(self.logits.astype(mx.float32))

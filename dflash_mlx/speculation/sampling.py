@@ -102,6 +102,17 @@ def categorical(rows: mx.array, uniforms: mx.array) -> mx.array:
     return mx.sum(below <= places[:, None], axis=-1) - 1
 
 
+def drawn(chances: mx.array, uniforms: mx.array) -> mx.array:
+    """Tokens [S] drawn from probabilities [S, V] by uniform numbers [S]; inverse CDF.
+
+    Never a token of probability 0, whatever the rounding of the sums.
+    """
+    sums = mx.cumsum(chances, axis=-1)
+    places = uniforms[:, None] * sums[:, -1:]
+    last = mx.sum(sums < sums[:, -1:], axis=-1)
+    return mx.minimum(mx.sum(sums <= places, axis=-1), last)
+
+
 class Shaper:
     """Turns logits into scaled log-probabilities: `softmax` of its result is what is sampled.
 
@@ -157,6 +168,8 @@ class Shaper:
     def shape(self, logits: mx.array) -> mx.array:
         """Filter and scale penalised rows [S, V] in float32; filtered tokens become -inf."""
         logits = logits.astype(mx.float32)
+        if not self.params.filtered:  # what softmax gives does not depend on a row's sum
+            return logits * (1 / self.params.temperature)
         return self._filter(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
 
     def _filter(self, rows: mx.array) -> mx.array:

@@ -6,6 +6,7 @@ import pytest
 import tiny
 from tiny import make_target, prompt_of, random_drafter
 
+from dflash_mlx.engine.prompt_chunks import PREFILL_STEP_SIZE
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import Mode
@@ -20,7 +21,9 @@ DEPTHS = (5, 700, 2_040, 8_150)  # of these, 700 and 2,040 cross what used to be
 @pytest.fixture(scope="module")
 def pair() -> Pair:
     target = make_target("qwen3", max_position_embeddings=10_000)
-    return tiny.make_pair(target, random_drafter(target), "", "")
+    pair = tiny.make_pair(target, random_drafter(target), "", "")
+    pair.engine.scheduler.prompt_chunks.tokens = PREFILL_STEP_SIZE
+    return pair
 
 
 def passes_and_rounds(
@@ -38,7 +41,7 @@ def passes_and_rounds(
         patched.setattr(Target, "read", counted)
         session = Session(pair, mode=mode, use_prefix_cache=False)
         blocks = list(session.stream(prompt_of(depth), max_tokens=40))
-    chunks = -(-depth // pair.engine.prefill_step_size) + (mode == "baseline")
+    chunks = -(-depth // PREFILL_STEP_SIZE) + (mode == "baseline")
     return len(passes), chunks + len(blocks) - 1
 
 

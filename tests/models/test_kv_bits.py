@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from dflash_mlx import bench
 from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.prompt_chunks import PREFILL_STEP_SIZE, PromptChunks
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
@@ -148,14 +149,21 @@ def test_bytes_of_a_token(bits: int, most: float) -> None:
 
 
 def test_more_context_fits() -> None:
-    """In the same memory; prompts are read in pieces whose scores fit."""
+    """In the same memory."""
     families = ("qwen3", "qwen3 kv8", "qwen3 kv4")
     engines = [Engine(tiny.make_target(family, head_dim=64)) for family in families]
     for engine in engines:
         engine.fit_context(1_600_000)
     plain, eight, four = (engine.context_length for engine in engines)
     assert plain < eight < four
-    assert [engine.prefill_step_size for engine in engines] == [2048, 512, 512]
+
+
+def test_scores_of_a_quantised_cache_fit() -> None:
+    """Its prompts are read in smaller pieces, since mlx-lm's attention to it writes the scores."""
+    for family, tokens in (("qwen3", 2048), ("qwen3 kv8", 1024)):
+        chunks = PromptChunks(tiny.make_target(family, head_dim=64, num_attention_heads=64))
+        chunks.tokens = PREFILL_STEP_SIZE
+        assert chunks.after([500]) == tokens
 
 
 @pytest.mark.every_family

@@ -16,6 +16,7 @@ import dflash_mlx
 from dflash_mlx import api
 from dflash_mlx.drafters.mtp.drafter import MTPDrafter
 from dflash_mlx.engine import engine as engine_module
+from dflash_mlx.engine.prompt_chunks import PREFILL_STEP_SIZE, PromptChunks
 from dflash_mlx.engine.engine import LEAST_CONTEXT, Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
@@ -446,17 +447,39 @@ def test_memory_is_wired_while_answers_run(
 @pytest.mark.parametrize(
     ("config", "tokens"),
     [
-        ({"head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32}, 2048),
-        ({"hidden_size": 2048, "num_attention_heads": 32}, 2048),
-        ({"head_dim": 256, "hidden_size": 4096, "num_attention_heads": 16}, 512),
-        ({"model_type": "deepseek_v3", **tiny.LATENT}, 512),
+        ({"head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32}, [2048, 2048, 2048]),
+        ({"hidden_size": 2048, "num_attention_heads": 32}, [2048, 2048, 2048]),
+        ({"head_dim": 256, "hidden_size": 4096, "num_attention_heads": 16}, [2048, 512, 256]),
+        ({"head_dim": 256, "hidden_size": 4096, "num_attention_heads": 32}, [1024, 256, 256]),
+        ({"model_type": "deepseek_v3", **tiny.LATENT, "num_attention_heads": 32}, [1024, 512, 512]),
     ],
 )
-def test_prompts_are_read_in_pieces_whose_scores_fit(config: dict[str, Any], tokens: int) -> None:
-    """Pieces are smaller where MLX writes the scores of attention to memory."""
+def test_prompts_are_read_in_pieces_whose_scores_fit(
+    config: dict[str, Any], tokens: list[int]
+) -> None:
+    """Pieces are smaller where MLX writes the scores of attention to memory.
+
+    After 0, 14,000 and 100,000 tokens. Those of a mixture have at least 512.
+    """
     config = {**tiny.config_of("llama"), "head_dim": None, **config}
     target = outline(Checkpoint(Path("tiny"), config))
-    assert engine_module.prefill_step_size(target) == tokens
+    chunks = PromptChunks(target)
+    chunks.tokens = PREFILL_STEP_SIZE
+    assert [chunks.after([5, offset]) for offset in (0, 14_000, 100_000)] == tokens
+
+
+def test_a_prompt_is_read_in_pieces_of_about_a_second() -> None:
+    """The first whole piece tells their size; it stays, whatever the clock says later."""
+    target = tiny.make_target("llama")
+    for seconds, tokens in ((0.06, 2048), (0.3, 512), (0.6, 256), (9.0, 256)):
+        chunks = PromptChunks(target)
+        chunks.update(100, 0.001)
+        assert (chunks.tokens, chunks.after([0])) == (None, 256)
+        chunks.update(256, seconds)
+        assert chunks.after([0]) == tokens
+        chunks.update(tokens, 0.0001)
+        chunks.update(tokens, 100.0)
+        assert chunks.after([0]) == tokens
 
 
 @pytest.mark.parametrize("what", ["set_cache_limit", "set_wired_limit"])

@@ -30,7 +30,7 @@ from mlx_lm.models.gated_delta import (
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model, load_tokenizer
 
-from dflash_mlx.engine.engine import PREFILL_STEP_SIZE
+from dflash_mlx.engine.prompt_chunks import PREFILL_STEP_SIZE
 from dflash_mlx.models import attention
 from dflash_mlx.models.cache.sliding import SlidingCache
 from dflash_mlx.speculation.sampling import HISTORY

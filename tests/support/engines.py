@@ -61,7 +61,7 @@ def engine_of(family: str, drafter: DFlashDrafter | None = None) -> Engine:
     target = target_of(family)
     drafter = drafter or tiny.random_drafter(target)
     engine = Engine(target, drafter, compiler=tiny.compiler_of(target))
-    engine.prefill_step_size = CHUNK
+    engine.scheduler.prompt_chunks.tokens = CHUNK
     return engine
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import dflash_mlx.session as session
 from dflash_mlx.chat.reasoning_parser import IncrementalDetokenizer, TextDelta
-from dflash_mlx.engine.engine import PREFILL_STEP_SIZE
+from dflash_mlx.engine.prompt_chunks import PREFILL_STEP_SIZE
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
@@ -71,7 +71,7 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
     unfinished.KEEP_SECONDS = wanted.get("keep", KEEP_SECONDS)
     output.LONG_SECONDS = wanted.get("long", LONG_SECONDS)
-    self.pair.engine.prefill_step_size = wanted.get("chunk", PREFILL_STEP_SIZE)
+    self.pair.engine.scheduler.prompt_chunks.tokens = wanted.get("chunk", PREFILL_STEP_SIZE)
     detokenizer = Scripted if "says" in wanted else IncrementalDetokenizer
     session.IncrementalDetokenizer = detokenizer  # type: ignore[misc]
     endless = wanted.get("endless") or "says" in wanted

@@ -558,6 +558,7 @@ def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> DF
         config=SimpleNamespace(block_size=block_size),
         block_size=block_size,
         taps=(),
+        accept="match",
         row_bytes=lambda item: 32 * item,
         make_cache=make_cache,
         follow=lambda cache, target: None,
@@ -634,7 +635,7 @@ def start(
     """Answer a prompt with one sequence and a new engine."""
     target = sequence.target
     engine = Engine(target, *sequence.drafters, compiler=compiler_of(target))
-    engine.prefill_step_size = chunk
+    engine.scheduler.prompt_chunks.tokens = chunk
     if not sequence.drafters:
         mode, block_size = "baseline", None
     request = Request(
