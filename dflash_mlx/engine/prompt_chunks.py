@@ -38,8 +38,7 @@ class PromptChunks:
         fitting = (
             n
             for n in SIZES
-            if self._least <= n <= size
-            and SCORE_BYTES * self._heads * n * (longest + n) <= SCORES
+            if self._least <= n <= size and SCORE_BYTES * self._heads * n * (longest + n) <= SCORES
         )
         return max(fitting, default=min(size, self._least))
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil, log
 
-from dflash_mlx.types import DECODE_STEP, Plan
+from dflash_mlx.types import Plan
 
 from .acceptance import Acceptance
 from .costs import Batch, Costs, Part, knot
-from .policy import Choice, DraftState, PolicyState, StepResult, describe_plan
+from .policy import Choice, DraftState, PolicyState, StepResult
 from .prior import KNOTS
 
 LOSS = 0.5  # decode steps that drafting may lose before it pauses: a tenth of a second at most
@@ -91,11 +91,12 @@ class AdaptivePolicy:
         self._drafted = 0  # rounds since a decode step was timed
         self._anchor = ANCHORS[0]  # such rounds until one is timed again
         self._last = Expected([0], 1.0, 1.0)
-        self._plan = DECODE_STEP
+        self._answer = 0, 0, 0.0  # tokens, passes and seconds since the newest answer began
 
     def new_sequence(self, drafters: int) -> list[Acceptance]:
         """What was learned so far. Ends a pause if drafts were ever accepted: the text is new."""
         self._drafting.lost = 0.0
+        self._answer = 0, 0, 0.0
         if self._proven:
             self._drafting.pause = 0
         return [self._learned.setdefault(n, Acceptance()).fork() for n in range(drafters)]
@@ -202,9 +203,7 @@ class AdaptivePolicy:
             best = replace(best, lengths=[*map(max, least, best.lengths)])
         self._last = best
         each = zip(best.lengths, choices, strict=True)
-        plans = [Plan(length + 1, drafted=choice.width) for length, choice in each]
-        self._plan = plans[0]
-        return plans
+        return [Plan(length + 1, drafted=choice.width) for length, choice in each]
 
     def _count_reading(
         self, drafts: Sequence[DraftState], survivals: list[list[float]], rows: int, drafted: float
@@ -241,6 +240,9 @@ class AdaptivePolicy:
         shape = (rows, *(width for _, width in choices))
         spent = self._learn_costs(shape, parts, seconds)
         self._counts.update(result.plan for result in results)
+        tokens, rounds, time = self._answer
+        committed = sum(result.committed for result in results)
+        self._answer = tokens + committed, rounds + count, time + (seconds or spent)
         gained = sum(self._update_acceptance(result) for result in results)
         if not timed:
             self._drafting.pause -= 1
@@ -308,12 +310,11 @@ class AdaptivePolicy:
         if self._drafting.pause > 0:
             pause = self._drafting.pause
             return f"plain decoding: drafts have lost time here; passes until a next try: {pause}"
-        last = self._last
+        tokens, rounds, seconds = self._answer
         plain = 1 / self._costs.verify(1, self._batch.part(1))
         return (
-            f"{describe_plan(self._plan)}: {last.tokens:.1f} tokens expected in "
-            f"{1000 * last.seconds:.1f} ms, {last.rate:.0f} tok/s against {plain:.0f} with plain "
-            "decoding"
+            f"{tokens / max(1, rounds):.2f} tokens a pass in the newest answer, "
+            f"{tokens / max(1e-9, seconds):.0f} tok/s; plain decoding has {plain:.0f}"
         )
 
 

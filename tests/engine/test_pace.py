@@ -3,8 +3,9 @@
 import tiny
 
 from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.prompt_chunks import PREFILL_STEP_SIZE
 from dflash_mlx.engine.request import Request
-from dflash_mlx.engine.scheduler import MAX_TOKENS, MIN_TOKENS, STALL, TokenBudget
+from dflash_mlx.engine.scheduler import MIN_TOKENS, STALL, TokenBudget
 from dflash_mlx.engine.sequence import Sequence
 
 
@@ -14,7 +15,7 @@ def test_pieces_are_as_long_as_the_stall_allows() -> None:
         budget = TokenBudget()
         for _ in range(12):
             budget.update(budget.tokens, 0.004 + budget.tokens / rate)
-        wanted = min(MAX_TOKENS, max(MIN_TOKENS, STALL * rate))
+        wanted = min(PREFILL_STEP_SIZE, max(MIN_TOKENS, STALL * rate))
         assert 0.85 * wanted <= budget.tokens <= wanted + 1
         assert budget.tokens / rate <= STALL or budget.tokens == MIN_TOKENS
 

@@ -16,8 +16,8 @@ import dflash_mlx
 from dflash_mlx import api
 from dflash_mlx.drafters.mtp.drafter import MTPDrafter
 from dflash_mlx.engine import engine as engine_module
-from dflash_mlx.engine.prompt_chunks import PREFILL_STEP_SIZE, PromptChunks
 from dflash_mlx.engine.engine import LEAST_CONTEXT, Engine
+from dflash_mlx.engine.prompt_chunks import PREFILL_STEP_SIZE, PromptChunks
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread

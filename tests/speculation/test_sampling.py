@@ -71,13 +71,11 @@ class TableChain(ChainSource):
     """Stands in for what drafts token by token: logits of a position for every way to it.
 
     `near` are logits as the target's. An EAGLE-3 head's last axis is cut to the tokens that it has.
-    With `deaf` (a fault) what it says of a row is as if token 0 had been drafted everywhere.
     """
 
-    def __init__(self, near: list[mx.array], head: EagleModel | None = None, *, deaf: bool = False):
+    def __init__(self, near: list[mx.array], head: EagleModel | None = None):
         self.rows = near if head is None else [row[..., FOUR_OF_FIVE] for row in near]
         self.head = head
-        self.deaf = deaf
 
     def ids(self, tokens: mx.array) -> mx.array:
         return tokens if self.head is None else self.head.ids(tokens)
@@ -90,9 +88,8 @@ class TableChain(ChainSource):
     ) -> tuple[mx.array, mx.array]:
         tokens, said = list[Any](), list[mx.array]()
         for place, row in enumerate(self.rows[:count]):
-            tokens.append(choose(row[tuple(tokens)][None] if place else row[None])[0])
-            heard = [0] * place if self.deaf else tokens[:-1]
-            said.append(row[tuple(heard)][None] if place else row[None])
+            said.append(row[tuple(tokens)][None] if place else row[None])
+            tokens.append(choose(said[-1])[0])
         return mx.stack(tokens)[:, None], mx.stack(said)
 
 
@@ -134,14 +131,14 @@ def markov_walks(near: list[mx.array]) -> Walks:
 
 
 @cache
-def chain_tables(drafter: str, *, deaf: bool = False) -> Tables:
+def chain_tables(drafter: str) -> Tables:
     """The same target with what drafts token by token, and whose logits are near its."""
     rows = random_tables().rows
     keys = mx.random.split(mx.random.key(8), len(rows))
     drafted = zip(rows[:-1], keys[:-1], strict=True)
     near = [0.7 * row + mx.random.normal(row.shape, key=key) for row, key in drafted]
     head = head_without_a_token() if drafter == "eagle3" else None
-    source = markov_walks(near) if drafter == "dspark" else TableChain(near, head, deaf=deaf)
+    source = markov_walks(near) if drafter == "dspark" else TableChain(near, head)
     block: Any = TableBlock(source, len(near))
     return Tables(block, rows, [3, 1, 1, 4])
 
@@ -318,14 +315,25 @@ class Colder:
         return replace(draft, probabilities=mx.softmax(logits, axis=-1))
 
 
+class Elsewhere:
+    """A fault: another block's drafts with the q of other drafts of it."""
+
+    def __init__(self, block: DraftBlock):
+        self.block = block
+
+    def sample(self, draw: Draw) -> Draft:
+        others = self.block.sample(replace(draw, key=mx.random.split(draw.key)[0]))
+        return replace(self.block.sample(draw), probabilities=others.probabilities)
+
+
 @pytest.mark.parametrize("rule", ["token", "block"])
 @pytest.mark.parametrize("drafter", ["model", "eagle3"])
-def test_a_q_of_other_drafts_is_noticed(rule: str, drafter: str) -> None:
-    """Planted: q that does not know what was drafted before, and q of another temperature."""
-    honest, params = chain_tables(drafter), SETTINGS["hot"]
-    colder: Any = Colder(honest.block)
-    for tables in (chain_tables(drafter, deaf=True), replaced(honest, colder)):
-        assert block_surprise(RULES[rule], params, tables, FEWER) > 3 * LIMIT
+@pytest.mark.parametrize("fault", [Colder, Elsewhere])
+def test_a_q_of_other_drafts_is_noticed(rule: str, drafter: str, fault: Any) -> None:
+    """Planted: q at another temperature, and q of what was not drafted."""
+    honest = chain_tables(drafter)
+    tables = replaced(honest, fault(honest.block))
+    assert block_surprise(RULES[rule], SETTINGS["hot"], tables, FEWER) > 3 * LIMIT
 
 
 def replaced(tables: Tables, block: DraftBlock) -> Tables:
