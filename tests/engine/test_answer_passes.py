@@ -7,12 +7,16 @@ import tiny
 from tiny import make_target, prompt_of, random_drafter
 
 from dflash_mlx.engine.prompt_chunks import PREFILL_STEP_SIZE
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.scheduler import Scheduler
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import Mode
 from dflash_mlx.pair import Pair
 from dflash_mlx.policy.adaptive import AdaptivePolicy
+from dflash_mlx.policy.policy import FixedPolicy
 from dflash_mlx.session import Session
+from dflash_mlx.types import DECODE_STEP
 
 MODES: tuple[Mode, ...] = ("auto", "dflash", "ddtree", "baseline")
 DEPTHS = (5, 700, 2_040, 8_150)  # of these, 700 and 2,040 cross what used to be a limit
@@ -68,3 +72,38 @@ def test_fault_a_policy_that_measures(pair: Pair, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(AdaptivePolicy, "new_sequence", measuring)
     with pytest.raises(AssertionError):
         test_an_answer_takes_no_passes_but_its_own(pair, "auto", 5, monkeypatch)
+
+
+class Timed(FixedPolicy):
+    """Plain decoding that keeps whether each round told its time, and who was ahead."""
+
+    def __init__(self) -> None:
+        super().__init__(DECODE_STEP)
+        self.told = list[bool]()
+
+    def update(self, results: Any, seconds: float | None) -> None:
+        self.told.append(seconds is not None)
+
+
+def told_rounds(pair: Pair) -> list[bool]:
+    sequence = TokenSequence(pair.target, pair.drafter)
+    engine = pair.engine
+    request = Request(prompt_of(9), mode="baseline", max_tokens=6)
+    engine.begin(sequence, request)
+    policy = sequence.answer.policy = Timed()
+    list(tiny.rounds(engine, sequence))
+    return policy.told
+
+
+def test_rounds_that_take_one_pass_are_timed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the last one, which only waits for a pass of the round before."""
+    assert told_rounds(pair) == [True, True, True, True, False]
+    with monkeypatch.context() as patch:  # planted: every round counts
+        honest = Scheduler.update
+        patch.setattr(Scheduler, "update", lambda *a, ahead, **o: honest(*a, ahead=Everyone(), **o))
+        assert told_rounds(pair) != [True, True, True, True, False]
+
+
+class Everyone:
+    def __contains__(self, sequence: object) -> bool:
+        return True
