@@ -236,6 +236,21 @@ def compare(launcher: Launcher, trial: Trial, case: Case, *, bits: bool = False)
     except Exception as error:  # after any error the kernel cannot be used
         log.info("the kernel of %s raised", trial.name, exc_info=True)  # the compiler's lines
         return KernelResult(trial.name, False, reason=f"raised {describe_error(error)}")
+    try:
+        return compare_outputs(trial, case, got, alone)
+    except Exception as error:
+        log.info("%s cannot be compared with its reference", trial.name, exc_info=True)
+        reason = f"cannot be compared with its reference: {describe_error(error)}"
+        return KernelResult(trial.name, False, reason=reason)
+
+
+def compare_outputs(
+    trial: Trial, case: Case, got: list[mx.array], alone: list[mx.array]
+) -> KernelResult:
+    """Compare a kernel's outputs with its reference's, and those of one row with `alone`, if any.
+
+    Raises MLX's errors: the reference is computed here.
+    """
     want = outputs((trial.expected or trial.op.reference)(*case))
     if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
         return KernelResult(trial.name, False, reason="gives another shape or dtype")

@@ -27,12 +27,13 @@ STARTED = "its last check did not end"
 class KernelResult:
     """The result of one operation's kernel.
 
-    right: False if the kernel raises or its outputs are wrong. error: the largest difference of an
-    output from the reference's, divided by the larger of 1 and the absolute value of the reference;
-    None if integers differ or nothing was compared. seconds: per call, ratio: to the time of stock
-    MLX; None if not timed. reason: why the kernel is not used; empty if it is used. sizes: if it
-    is timed at several, it is used where it is faster, also while others are not timed yet.
-    `seconds` and `ratio` are then means of all sizes, weighted by their bytes.
+    right: False if the kernel raises, cannot be compared, or its outputs are wrong. error: the
+    largest difference of an output from the reference's, divided by the larger of 1 and the
+    absolute value of the reference; None if integers differ or nothing was compared. seconds: per
+    call, ratio: to the time of stock MLX; None if not timed. reason: why the kernel is not used;
+    empty if it is used. sizes: if it is timed at several, it is used where it is faster, also while
+    others are not timed yet. `seconds` and `ratio` are then means of all sizes, weighted by their
+    bytes.
     """
 
     name: str

@@ -119,6 +119,26 @@ def test_what_is_wrong_is_not(kernel: Callable[[mx.array], Any], reason: str) ->
     assert len(device.ran) == 1
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_reference_that_raises_ends_no_check(*, lazy: bool) -> None:
+    """At once or when MLX evaluates it: the kernel is off, and the next one is checked."""
+
+    def reference(x: mx.array) -> mx.array:
+        if lazy:
+            return mx.linalg.inv(mx.zeros((x.size, x.size)), stream=mx.cpu)[0]
+        raise RuntimeError("Boom")
+
+    device = Device()
+    broken, whole = device.trial("broken"), device.trial("whole")
+    broken = replace(broken, op=replace(broken.op, reference=reference))
+    given: Any = {"clock": device.clock, "trials": (broken, whole)}
+    launcher: Any = device
+    found, next_one = prove(launcher, SHAPES, **given)
+    assert not found.right
+    assert found.reason.startswith("cannot be compared with its reference: RuntimeError: ")
+    assert (next_one.name, next_one.reason) == ("whole", "")
+
+
 def test_the_compilers_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The reason has room for the first line only, which is the same for every such error."""
     caplog.set_level("INFO")
