@@ -29,6 +29,7 @@ from dflash_mlx.selfcheck.check import (
     TIME_BUDGET,
     PairCheck,
     build,
+    describe_error,
     error_and_tolerance,
     prove,
 )
@@ -406,6 +407,76 @@ def test_the_largest_threadgroup_is_tried(kind: AttentionShape, threads: int, ex
         for case in attention_cases(shapes):
             launch(noting, *case)
         assert max(tried) == largest
+
+
+def refused(threads: int, most: int) -> ValueError:
+    """MLX's error for a threadgroup of too many threads."""
+    return ValueError(
+        f"Thread group size ({threads}) is greater than  the maximum allowed threads per "
+        f"threadgroup ({most})."
+    )
+
+
+@pytest.mark.parametrize("most", [1024, 256, 128])
+def test_a_chip_that_refuses_three_teams_is_given_two(most: int) -> None:
+    """Only where it refuses these as well is verify attention off."""
+    (trial,) = (trial for trial in TRIALS if trial.name == "verify_attention")
+    ran: list[int] = []
+
+    def zeros(source: Source, _: Any, **call: Any) -> list[mx.array]:
+        threads = call["threadgroup"][0]
+        if source == verify_attention.MATRIX:  # the other one has few registers
+            if threads > most:
+                raise refused(threads, most)
+            ran.append(threads)
+        return [mx.zeros(shape) for shape in call["output_shapes"]]
+
+    launcher: Any = zeros
+    shapes = replace(SHAPES, attention=(AttentionShape(24, 4, 256),), rows=16, context=200)
+    given: Any = {"trials": [replace(trial, comparable=mx.zeros_like)], "timed": False}
+    (found,) = prove(launcher, shapes, **given)
+    assert found.right is (most > 128)
+    assert found.smaller is (most < 384)
+    assert found.reason == (
+        UNTIMED if found.right else f"raised {describe_error(refused(256, 128))}"
+    )
+    if found.right:
+        assert max(ran) == (384 if most > 384 else 256)
+
+
+def test_smaller_threadgroups_are_timed_used_and_kept() -> None:
+    """The launch that a chip refuses is tried once on this machine, and never in an answer."""
+    device = Device()
+    trial = device.trial("double")
+
+    def launch(_: Any, x: mx.array) -> mx.array:
+        device.ran.append("large")
+        if x is not X:
+            raise refused(384, 256)
+        return device.run("few", x)
+
+    op = replace(trial.op, launch=launch, smaller=lambda _, x: device.run("small", x))
+    check = device.check([replace(trial, op=op)])
+    assert not check.run(100.0)
+    assert device.ran[:4] == ["large", "few", "large", "small"]
+    assert {*device.ran[4:]} == {"small"}
+    again = device.check([replace(trial, op=op)])
+    for kernels in (check.kernels(), again.kernels()):
+        device.ran.clear()
+        assert (kernels.on, kernels.smaller) == ({"double"}, {"double"})
+        assert mx.array_equal(kernels(op, X * 4), X * 8)
+        assert device.ran == ["small"]
+    assert not again.step()
+
+
+def test_no_other_error_makes_threadgroups_smaller() -> None:
+    """A text that does not compile has no smaller launch either."""
+    trial = Device().trial("double")
+    op = replace(trial.op, launch=lambda _, x: 1 / 0, smaller=lambda _, x: 2 * x)
+    launcher: Any = Device()
+    (found,) = prove(launcher, SHAPES, trials=[replace(trial, op=op)])
+    assert (found.right, found.smaller) == (False, False)
+    assert found.reason == "raised ZeroDivisionError: division by zero"
 
 
 @pytest.fixture
