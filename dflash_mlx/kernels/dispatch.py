@@ -16,9 +16,10 @@ from .source import Launcher, MetalLauncher, StepwiseLauncher
 
 VARIABLE = "DFLASH_KERNELS"  # an environment variable
 VALUES = ("on", "off", "stock")
+TOO_MANY_THREADS = "Thread group size"
 # How MLX's errors begin where a kernel cannot be compiled or launched
 # (mlx/backend/metal/device.cpp and custom_kernel.cpp).
-KERNEL_MESSAGES = ("[metal::Device]", "Thread group size", "[metal_kernel]")
+KERNEL_MESSAGES = ("[metal::Device]", TOO_MANY_THREADS, "[metal_kernel]")
 DEVICE_VARIABLE = "DFLASH_DEVICE"  # an environment variable
 EXACT_ROWS = 64  # largest verify in exact mode; longer passes are prompts, equal in every mode
 
@@ -30,7 +31,8 @@ class Op:
     `fits(*args)`: whether the kernels support these shapes and dtypes. `size(*args)`: the sizes
     that decide whether the kernel or stock MLX is faster; None if one of them always is. `exact`:
     the launch in exact mode, where the bits of a row must not depend on the number of rows; None if
-    it is `launch`.
+    it is `launch`. `smaller`: `launch` with fewer threads in its largest threadgroups, for chips
+    that refuse those; None if there is no such launch.
     """
 
     name: str
@@ -39,9 +41,12 @@ class Op:
     fits: Callable[..., bool] = lambda *_: True
     size: Callable[..., Any] = lambda *_: None
     exact: Callable[..., Any] | None = None
+    smaller: Callable[..., Any] | None = None
 
-    def launching(self, exact: bool) -> Callable[..., Any]:
-        return self.exact if exact and self.exact is not None else self.launch
+    def launching(self, exact: bool, smaller: bool = False) -> Callable[..., Any]:
+        if exact and self.exact is not None:
+            return self.exact
+        return self.smaller if smaller and self.smaller is not None else self.launch
 
 
 class LaunchFailed(Exception):
@@ -63,7 +68,7 @@ class Kernels:
     The self-check of this machine sets the rest. on: the operations that may run as kernels; None
     for all. off: the others that the model uses, each with the reason to show. wrong: those of
     `off` whose kernel gave wrong results. sizes: for a kernel that is faster at some of its sizes
-    only, those sizes by operation.
+    only, those sizes by operation. smaller: the operations that are launched by `Op.smaller`.
     """
 
     launcher: Launcher | None = None
@@ -73,6 +78,7 @@ class Kernels:
     on: frozenset[str] | None = None
     wrong: frozenset[str] = frozenset()
     sizes: Mapping[str, frozenset[Any]] = field(default_factory=dict)
+    smaller: frozenset[str] = frozenset()
 
     def enables(self, op: Op) -> bool:
         """Whether the kernel of `op` may run, with arguments that fit."""
@@ -102,7 +108,7 @@ class Kernels:
 
     def _launch(self, op: Op, args: tuple[Any, ...]) -> Any:
         try:
-            return op.launching(self.exact)(self.launcher, *args)
+            return op.launching(self.exact, op.name in self.smaller)(self.launcher, *args)
         except Exception as error:
             raise LaunchFailed(op.name) from error
 

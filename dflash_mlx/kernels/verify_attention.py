@@ -151,13 +151,16 @@ def in_order(packed: int, dim: int) -> Plan:
     return Plan(SOURCE, (), threads, -(-packed * lanes // threads))
 
 
-def by_matrices(packed: int, dim: int, queries: mx.Dtype, keys: mx.Dtype) -> Plan:
+def by_matrices(
+    packed: int, dim: int, queries: mx.Dtype, keys: mx.Dtype, *, smaller: bool = False
+) -> Plan:
     """The other kernel: 2 or 4 simdgroups for 32 packed rows, up to 128 or 96 in a threadgroup.
 
     Threads have about 118 registers at most, so that the largest threadgroup has 256 threads, or
-    384 for large heads. There are two texts: few rows need less threadgroup memory.
+    384 for large heads, whose `smaller` ones have 256. There are two texts: few rows need less
+    threadgroup memory.
     """
-    most = most_rows(dim)
+    most = most_rows(dim, smaller=smaller)
     rows = TEAM_ROWS if packed <= TEAM_ROWS else most
     teams = min(-(-packed // TEAM_ROWS), most // TEAM_ROWS)
     simdgroups = 4 if dim > LARGE_DIM else 2
@@ -165,9 +168,11 @@ def by_matrices(packed: int, dim: int, queries: mx.Dtype, keys: mx.Dtype) -> Pla
     return Plan(MATRIX, template, teams * simdgroups * 32, -(-packed // most))
 
 
-def most_rows(dim: int) -> int:
-    """The most packed rows of a threadgroup of matrices."""
-    return 96 if dim > LARGE_DIM else 128
+def most_rows(dim: int, *, smaller: bool = False) -> int:
+    """The most packed rows of a threadgroup of matrices; those of large heads may be `smaller`."""
+    if dim > LARGE_DIM:
+        return 64 if smaller else 96
+    return 128
 
 
 def reference(
@@ -222,22 +227,23 @@ def launch(
     short: int = 0,
     *,
     exact: bool = False,
+    smaller: bool = False,
 ) -> mx.array:
     """As `reference`, in two dispatches: the splits, then their combination.
 
     `short` is the number of splits of `split` positions; 0 is as many as `short_splits` says, in
     exact mode SHORT_SPLITS. Rows are multiplied by matrices of a simdgroup, unless
     `exact`: their sums depend on which keys are next to each other. `keys` and `values` are read
-    once for as many rows of queries of a KV head as a threadgroup has, see `by_matrices`. MLX
-    copies arrays that are not row-contiguous.
+    once for as many rows of queries of a KV head as a threadgroup has, see `by_matrices`, also for
+    `smaller`. MLX copies arrays that are not row-contiguous.
     """
     if not short:
-        short = SHORT_SPLITS if exact else short_splits(q, keys)
+        short = SHORT_SPLITS if exact else short_splits(q, keys, smaller=smaller)
     splits = rows.splits(scores, split, short)
     return recorded(launcher, attend, keys.shape[-2])(
         *(q, keys, values, rows.sees, rows.depths),
         *(splits.edges, splits.sizes, splits.factors, scores.sinks),
-        *(splits.count, scores.cap > 0, exact),
+        *(splits.count, scores.cap > 0, exact, smaller),
     )
 
 
@@ -255,6 +261,7 @@ def attend(
     parts: int,
     capped: bool,
     exact: bool,
+    smaller: bool,
 ) -> mx.array:
     """`launch` with `parts` splits, which `edges`, `sizes` and `factors` describe."""
     shape = q.shape
@@ -262,8 +269,10 @@ def attend(
     heads, count, dim = q.shape
     groups = len(keys)
     packed = heads // groups * count
-    dtypes = q.dtype, keys.dtype
-    plan = in_order(packed, dim) if exact else by_matrices(packed, dim, *dtypes)
+    if exact:
+        plan = in_order(packed, dim)
+    else:
+        plan = by_matrices(packed, dim, q.dtype, keys.dtype, smaller=smaller)
     threads = plan.threads
     partial, norms = launcher(
         plan.source,
@@ -300,6 +309,20 @@ def launch_exact(
     return launch(launcher, q, keys, values, rows, scores, split, short, exact=True)
 
 
+def launch_smaller(
+    launcher: Launcher,
+    q: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    rows: Rows,
+    scores: Scores,
+    split: int = SPLIT,
+    short: int = 0,
+) -> mx.array:
+    """As `launch`; a threadgroup has at most 256 threads for heads of every size."""
+    return launch(launcher, q, keys, values, rows, scores, split, short, smaller=True)
+
+
 def edges_between(first: int, end: int, split: int, short: int = 0) -> list[int]:
     """The starts of the splits of positions `first` to `end` - 1, and the end of the last one.
 
@@ -318,14 +341,14 @@ def edges_between(first: int, end: int, split: int, short: int = 0) -> list[int]
     return edges
 
 
-def short_splits(q: mx.array, keys: mx.array) -> int:
+def short_splits(q: mx.array, keys: mx.array, *, smaller: bool = False) -> int:
     """How many splits `launch` makes short, for which a threadgroup of the longest split of a long
     context has at most 1 / CORES of the work.
     """
     heads, count, dim = q.shape[-3:]
     groups = keys.shape[-3]
     packed = heads // groups * count
-    return max(SHORT_SPLITS, CORES // (groups * -(-packed // most_rows(dim))))
+    return max(SHORT_SPLITS, CORES // (groups * -(-packed // most_rows(dim, smaller=smaller))))
 
 
 def size(
@@ -355,4 +378,4 @@ def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scor
     )
 
 
-OP = Op("verify_attention", reference, launch, fits, size, launch_exact)
+OP = Op("verify_attention", reference, launch, fits, size, launch_exact, launch_smaller)

@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError, first_line
-from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
+from dflash_mlx.kernels.dispatch import EXACT_ROWS, TOO_MANY_THREADS, Kernels
 from dflash_mlx.kernels.source import Launcher
 from dflash_mlx.models.packed import SequencePass
 from dflash_mlx.models.target import Target
@@ -191,7 +191,8 @@ def check_steps(
             del cases  # their arrays were evaluated
         if result.reason == UNTIMED and timed:
             kernels = apply_results(Kernels(launcher, on=frozenset()), results.values())
-            for step in timings(launcher, trial, shapes, result, clock, kernels):
+            way = with_smaller(trial) if result.smaller else trial
+            for step in timings(launcher, way, shapes, result, clock, kernels):
                 result = run(result, step)
                 yield result
                 if not result.right:
@@ -200,7 +201,13 @@ def check_steps(
 
 def exactly(trial: Trial) -> Trial:
     """The same trial for the launch of exact mode."""
-    return replace(trial, op=replace(trial.op, launch=trial.op.launching(exact=True)))
+    return replace(trial, op=replace(trial.op, launch=trial.op.launching(exact=True), smaller=None))
+
+
+def with_smaller(trial: Trial) -> Trial:
+    """The same trial for the launch with fewer threads in the largest threadgroups."""
+    launch = trial.op.launching(exact=False, smaller=True)
+    return replace(trial, op=replace(trial.op, launch=launch, smaller=None))
 
 
 def comparisons(
@@ -219,14 +226,18 @@ def compare_next(
     launcher: Launcher, trial: Trial, case: Case, bits: bool, passed: str, result: KernelResult
 ) -> KernelResult:
     """The result after one more case; its reason is `passed` if it is right."""
-    found = compare(launcher, trial, case, bits=bits)
+    found = compare(launcher, with_smaller(trial) if result.smaller else trial, case, bits=bits)
     if not found.right:
         return found
-    return replace(found, error=max(found.error or 0.0, result.error or 0.0), reason=passed)
+    error = max(found.error or 0.0, result.error or 0.0)
+    return replace(found, error=error, reason=passed, smaller=found.smaller or result.smaller)
 
 
 def compare(launcher: Launcher, trial: Trial, case: Case, *, bits: bool = False) -> KernelResult:
-    """Compare one case. With `bits` one row must have the same bits as in a launch of its own."""
+    """Compare one case. With `bits` one row must have the same bits as in a launch of its own.
+
+    If the chip refuses so many threads in a threadgroup, the smaller launch is compared instead.
+    """
     try:
         got = outputs(trial.op.launch(launcher, *case))
         alone: list[mx.array] = []
@@ -235,7 +246,24 @@ def compare(launcher: Launcher, trial: Trial, case: Case, *, bits: bool = False)
         mx.eval(got, alone)
     except Exception as error:  # after any error the kernel cannot be used
         log.info("the kernel of %s raised", trial.name, exc_info=True)  # the compiler's lines
+        if trial.op.smaller is not None and str(error).startswith(TOO_MANY_THREADS):
+            return replace(compare(launcher, with_smaller(trial), case, bits=bits), smaller=True)
         return KernelResult(trial.name, False, reason=f"raised {describe_error(error)}")
+    try:
+        return compare_outputs(trial, case, got, alone)
+    except Exception as error:
+        log.info("%s cannot be compared with its reference", trial.name, exc_info=True)
+        reason = f"cannot be compared with its reference: {describe_error(error)}"
+        return KernelResult(trial.name, False, reason=reason)
+
+
+def compare_outputs(
+    trial: Trial, case: Case, got: list[mx.array], alone: list[mx.array]
+) -> KernelResult:
+    """Compare a kernel's outputs with its reference's, and those of one row with `alone`, if any.
+
+    Raises MLX's errors: the reference is computed here.
+    """
     want = outputs((trial.expected or trial.op.reference)(*case))
     if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
         return KernelResult(trial.name, False, reason="gives another shape or dtype")

@@ -27,12 +27,13 @@ STARTED = "its last check did not end"
 class KernelResult:
     """The result of one operation's kernel.
 
-    right: False if the kernel raises or its outputs are wrong. error: the largest difference of an
-    output from the reference's, divided by the larger of 1 and the absolute value of the reference;
-    None if integers differ or nothing was compared. seconds: per call, ratio: to the time of stock
-    MLX; None if not timed. reason: why the kernel is not used; empty if it is used. sizes: if it
-    is timed at several, it is used where it is faster, also while others are not timed yet.
-    `seconds` and `ratio` are then means of all sizes, weighted by their bytes.
+    right: False if the kernel raises, cannot be compared, or its outputs are wrong. error: the
+    largest difference of an output from the reference's, divided by the larger of 1 and the
+    absolute value of the reference; None if integers differ or nothing was compared. seconds: per
+    call, ratio: to the time of stock MLX; None if not timed. reason: why the kernel is not used;
+    empty if it is used. sizes: if it is timed at several, it is used where it is faster, also while
+    others are not timed yet. `seconds` and `ratio` are then means of all sizes, weighted by their
+    bytes. smaller: whether the chip refuses its largest threadgroups: `Op.smaller` launches it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class KernelResult:
     ratio: float | None = None
     reason: str = ""
     sizes: tuple[Timed, ...] = ()
+    smaller: bool = False
 
     @property
     def final(self) -> bool:
@@ -96,6 +98,7 @@ def from_json(name: str, parts: dict[str, Any]) -> KernelResult:
     if (
         result.name != name
         or not isinstance(result.right, bool)
+        or not isinstance(result.smaller, bool)
         or not isinstance(result.reason, str)
         or not (result.right or result.reason)
         or not all(number is None or isinstance(number, int | float) for number in numbers)
@@ -142,7 +145,10 @@ def apply_results(kernels: Kernels, results: Iterable[KernelResult]) -> Kernels:
     off = {}
     wrong = set()
     sizes = dict[str, frozenset[Any]]()
+    smaller = set()
     for result in results:
+        if result.smaller:
+            smaller.add(result.name)
         fast = not result.reason or (result.reason == UNTIMED and result.won)
         if fast or (kernels.exact and result.right and result.reason != UNCHECKED):
             on.add(result.name)
@@ -152,4 +158,11 @@ def apply_results(kernels: Kernels, results: Iterable[KernelResult]) -> Kernels:
             off[result.name] = result.reason
             if not result.right:
                 wrong.add(result.name)
-    return replace(kernels, on=frozenset(on), off=off, wrong=frozenset(wrong), sizes=sizes)
+    return replace(
+        kernels,
+        on=frozenset(on),
+        off=off,
+        wrong=frozenset(wrong),
+        sizes=sizes,
+        smaller=frozenset(smaller),
+    )

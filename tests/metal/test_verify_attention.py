@@ -191,6 +191,34 @@ def test_threadgroups(packed: int, dim: int, threads: int, count: int) -> None:
     assert (plan.threads, plan.count) == (threads, count)
 
 
+@pytest.mark.parametrize(
+    ("packed", "dim", "threads", "count"),
+    [
+        (32, 256, 128, 1),
+        (64, 256, 256, 1),
+        (96, 256, 256, 2),
+        (129, 192, 256, 3),
+        (128, 128, 256, 1),
+    ],
+)
+def test_smaller_threadgroups(packed: int, dim: int, threads: int, count: int) -> None:
+    """At most 256 threads for heads of every size."""
+    plan = by_matrices(packed, dim, mx.float32, mx.float32, smaller=True)
+    assert (plan.threads, plan.count) == (threads, count)
+
+
+def test_smaller_threadgroups_compute_the_same() -> None:
+    """Two of them for 91 packed rows of a large head, which read keys and values twice."""
+    case = block(CHAIN, heads=(13, 1), dim=256)
+    smaller = replace(OP, launch=OP.launching(exact=False, smaller=True))
+    outcome = run(through(smaller, split=64), *case, SCORES[0], build="traffic")
+    assert not outcome.findings
+    compare(outcome.outputs[0], OP.reference(*case, SCORES[0]), 2e-5, 2e-5, "smaller")
+    first = outcome.records[0]
+    assert first.threadgroup_bytes == 4 * (64 * 72 + 4 * 64)
+    assert first.traffic["keys"].group_loads == 2 * (CONTEXT + len(CHAIN)) * 256 * 4
+
+
 def test_work_in_order() -> None:
     """The counts of the model in `metal_kernels/README.md` for exact mode: bytes of threadgroup
     memory that a row of queries reads for a key, barriers for 8 keys."""

@@ -29,6 +29,7 @@ from dflash_mlx.selfcheck.check import (
     TIME_BUDGET,
     PairCheck,
     build,
+    describe_error,
     error_and_tolerance,
     prove,
 )
@@ -117,6 +118,26 @@ def test_what_is_wrong_is_not(kernel: Callable[[mx.array], Any], reason: str) ->
     result = device.prove("double")["double"]
     assert (result.right, result.reason, result.ratio) == (False, reason, None)
     assert len(device.ran) == 1
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_reference_that_raises_ends_no_check(*, lazy: bool) -> None:
+    """At once or when MLX evaluates it: the kernel is off, and the next one is checked."""
+
+    def reference(x: mx.array) -> mx.array:
+        if lazy:
+            return mx.linalg.inv(mx.zeros((x.size, x.size)), stream=mx.cpu)[0]
+        raise RuntimeError("Boom")
+
+    device = Device()
+    broken, whole = device.trial("broken"), device.trial("whole")
+    broken = replace(broken, op=replace(broken.op, reference=reference))
+    given: Any = {"clock": device.clock, "trials": (broken, whole)}
+    launcher: Any = device
+    found, next_one = prove(launcher, SHAPES, **given)
+    assert not found.right
+    assert found.reason.startswith("cannot be compared with its reference: RuntimeError: ")
+    assert (next_one.name, next_one.reason) == ("whole", "")
 
 
 def test_the_compilers_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -386,6 +407,76 @@ def test_the_largest_threadgroup_is_tried(kind: AttentionShape, threads: int, ex
         for case in attention_cases(shapes):
             launch(noting, *case)
         assert max(tried) == largest
+
+
+def refused(threads: int, most: int) -> ValueError:
+    """MLX's error for a threadgroup of too many threads."""
+    return ValueError(
+        f"Thread group size ({threads}) is greater than  the maximum allowed threads per "
+        f"threadgroup ({most})."
+    )
+
+
+@pytest.mark.parametrize("most", [1024, 256, 128])
+def test_a_chip_that_refuses_three_teams_is_given_two(most: int) -> None:
+    """Only where it refuses these as well is verify attention off."""
+    (trial,) = (trial for trial in TRIALS if trial.name == "verify_attention")
+    ran: list[int] = []
+
+    def zeros(source: Source, _: Any, **call: Any) -> list[mx.array]:
+        threads = call["threadgroup"][0]
+        if source == verify_attention.MATRIX:  # the other one has few registers
+            if threads > most:
+                raise refused(threads, most)
+            ran.append(threads)
+        return [mx.zeros(shape) for shape in call["output_shapes"]]
+
+    launcher: Any = zeros
+    shapes = replace(SHAPES, attention=(AttentionShape(24, 4, 256),), rows=16, context=200)
+    given: Any = {"trials": [replace(trial, comparable=mx.zeros_like)], "timed": False}
+    (found,) = prove(launcher, shapes, **given)
+    assert found.right is (most > 128)
+    assert found.smaller is (most < 384)
+    assert found.reason == (
+        UNTIMED if found.right else f"raised {describe_error(refused(256, 128))}"
+    )
+    if found.right:
+        assert max(ran) == (384 if most > 384 else 256)
+
+
+def test_smaller_threadgroups_are_timed_used_and_kept() -> None:
+    """The launch that a chip refuses is tried once on this machine, and never in an answer."""
+    device = Device()
+    trial = device.trial("double")
+
+    def launch(_: Any, x: mx.array) -> mx.array:
+        device.ran.append("large")
+        if x is not X:
+            raise refused(384, 256)
+        return device.run("few", x)
+
+    op = replace(trial.op, launch=launch, smaller=lambda _, x: device.run("small", x))
+    check = device.check([replace(trial, op=op)])
+    assert not check.run(100.0)
+    assert device.ran[:4] == ["large", "few", "large", "small"]
+    assert {*device.ran[4:]} == {"small"}
+    again = device.check([replace(trial, op=op)])
+    for kernels in (check.kernels(), again.kernels()):
+        device.ran.clear()
+        assert (kernels.on, kernels.smaller) == ({"double"}, {"double"})
+        assert mx.array_equal(kernels(op, X * 4), X * 8)
+        assert device.ran == ["small"]
+    assert not again.step()
+
+
+def test_no_other_error_makes_threadgroups_smaller() -> None:
+    """A text that does not compile has no smaller launch either."""
+    trial = Device().trial("double")
+    op = replace(trial.op, launch=lambda _, x: 1 / 0, smaller=lambda _, x: 2 * x)
+    launcher: Any = Device()
+    (found,) = prove(launcher, SHAPES, trials=[replace(trial, op=op)])
+    assert (found.right, found.smaller) == (False, False)
+    assert found.reason == "raised ZeroDivisionError: division by zero"
 
 
 @pytest.fixture
