@@ -7,7 +7,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-import tiny
 from sampling_law import EOS, LIMIT, golden, golden_law, golden_settings, surprise
 
 from dflash_mlx.drafters.chain import ChainBlock
