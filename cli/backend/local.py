@@ -281,6 +281,8 @@ class LocalBackend:
     def warnings(self) -> list[str]:
         target = self.pair.target
         warnings = kernel_warnings(target.kernels) + float32_warnings(target)
+        if self.context_length < target.context_length:
+            warnings += shared_memory_warnings()
         if not target.ability.drafts:
             warnings.append(f"this model takes no drafts: {target.ability.reason}")
         return warnings + other_weights_warnings(self.pair)
@@ -438,6 +440,15 @@ def float32_warnings(target: "Target") -> list[str]:
         f"{TF32} is {os.environ[TF32]}: this GPU computes float32 products with about 10 bits, and "
         f"answers can differ from plain decoding (unset {TF32})"
     ]
+
+
+def shared_memory_warnings() -> list[str]:
+    """A line on a context that is shorter because other programs have models loaded."""
+    from dflash_mlx.files.programs import ending, holders, named
+
+    if not (others := holders()):
+        return []
+    return [f"the context is shorter beside {named(others)}: {ending(others)} and start again"]
 
 
 def other_weights_warnings(pair: "Pair") -> list[str]:
