@@ -170,6 +170,19 @@ def test_a_context_that_another_program_shortens(monkeypatch: pytest.MonkeyPatch
     assert LocalBackend(beside).warnings() == []
 
 
+def test_a_context_that_is_short_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others hold is not told if it makes little difference."""
+    engine = dflash_mlx.load(cache_ram=0).engine
+    limit = engine.sequence_bytes(2_000)
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 0)
+    monkeypatch.setattr(memory, "working_set", lambda: int(limit / CACHES_SHARE) + 1)
+    pair = dflash_mlx.load(cache_ram=0)
+    assert pair.engine.context_length == 2_000
+    for nbytes, lines in ((limit // 11, 0), (limit // 9, 1)):
+        with other_program("a/b", nbytes):
+            assert len(LocalBackend(pair).warnings()) == lines
+
+
 OTHERS = [ProgramEntry(71, "a/chat", 2 * GB), ProgramEntry(72, "/models/served", 3 * GB)]
 
 
