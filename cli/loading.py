@@ -47,6 +47,7 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
     if target == model_options.model:
         return model_options
     from dflash_mlx.cpu.blas import use_openblas
+    from dflash_mlx.files.programs import holders
     from dflash_mlx.hub.registry import find
     from dflash_mlx.models import memory
 
@@ -55,7 +56,8 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
         needed = memory.estimate_memory(
             entry, draft_bits=model_options.draft_bits, kv_bits=model_options.kv_bits
         )
-        memory.check_fits(needed, memory.working_set(), target, force=model_options.force)
+        limit = memory.working_set()
+        memory.check_fits(needed, limit, target, force=model_options.force, others=holders())
     return replace(model_options, model=target)
 
 
@@ -278,10 +280,12 @@ def check_memory(
     target: Path, draft: Path | None, label: str, model_options: ModelOptions, out: Output
 ) -> None:
     """DFlashError for a pair that does not fit the memory; a warning if tight, or with --force."""
+    from dflash_mlx.files.programs import holders
     from dflash_mlx.models.memory import check_fits, working_set
 
     needed = memory_of(target, draft, model_options)
-    if warning := check_fits(needed, working_set(), label, force=model_options.force):
+    limit, force = working_set(), model_options.force
+    if warning := check_fits(needed, limit, label, force=force, others=holders()):
         out.warn(warning)
 
 

@@ -237,26 +237,29 @@ def without_local(values: OptionValues, out: Output) -> OptionValues:
     Options that need a local model raise UsageError if a flag or preset set them. If a variable or
     the config file did, they are dropped with a note.
     """
-    dropped = []
-    for parameter in values.ctx.command.params:
-        name = parameter.name or ""
-        origin = values.origin(name) if name in LOCAL_NAMES else Origin.DEFAULT
+    given = given_local(values)
+    for parameter, origin in given:
         if origin >= Origin.PRESET:
             raise UsageError(
                 f"--{flag_key(parameter)} needs a model on this machine, and --model names a "
                 "server.",
                 hint="leave it out; some options can be given to `dflash serve` instead",
             )
-        if origin is not Origin.DEFAULT:
-            dropped.append(parameter)
-    if dropped:
-        names = ", ".join(flag_key(parameter) for parameter in dropped)
+    if given:
+        names = ", ".join(flag_key(parameter) for parameter, _ in given)
         out.note(f"  left out, because the server decides: {names}")
     groups = (ModelOptions, CacheOptions, PromptOptions)
     defaults = {member.name: member.default for group in groups for member in fields(group)}
     defaults |= {entry.name: entry.command_default for entry in declared(GenerationOptions)}
     local = [name for name in defaults if name in LOCAL_NAMES and name in values]
     return values.changed(**{name: defaults[name] for name in local})
+
+
+def given_local(values: OptionValues) -> list[tuple[Any, Origin]]:
+    """The options that need a local model and are given, each with its origin."""
+    parameters = [p for p in values.ctx.command.params if p.name in LOCAL_NAMES]
+    origins = [(parameter, values.origin(parameter.name or "")) for parameter in parameters]
+    return [(parameter, origin) for parameter, origin in origins if origin is not Origin.DEFAULT]
 
 
 # Recommendations and limits of the loaded model

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dflash_mlx.errors import UsageError
+from dflash_mlx.files.programs import Notice
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.serve.keep_alive import parse_keep_alive
 
@@ -242,10 +243,14 @@ def serve(
     if own.context is not None and own.context > context:
         out.warn(f"--context {own.context:,}: this model holds {context:,} tokens")
     warm_up(server, out)
-    show_address(server, listening.getsockname()[1], own.host, seconds, out)
+    port = listening.getsockname()[1]
+    show_address(server, port, own.host, seconds, out)
+    notice = None if api_key else Notice(address=address(own.host, port))
     try:
         run_until_stopped(server, listening, out)
     finally:
+        if notice is not None:
+            notice.remove()
         for served in server.models.loaded:
             LocalBackend(served.pair).finish(out)
         out.note("stopped")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import mlx.core as mx
 from mlx import nn
@@ -28,6 +28,7 @@ from .engine.worker_thread import mlx_thread
 from .errors import DFlashError, UsageError
 from .files.adapter import Adapter
 from .files.checkpoint import Checkpoint
+from .files.programs import Notice, full_name
 from .hub import resolve
 from .hub.bits import check_bits, chosen_bits
 from .hub.cache import is_head_only
@@ -174,6 +175,7 @@ def load(
             names.draft_label,
             lookup=lookup or names.lookup,
         )
+        tell_others(pair)
         prepare_kernels(pair, then_pause(on_kernels), then_pause(on_check))
         prefix_cache = pair.engine.prefix_cache
         prefix_cache.limit = default_limit() if cache_ram is None else cache_ram
@@ -281,6 +283,25 @@ def then_pause(progress: Progress) -> Progress:
     return update
 
 
+def tell_others(pair: Pair) -> None:
+    """Let other programs see what a pair holds in memory, until its target is freed."""
+    model = full_name(pair.target_name)
+    if (adapter := pair.target.adapter) is not None:
+        model += f" with {adapter.path.resolve().name}"
+    pair.target.notice = Notice(model, weight_bytes(pair))
+
+
+def weight_bytes(pair: Pair) -> int:
+    models = [pair.target.model, None if pair.drafter is None else pair.drafter.model]
+    arrays = {
+        id(array): array.nbytes
+        for model in models
+        if model is not None
+        for _, array in cast(Any, tree_flatten(model.parameters()))
+    }
+    return sum(arrays.values())
+
+
 def drafter_bytes(pair: Pair) -> int:
     """The bytes of a drafter's weights; 0 without any."""
     model = None if pair.drafter is None else pair.drafter.model
@@ -380,6 +401,7 @@ def with_drafter(
             other.engine.fit_context(limit + drafter_bytes(pair) - drafter_bytes(other))
         if before.disk is not None:
             prefix_cache.disk = disk_of(other, checkpoint, before.disk.limit)
+        tell_others(other)
         return other
 
     return mlx_thread().call(load_other)

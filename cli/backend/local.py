@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dflash_mlx.models.target import Target
     from dflash_mlx.tools.loop import CallSplitter
 
+NOTICEABLE_SHARE = 0.1  # of a context's memory: less of it in other programs is not worth a line
 MAX_TOKEN_LENGTH = 32  # characters; used to cut a result before it is encoded
 
 
@@ -281,6 +282,8 @@ class LocalBackend:
     def warnings(self) -> list[str]:
         target = self.pair.target
         warnings = kernel_warnings(target.kernels) + float32_warnings(target)
+        if self.context_length < target.context_length:
+            warnings += shared_memory_warnings(self.pair.engine.memory_limit or 0)
         if not target.ability.drafts:
             warnings.append(f"this model takes no drafts: {target.ability.reason}")
         return warnings + other_weights_warnings(self.pair)
@@ -438,6 +441,16 @@ def float32_warnings(target: "Target") -> list[str]:
         f"{TF32} is {os.environ[TF32]}: this GPU computes float32 products with about 10 bits, and "
         f"answers can differ from plain decoding (unset {TF32})"
     ]
+
+
+def shared_memory_warnings(limit: int) -> list[str]:
+    """A line on a context, for which memory leaves `limit` bytes, that others make shorter."""
+    from dflash_mlx.files.programs import ending, holders, named
+
+    others = holders()
+    if sum(other.nbytes for other in others) <= NOTICEABLE_SHARE * limit:
+        return []
+    return [f"the context is shorter beside {named(others)}: {ending(others)} and start again"]
 
 
 def other_weights_warnings(pair: "Pair") -> list[str]:

@@ -8,16 +8,21 @@ from typing import Annotated
 
 import typer
 
+from dflash_mlx.address import is_address, parse_address
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.programs import full_name, server_of
+from dflash_mlx.hub.local import find_model
 
 from ..first_model import offer_models
-from ..loading import choose_pair
+from ..loading import choose_pair, prepare_libraries
 from ..options import BUNDLED, ModelOptions, OptionValues, Origin, option
 from ..presets import PresetName
 from ..prompt import read_prompt
-from ..resolve import Resolved, resolve, with_preset
+from ..resolve import Resolved, given_local, resolve, with_preset
+from ..serve import served_name
 from ..terminal.output import NotifyKind, Output
 from ..terminal.signals import terminal_as_stdin
+from ..terminal.spinner import Spinner
 from . import transcript
 from .transcript import Chat
 from .unfinished import forget_mark, unfinished_chat
@@ -135,6 +140,36 @@ def offer_unfinished(out: Output, *, can_ask: bool) -> str | None:
     return None
 
 
+def offer_server(values: OptionValues, out: Output) -> OptionValues:
+    """Offer to use the server of this machine that has the model of a chat loaded.
+
+    Returns the values with its address as the model after a yes. Nothing is asked if the server
+    needs a key or does not answer, and if options are given that need a model on this machine.
+    """
+    options = values.group(ModelOptions)
+    if options.model in (None, BUNDLED) or is_address(options.model) or options.adapter:
+        return values
+    prepare_libraries(offline=options.offline)
+    model = find_model(options.model, options.folders) or options.model
+    url = server_of(full_name(model))
+    if url is None or any(origin >= Origin.PRESET for _, origin in given_local(values)):
+        return values
+    from dflash_mlx.remote.session import connect, request_fields
+
+    try:
+        with Spinner(out, f"asking {url}"):
+            server = connect(parse_address(f"{url}/v1#{served_name(model, options.folders)}"))
+        request_fields(server.kind, values.generation())
+    except DFlashError as error:
+        out.note(f"the server at {url} has this model loaded, but is not used: {error.message}")
+        return values
+    where = url.partition("://")[2]
+    question = f"dflash serve at {where} has this model loaded. Use it?"
+    if not typer.confirm(question, default=True, err=True):
+        return values
+    return values.changed(model=server.target_name)
+
+
 def choose_target(
     values: OptionValues, saved: Chat | None, out: Output, *, demo: bool, interactive: bool
 ) -> OptionValues:
@@ -199,19 +234,23 @@ def begin(values: OptionValues, words: list[str], own: ChatOptions, out: Output)
     values = with_preset(values, own.preset)
     beginning = read_beginning(words, resume=own.resume, latest=own.latest, piped=piped)
     interactive = not piped or (out.stdout_is_tty and terminal_as_stdin())
+    can_ask = not piped and sys.stderr.isatty()
     no_history = own.no_history
     if interactive and not no_history:
         no_history = not can_keep_history(out)
     if beginning.name is None and not no_history:
-        can_ask = not piped and sys.stderr.isatty() and not beginning.prompt
-        beginning = replace(beginning, name=offer_unfinished(out, can_ask=can_ask))
+        can_continue = can_ask and not beginning.prompt
+        beginning = replace(beginning, name=offer_unfinished(out, can_ask=can_continue))
     saved = None if beginning.name is None else transcript.load(beginning.name)
+
+    def choose(values: OptionValues) -> OptionValues:
+        values = choose_target(values, saved, out, demo=own.demo, interactive=interactive)
+        return offer_server(values, out) if can_ask and not out.quiet else values
+
     resolved = resolve(
         values,
         out,
-        choose=lambda values: choose_target(
-            values, saved, out, demo=own.demo, interactive=interactive
-        ),
+        choose=choose,
         keep_system=saved is not None and saved.system is not None,
     )
     if no_history and resolved.cache.cache_disk:

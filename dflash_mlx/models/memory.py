@@ -8,6 +8,7 @@ import ctypes
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint, load_config, tensor_headers, text_config
 from dflash_mlx.files.formats import MTP_TENSOR, TRAINED_MTP, is_mtp
+from dflash_mlx.files.programs import ProgramEntry, ending, held_bytes, named
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.openable import is_packed, quant_method
@@ -61,10 +63,11 @@ def physical_memory() -> int:
 
 
 def memory_for_caches() -> int:
-    """The bytes that caches may use beside the models that are loaded."""
+    """The bytes that caches may use beside the models that are loaded, here and by others."""
     import mlx.core as mx
 
-    return max(0, int(CACHES_SHARE * (working_set() - mx.get_active_memory())))
+    free = working_set() - held_bytes() - mx.get_active_memory()
+    return max(0, int(CACHES_SHARE * free))
 
 
 def share_under_pressure() -> float:
@@ -105,6 +108,7 @@ class WiredMemory:
         reserved = RESERVED_SHARE * physical
         if physical >= LARGE_MACHINE:
             reserved = max(reserved, RESERVED_BYTES)
+        reserved += held_bytes()
         limit = min(nbytes + WIRED_EXTRA, int(physical - reserved), working_set())
         if limit > self._limit:
             mx.set_wired_limit(limit)
@@ -244,23 +248,38 @@ def memory_fit(total: MemoryEstimate | int, limit: int) -> Literal["ok", "warn",
     return "warn" if size > COMFORTABLE_SHARE * limit else "ok"
 
 
-def check_fits(needed: MemoryEstimate, limit: int, name: str, *, force: bool = False) -> str | None:
+def check_fits(
+    needed: MemoryEstimate,
+    limit: int,
+    name: str,
+    *,
+    force: bool = False,
+    others: Sequence[ProgramEntry] = (),
+) -> str | None:
     """A warning if a pair needs more than 75 % of `limit` bytes, else None.
 
-    Raises DFlashError above 100 %, unless `force`. The hint is a smaller pair.
+    others: what other programs hold of these bytes; they are named if the pair would fit better
+    without them. Raises DFlashError above 100 %, unless `force`. The hint is a smaller pair.
     """
-    fit = memory_fit(needed, limit)
+    left = max(0, limit - sum(other.nbytes for other in others))
+    fit = memory_fit(needed, left)
     if fit == "ok":
         return None
-    share = f"{needed.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take here"
+    place, end, how = "here", "", "close other programs"
+    if fit != memory_fit(needed, limit):
+        limit, place = left, f"beside {named(others)}"
+        how = ending(others)
+        end = f"{how}; "
+    share = f"{needed.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take {place}"
     if fit == "warn":
-        return f"'{name}' needs {share}: close other programs if it gets slow"
+        return f"'{name}' needs {share}: {how} if it gets slow"
     if force:
-        return f"'{name}' needs {share}: weights will not stay in memory, and it can be very slow"
-    smaller = registry.best_pair(limit, 1 << 62)
+        slow = "weights will not stay in memory, and it can be very slow"
+        return f"'{name}' needs {share}: {end}{slow}"
+    smaller = registry.best_pair(left, 1 << 62)
     fits = smaller is not None and (smaller.memory_bytes or 0) < needed.total
     other = f"`-m {smaller.target}`" if smaller and fits else "the bundled pair (no --model)"
     raise DFlashError(
         f"'{name}' needs {share}.",
-        hint=f"{other} fits this machine; --force loads it all the same",
+        hint=f"{end}{other} fits this machine; --force loads it all the same",
     )

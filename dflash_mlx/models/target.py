@@ -33,6 +33,7 @@ from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modu
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.adapter import Adapter
 from dflash_mlx.files.checkpoint import Checkpoint, context_length, text_config
+from dflash_mlx.files.programs import Notice
 from dflash_mlx.hub.openable import why_not
 from dflash_mlx.kernels.dispatch import Kernels, available
 from dflash_mlx.speculation.tree import Tree
@@ -112,9 +113,11 @@ class Target:
     `stock_attention` names the attention classes that no kernel supports, and `attention_shapes`
     are those of the others. `kv_bits`: the bits of the KV caches in the layers with a group size in
     `kv_groups`; 0 if no layer is quantised. `adapter`: the one that the model was loaded with.
+    `notice`: tells other programs what it and its drafter hold in memory.
     """
 
     adapter: Adapter | None = None
+    notice: Notice | None = None
 
     def __init__(
         self,

@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
 from dflash_mlx.engine.prefix_cache.prefix_cache import SHARE
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.programs import ending, held_bytes, holders, named
 from dflash_mlx.models.memory import CACHES_SHARE, working_set
 from dflash_mlx.options import GenerationOptions
-from dflash_mlx.pair import Pair
+from dflash_mlx.pair import Pair, weight_bytes
 
 from .access_log import AccessLog
 from .protocol import Problem, Settings, find_model, problem_of
@@ -136,7 +136,8 @@ class Models:
     def share_memory(self) -> None:
         """Share the memory beside the weights: prefix caches, then answers. In MLX's thread."""
         engines = [served.pair.engine for served in self.loaded]
-        beside = max(0, working_set() - sum(served.nbytes for served in self.loaded))
+        own = sum(served.nbytes for served in self.loaded)
+        beside = max(0, working_set() - held_bytes() - own)
         if not all(served.stays for served in self.loaded):
             for_prefixes = int(SHARE * beside) if self.cache_ram is None else self.cache_ram
             for engine in engines:
@@ -253,13 +254,18 @@ class Models:
 
     async def _make_room(self, offer: Offer) -> None:
         """Unload models until another one fits; waits for running answers, if it must."""
-        limit = working_set()
+        others = holders()
+        held = sum(other.nbytes for other in others)
+        limit = working_set() - held
         staying = sum(served.nbytes for served in self.loaded if served.stays)
         if staying + offer.nbytes > limit:
+            beside, hint = "", "Ask for a smaller one"
+            if staying + offer.nbytes <= limit + held:
+                beside, hint = f" beside {named(others)}", f"{hint}, or {ending(others)}"
             raise Problem(
                 503,
                 f"the model '{offer.name}' needs {offer.nbytes / 1e9:.1f} GB of memory, and "
-                f"{(limit - staying) / 1e9:.1f} GB can be freed. (Ask for a smaller one.)",
+                f"{max(0, limit - staying) / 1e9:.1f} GB can be freed{beside}. ({hint}.)",
                 code="model_too_large",
             )
 
@@ -333,17 +339,6 @@ def without_warning(task: asyncio.Task[None]) -> None:
 
 def listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
-
-
-def weight_bytes(pair: Pair) -> int:
-    models = [pair.target.model, None if pair.drafter is None else pair.drafter.model]
-    arrays = {
-        id(array): array.nbytes
-        for model in models
-        if model is not None
-        for _, array in cast(Any, tree_flatten(model.parameters()))
-    }
-    return sum(arrays.values())
 
 
 def free_memory() -> None:

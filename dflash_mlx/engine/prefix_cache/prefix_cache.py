@@ -14,6 +14,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
 from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.files.programs import held_bytes
 from dflash_mlx.models.cache.rows import count_rows
 from dflash_mlx.models.cache.target_cache import Snapshot
 from dflash_mlx.models.memory import working_set
@@ -367,5 +368,5 @@ SHARE = 1 / 4  # of the memory beside the models; the rest is for running answer
 
 
 def default_limit() -> int:
-    """Bytes of a prefix cache by default: a quarter of the working set that the models leave."""
-    return max(0, int(SHARE * (working_set() - mx.get_active_memory())))
+    """Bytes of a prefix cache by default: a quarter of the working set that all models leave."""
+    return max(0, int(SHARE * (working_set() - held_bytes() - mx.get_active_memory())))
