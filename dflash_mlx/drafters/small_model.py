@@ -97,7 +97,7 @@ class SmallModelDrafter(ChainDrafter):
 
     taps: tuple[int, ...] = ()
     block_size = BLOCK
-    accept: AcceptanceRule = "token"
+    accept: AcceptanceRule = "block"
 
     def __init__(self, reader: Target, vocab_size: int):
         """`reader` runs the model; its caches must be able to rewind to any token."""
