@@ -142,8 +142,9 @@ class Scheduler:
                 self._count_drafts(step)
         if generating:
             self.token_budget.update(read, seconds)
-        else:
-            self.prompt_chunks.update(read, seconds)
+        elif batch:
+            longest = max(len(step.sequence.tokens) for step in batch)
+            self.prompt_chunks.update(longest - read // len(batch), read, seconds)
         for policy, group in by_policy(generating):
             results = [step.policy_result for step in group if step.error is None]
             alone = len(results) == len(batch)

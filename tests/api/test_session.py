@@ -219,7 +219,7 @@ def test_interrupted_answers(mode: Mode, family: str) -> None:
 def test_interrupted_prefill(mode: Mode, family: str) -> None:
     """Progress may raise to stop; what was read stays, and the next answer is right."""
     pair = tiny_pair(family)
-    pair.engine.scheduler.prompt_chunks.tokens = 29
+    pair.engine.scheduler.prompt_chunks.sizes = {0: 29}
     prompt = tiny.prompt_of(30)
     wanted = tiny.plain(pair.target, prompt, 8)
 

@@ -310,7 +310,7 @@ def test_an_answer_without_text_leaves_nothing(
                 return step(sequences)
 
             patch.setattr(state.dialogue.pair.engine, "step", stopped)
-            patch.setattr(state.dialogue.pair.engine.scheduler.prompt_chunks, "tokens", 4)
+            patch.setattr(state.dialogue.pair.engine.scheduler.prompt_chunks, "sizes", {0: 4})
             loop.handle_input(state, text)
 
     stop_at_once("zero")

@@ -55,7 +55,7 @@ def test_second_interrupt_leaves_at_once(dflash, monkeypatch):
 
 
 def test_interrupt_while_the_prompt_is_read(dflash, monkeypatch):
-    monkeypatch.setattr("dflash_mlx.engine.prompt_chunks.SIZES", (16,))
+    monkeypatch.setattr("dflash_mlx.engine.prompt_chunks.FIRST", 16)
     target = import_module("dflash_mlx.models.target").Target
     read, passes = target.read, []
 

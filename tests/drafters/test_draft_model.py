@@ -134,7 +134,7 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
     """For targets with every kind of cache; sequences join and leave."""
     target = tiny.make_target(family)
     engine = Engine(target, drafter_of(vocab_size=target.vocab_size))
-    engine.scheduler.prompt_chunks.tokens = 7
+    engine.scheduler.prompt_chunks.sizes = {0: 7}
     check_plain(engine)
 
 

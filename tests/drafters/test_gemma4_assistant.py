@@ -122,7 +122,7 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
     """Chains, trees and seeded samples; sequences join and leave, and their prefixes are kept."""
     target = tiny.make_target(family)
     engine = Engine(target, random_assistant(target))
-    engine.scheduler.prompt_chunks.tokens = 7
+    engine.scheduler.prompt_chunks.sizes = {0: 7}
     check_plain(engine)
 
 

@@ -161,7 +161,7 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
     """Chains, trees and seeded samples, dense and with experts; sequences join and leave."""
     target = tiny.make_target(family)
     engine = Engine(target, random_head(target))
-    engine.scheduler.prompt_chunks.tokens = 7
+    engine.scheduler.prompt_chunks.sizes = {0: 7}
     check_plain(engine)
 
 

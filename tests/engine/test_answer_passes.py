@@ -26,7 +26,7 @@ DEPTHS = (5, 700, 2_040, 8_150)  # of these, 700 and 2,040 cross what used to be
 def pair() -> Pair:
     target = make_target("qwen3", max_position_embeddings=10_000)
     pair = tiny.make_pair(target, random_drafter(target), "", "")
-    pair.engine.scheduler.prompt_chunks.tokens = PREFILL_STEP_SIZE
+    pair.engine.scheduler.prompt_chunks.sizes = dict.fromkeys(range(9), PREFILL_STEP_SIZE)
     return pair
 
 

@@ -43,7 +43,8 @@ def test_copies_of_earlier_text(family: str, monkeypatch: pytest.MonkeyPatch) ->
     """Without a drafter, in chains and trees, alone and in company: what plain steps say."""
     monkeypatch.setattr(ngram, "LEAST", 1)  # random models seldom repeat two tokens
     engine = Engine(target_of(family), ngram.NgramDrafter())
-    engine.scheduler.prompt_chunks.tokens, copied = CHUNK, 0
+    engine.scheduler.prompt_chunks.sizes = {0: CHUNK}
+    copied = 0
     every = tuple(range(engine.target.vocab_size))
     requests = [replace(r, prompt=every + r.prompt) for r in map(request_of, range(6))]
     plain = {"mode": "baseline", "block_size": None, "tree_budget": None}

@@ -31,7 +31,7 @@ def test_prompts_share_what_a_round_may_read() -> None:
     """Three prompts beside an answer read a third each; alone they share the whole chunk."""
     target = tiny.make_target("qwen3")
     engine = Engine(target, None)
-    engine.scheduler.prompt_chunks.tokens = 90
+    engine.scheduler.prompt_chunks.sizes = {0: 90}
     prompts = [tiny.prompt_of(200, seed) for seed in range(3)]
     for beside in (False, True):
         group = [Sequence(target, None) for _ in prompts]
@@ -53,7 +53,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
     """It is read whole, and beside it long prompts get no more than a share of the token budget."""
     target = tiny.make_target("qwen3")
     engine = Engine(target, None)
-    engine.scheduler.prompt_chunks.tokens = 90
+    engine.scheduler.prompt_chunks.sizes = {0: 90}
     engine.scheduler.token_budget.tokens = 20
     lengths = {"long": 200, "other long": 120, "short": 25}
     group = {name: Sequence(target, None) for name in lengths}

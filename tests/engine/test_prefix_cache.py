@@ -40,7 +40,7 @@ every_kind = pytest.mark.parametrize("family", KINDS)
 def engine_of(family: str, limit: int = GB) -> Engine:
     target = target_of(family)
     engine = Engine(target, tiny.random_drafter(target))
-    engine.scheduler.prompt_chunks.tokens = 16
+    engine.scheduler.prompt_chunks.sizes = {0: 16}
     engine.prefix_cache.limit = limit
     return engine
 

@@ -200,7 +200,7 @@ class Case:
         engine = drafter
         if not isinstance(engine, Engine):
             engine = Engine(self.target, *([] if engine is None else [engine]))
-        engine.scheduler.prompt_chunks.tokens = self.chunk
+        engine.scheduler.prompt_chunks.sizes = {0: self.chunk}
         running: list[TokenSequence] = []
         said: list[tuple[list[Block], int]] = []
         for self.begun, (prompt, own) in enumerate(zip(prompts, options, strict=True)):

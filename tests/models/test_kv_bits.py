@@ -162,7 +162,7 @@ def test_scores_of_a_quantised_cache_fit() -> None:
     """Its prompts are read in smaller pieces, since mlx-lm's attention to it writes the scores."""
     for family, tokens in (("qwen3", 2048), ("qwen3 kv8", 1024)):
         chunks = PromptChunks(tiny.make_target(family, head_dim=64, num_attention_heads=64))
-        chunks.tokens = PREFILL_STEP_SIZE
+        chunks.sizes = dict.fromkeys(range(9), PREFILL_STEP_SIZE)
         assert chunks.after([500]) == tokens
 
 

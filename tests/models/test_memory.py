@@ -464,22 +464,39 @@ def test_prompts_are_read_in_pieces_whose_scores_fit(
     config = {**tiny.config_of("llama"), "head_dim": None, **config}
     target = outline(Checkpoint(Path("tiny"), config))
     chunks = PromptChunks(target)
-    chunks.tokens = PREFILL_STEP_SIZE
+    chunks.sizes = dict.fromkeys(range(9), PREFILL_STEP_SIZE)
     assert [chunks.after([5, offset]) for offset in (0, 14_000, 100_000)] == tokens
 
 
 def test_a_prompt_is_read_in_pieces_of_about_a_second() -> None:
     """The first whole piece tells their size; it stays, whatever the clock says later."""
     target = tiny.make_target("llama")
-    for seconds, tokens in ((0.06, 2048), (0.3, 512), (0.6, 256), (9.0, 256)):
+    for seconds, tokens in ((0.04, 2048), (0.3, 512), (0.6, 256), (9.0, 256)):
         chunks = PromptChunks(target)
-        chunks.update(100, 0.001)
-        assert (chunks.tokens, chunks.after([0])) == (None, 256)
-        chunks.update(256, seconds)
+        chunks.update(0, 100, 0.001)
+        assert chunks.after([0]) == 256
+        chunks.update(0, 256, seconds)
         assert chunks.after([0]) == tokens
-        chunks.update(tokens, 0.0001)
-        chunks.update(tokens, 100.0)
+        chunks.update(256, tokens, 0.0001)
+        chunks.update(256, tokens, 100.0)
         assert chunks.after([0]) == tokens
+
+
+def test_later_pieces_are_smaller_where_attention_takes_long() -> None:
+    chunks = PromptChunks(tiny.make_target("llama"))
+    chunks.update(0, 256, 0.3)
+    assert [chunks.after([n]) for n in (0, 2_000, 9_000)] == [512, 512, 512]
+    chunks.update(2_048, 512, 2.0)
+    assert [chunks.after([n]) for n in (0, 2_000, 2_048, 9_000)] == [512, 512, 128, 128]
+    chunks.update(8_192, 128, 0.001)
+    assert [chunks.after([n]) for n in (0, 2_048, 9_000)] == [512, 128, 128]
+
+
+def test_a_mixture_is_never_read_in_small_pieces() -> None:
+    chunks = PromptChunks(tiny.make_target("qwen3_moe"))
+    for offset in (0, 2_048):
+        chunks.update(offset, 512, 60.0)
+        assert chunks.after([offset]) == 512
 
 
 @pytest.mark.parametrize("what", ["set_cache_limit", "set_wired_limit"])

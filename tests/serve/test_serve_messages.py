@@ -48,7 +48,7 @@ def test_events_are_as_published() -> None:
     """Names, order and fields of a stream's events, and what stands beside them."""
     said = f"<think>hm</think>Look.{CALL}"
     pair = pair_saying(said, HI, tools=TOLD)
-    pair.engine.scheduler.prompt_chunks.tokens = 64
+    pair.engine.scheduler.prompt_chunks.sizes = {0: 64}
     server = server_of(pair, keepalive=1e-6)
     body = {"model": "tiny", "max_tokens": 200, "messages": HI, "stream": True, "tools": [TOOL]}
     found = asyncio.run(events_of(server, PATH, {**body, "return_progress": True}))

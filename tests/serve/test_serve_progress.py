@@ -39,7 +39,7 @@ VARYING = re.compile(r"[0-9a-f]{24,}|\b\d{10}\b|\d+\.\d+")
 @pytest.fixture
 def slow(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A server that reads each prompt anew, in small and slow passes, and pings soon."""
-    monkeypatch.setattr(pair.engine.scheduler.prompt_chunks, "tokens", CHUNK)
+    monkeypatch.setattr(pair.engine.scheduler.prompt_chunks, "sizes", {0: CHUNK})
     monkeypatch.setattr(pair.engine.prefix_cache, "limit", 0)
     read = pair.target.read
 

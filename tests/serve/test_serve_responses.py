@@ -66,7 +66,7 @@ def test_a_summary_is_all_of_the_thinking() -> None:
 def test_events_are_as_published() -> None:
     """Names, order and places of a stream's events."""
     pair = pair_saying(f"<think>hm</think>Look.{CALL}", HI, tools=TOLD)
-    pair.engine.scheduler.prompt_chunks.tokens = 64
+    pair.engine.scheduler.prompt_chunks.sizes = {0: 64}
     body = {"input": "hi", "stream": True, "tools": [TOOL], "return_progress": True}
     found = asyncio.run(events_of(server_of(pair), PATH, body))
     assert all(name == data["type"] for name, data in found)

@@ -61,7 +61,7 @@ def engine_of(family: str, drafter: DFlashDrafter | None = None) -> Engine:
     target = target_of(family)
     drafter = drafter or tiny.random_drafter(target)
     engine = Engine(target, drafter, compiler=tiny.compiler_of(target))
-    engine.scheduler.prompt_chunks.tokens = CHUNK
+    engine.scheduler.prompt_chunks.sizes = {0: CHUNK}
     return engine
 
 

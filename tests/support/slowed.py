@@ -71,7 +71,7 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
     unfinished.KEEP_SECONDS = wanted.get("keep", KEEP_SECONDS)
     output.LONG_SECONDS = wanted.get("long", LONG_SECONDS)
-    self.pair.engine.scheduler.prompt_chunks.tokens = wanted.get("chunk", PREFILL_STEP_SIZE)
+    self.pair.engine.scheduler.prompt_chunks.sizes = {0: wanted.get("chunk", PREFILL_STEP_SIZE)}
     detokenizer = Scripted if "says" in wanted else IncrementalDetokenizer
     session.IncrementalDetokenizer = detokenizer  # type: ignore[misc]
     endless = wanted.get("endless") or "says" in wanted

@@ -635,7 +635,7 @@ def start(
     """Answer a prompt with one sequence and a new engine."""
     target = sequence.target
     engine = Engine(target, *sequence.drafters, compiler=compiler_of(target))
-    engine.scheduler.prompt_chunks.tokens = chunk
+    engine.scheduler.prompt_chunks.sizes = {0: chunk}
     if not sequence.drafters:
         mode, block_size = "baseline", None
     request = Request(

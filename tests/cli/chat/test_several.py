@@ -162,7 +162,7 @@ def test_ctrl_c_while_prompts_are_read(golden: Pair, monkeypatch: pytest.MonkeyP
     state.dialogue.ask("river")
     before = state.dialogue.chat
     state.replying()
-    monkeypatch.setattr(golden.engine.scheduler.prompt_chunks, "tokens", 2)
+    monkeypatch.setattr(golden.engine.scheduler.prompt_chunks, "sizes", {0: 2})
     monkeypatch.setattr(golden.engine.prefix_cache, "limit", 0)
     with monkeypatch.context() as patch:
         patch.setattr(several.SeveralView, "__enter__", interrupting)
