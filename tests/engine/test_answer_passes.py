@@ -88,7 +88,7 @@ class Timed(FixedPolicy):
 def told_rounds(pair: Pair) -> list[bool]:
     sequence = TokenSequence(pair.target, pair.drafter)
     engine = pair.engine
-    request = Request(prompt_of(9), mode="baseline", max_tokens=6)
+    request = Request(tuple(prompt_of(9)), mode="baseline", max_tokens=6)
     engine.begin(sequence, request)
     policy = sequence.answer.policy = Timed()
     list(tiny.rounds(engine, sequence))
