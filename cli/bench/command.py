@@ -285,9 +285,10 @@ def schedule_of(
     names = ["baseline"] if values["no_draft"] else engine.default_modes()
     if any(not source.no_draft for source in sources):
         names = ["baseline", "dflash"]
-    if not own.modes and values["accept"] != "match" and "ddtree" in names:
+    accept = values["accept"] or "match"  # answers have seeds
+    if not own.modes and accept != "match" and "ddtree" in names:
         names.remove("ddtree")
-        out.warn(f"ddtree is left out: the rule {values['accept']} judges chains")
+        out.warn(f"ddtree is left out: the rule {accept} judges chains")
     return engine.Schedule(
         modes=engine.parse_modes(own.modes or ",".join(names)),
         temperatures=engine.parse_temperatures(own.temps),
@@ -295,7 +296,7 @@ def schedule_of(
         max_tokens=own.max_tokens,
         seed=own.seed,
         block_size=values["block_size"],
-        accept=values["accept"],
+        accept=accept,
         cooldown=own.cooldown,
     )
 

@@ -82,7 +82,8 @@ def with_value(options: GenerationOptions, setting: Option, text: str) -> Genera
             raise UsageError(
                 f"{name} cannot be '{text}'.", hint=f"give {describe_values(setting)}{or_unset}"
             ) from None
-        if setting.optional and not setting.sampling and not setting.in_range(value):
+        ranged = setting.type in (int, float)
+        if ranged and setting.optional and not setting.sampling and not setting.in_range(value):
             raise UsageError(
                 f"{name} cannot be {value:,}.", hint=f"give {setting.range_text}, or {unset}"
             )

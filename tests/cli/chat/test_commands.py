@@ -436,14 +436,16 @@ def test_the_context_in_use(state: Any, use: Callable[[str], str]) -> None:
     assert context() == 0
 
 
-def test_the_seed_that_was_drawn(state: Any, use: Callable[[str], str]) -> None:
-    """An answer that nobody gave a seed can be had again."""
+def test_stats_have_the_seed_that_was_given(state: Any, use: Callable[[str], str]) -> None:
+    """With it the answer can be had again; without one there is none to show."""
     use("/temp 1")
-    said = state.dialogue.ask("hello")
-    assert said.stats.seed is not None
-    assert f"  seed          {said.stats.seed}" in use("/stats")
+    state.dialogue.ask("hello")
+    assert "  seed  " not in use("/stats")
     use("/undo")
-    use(f"/seed {said.stats.seed}")
+    use("/seed 7")
+    said = state.dialogue.ask("hello")
+    assert "  seed          7" in use("/stats")
+    use("/undo")
     assert state.dialogue.ask("hello").tokens == said.tokens
 
 
