@@ -153,7 +153,7 @@ def defaults_of(resolved: Resolved, grammar: Grammar | None, *, raw: bool) -> "D
     options = {
         name: value
         for name, value in asdict(resolved.generation).items()
-        if name not in DRAFTING or resolved.generation.accept in ("token", "block")
+        if name not in DRAFTING or resolved.generation.draws_drafts
     }
     settings = [options, resolved.prompt.sampling_by, model.kv_bits, repr(grammar), raw]
     if model.adapter is not None:

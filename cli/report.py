@@ -101,7 +101,7 @@ class Comparison:
 
     @classmethod
     def of(cls, dflash: Answer, plain: Answer, options: GenerationOptions) -> "Comparison":
-        return cls(dflash, plain, options.sampling.greedy or options.accept in (None, "match"))
+        return cls(dflash, plain, options.sampling.greedy or not options.draws_drafts)
 
     @property
     def speedup(self) -> float | None:

@@ -455,6 +455,11 @@ class GenerationOptions:
         return asked_grammar(self.schema, self.grammar)
 
     @property
+    def draws_drafts(self) -> bool:
+        """Whether a rule was chosen that draws drafts: its answers depend on them, seed or not."""
+        return self.accept in ("token", "block")
+
+    @property
     def token_limit(self) -> int:
         """`max_tokens`, or its default."""
         return MAX_TOKENS if self.max_tokens is None else self.max_tokens

@@ -33,13 +33,12 @@ class Request(GenerationOptions):
             raise UsageError(
                 f"{name} has no effect in the mode {self.mode}.", hint="use the mode ddtree"
             )
-        draws = self.accept not in (None, "match")
-        if self.mode == "ddtree" and draws:
+        if self.mode == "ddtree" and self.draws_drafts:
             raise UsageError(
                 f"the acceptance rule '{self.accept}' judges chains, not trees.",
                 hint="leave it at match, or use the mode dflash",
             )
-        if self.sampling.excludes_top and draws and not self.sampling.greedy:
+        if self.sampling.excludes_top and self.draws_drafts and not self.sampling.greedy:
             raise UsageError(
                 f"the acceptance rule '{self.accept}' needs distributions, and XTC has none.",
                 hint="leave accept at match, or xtc_probability at 0",

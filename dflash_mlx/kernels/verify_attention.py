@@ -7,6 +7,7 @@ over its path: they do not depend on the other rows. RoPE is already applied to 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -295,32 +296,8 @@ def attend(
     return out
 
 
-def launch_exact(
-    launcher: Launcher,
-    q: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    rows: Rows,
-    scores: Scores,
-    split: int = SPLIT,
-    short: int = 0,
-) -> mx.array:
-    """As `launch`; a row has the same bits as in a plain step over its path."""
-    return launch(launcher, q, keys, values, rows, scores, split, short, exact=True)
-
-
-def launch_smaller(
-    launcher: Launcher,
-    q: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    rows: Rows,
-    scores: Scores,
-    split: int = SPLIT,
-    short: int = 0,
-) -> mx.array:
-    """As `launch`; a threadgroup has at most 256 threads for heads of every size."""
-    return launch(launcher, q, keys, values, rows, scores, split, short, smaller=True)
+launch_exact = partial(launch, exact=True)  # a row has the bits of a plain step over its path
+launch_smaller = partial(launch, smaller=True)  # at most 256 threads in a threadgroup
 
 
 def edges_between(first: int, end: int, split: int, short: int = 0) -> list[int]:

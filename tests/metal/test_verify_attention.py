@@ -172,38 +172,30 @@ def test_traffic(heads: tuple[int, int], dim: int, reads: int, memory: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("packed", "dim", "threads", "count"),
+    ("packed", "dim", "smaller", "threads", "count"),
     [
-        (1, 256, 128, 1),
-        (32, 256, 128, 1),
-        (33, 256, 256, 1),
-        (96, 256, 384, 1),
-        (97, 256, 384, 2),
-        (8, 128, 64, 1),
-        (128, 128, 256, 1),
-        (129, 64, 256, 2),
-        (512, 128, 256, 4),
+        (1, 256, False, 128, 1),
+        (32, 256, False, 128, 1),
+        (33, 256, False, 256, 1),
+        (96, 256, False, 384, 1),
+        (97, 256, False, 384, 2),
+        (8, 128, False, 64, 1),
+        (128, 128, False, 256, 1),
+        (129, 64, False, 256, 2),
+        (512, 128, False, 256, 4),
+        (32, 256, True, 128, 1),
+        (64, 256, True, 256, 1),
+        (96, 256, True, 256, 2),
+        (129, 192, True, 256, 3),
+        (128, 128, True, 256, 1),
     ],
 )
-def test_threadgroups(packed: int, dim: int, threads: int, count: int) -> None:
-    """As few as hold the rows of queries, all of one size: most rows have the largest."""
-    plan = by_matrices(packed, dim, mx.float32, mx.float32)
-    assert (plan.threads, plan.count) == (threads, count)
+def test_threadgroups(packed: int, dim: int, smaller: bool, threads: int, count: int) -> None:
+    """As few as hold the rows of queries, all of one size: most rows have the largest.
 
-
-@pytest.mark.parametrize(
-    ("packed", "dim", "threads", "count"),
-    [
-        (32, 256, 128, 1),
-        (64, 256, 256, 1),
-        (96, 256, 256, 2),
-        (129, 192, 256, 3),
-        (128, 128, 256, 1),
-    ],
-)
-def test_smaller_threadgroups(packed: int, dim: int, threads: int, count: int) -> None:
-    """At most 256 threads for heads of every size."""
-    plan = by_matrices(packed, dim, mx.float32, mx.float32, smaller=True)
+    The smaller ones have at most 256 threads for heads of every size.
+    """
+    plan = by_matrices(packed, dim, mx.float32, mx.float32, smaller=smaller)
     assert (plan.threads, plan.count) == (threads, count)
 
 
