@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import mlx.core as mx
-import numpy as np
 
 from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.kernels.dispatch import Kernels
@@ -34,13 +33,6 @@ class ChainSource(Protocol):
     def spread(self, logits: mx.array) -> mx.array:
         """Logits [..., Vd] in the target's vocabulary [..., V]."""
         return logits
-
-    def confidence(self, chains: "Chains") -> mx.array | None:
-        """How likely each of the greedy drafts is accepted after those before it, float32 [B, γ].
-
-        None if the source has no opinion of its own.
-        """
-        return None
 
 
 class ChainDrafter(Drafter, ChainSource):
@@ -112,11 +104,6 @@ class Chains:
         tokens = self.wanted[0][:, number]
         return Draft(tokens, mx.concatenate(self._chances[number]))
 
-    @cached_property
-    def confidence(self) -> mx.array | None:
-        """The source's confidence [B, γ] in the likeliest drafts; None if it has none."""
-        return self.source.confidence(self)
-
     def _run(self, choose: Choose) -> tuple[mx.array, mx.array]:
         return self.source.chains(self.caches, self.anchors, self.positions, choose)
 
@@ -142,20 +129,6 @@ class ChainBlock:
         """The drafts that were drawn with this draw; penalties do not apply."""
         assert draw is self.chains.draws[self.number]
         return self.chains.drawn(self.number)
-
-    def confidence(self) -> Callable[[], np.ndarray] | None:
-        """The source's, or the largest probability at each position of the likeliest drafts.
-
-        None for drawn drafts if the source has none: the likeliest would be a second chain, and
-        how many drawn drafts are verified must not depend on their tokens.
-        """
-        if self.chains.confidence is None:
-            if self.chains.draws[self.number] is not None:
-                return None
-            return Independent(self._likeliest[1]).confidence()
-        found = self.chains.confidence[self.number]
-        mx.async_eval(found)
-        return lambda: np.array(found)
 
     def top_tokens(self, count: int) -> PendingRankings:
         """The likeliest tokens of each position, as if it did not depend on the others."""

@@ -4,7 +4,7 @@ Summaries quote, edits repeat code, tables repeat rows, so text often continues 
 This is Saxena's "prompt lookup decoding" (2023) over the prompt, the conversation and the answer.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -125,10 +125,10 @@ class NgramDrafter(Drafter):
         return NgramCache()
 
     def preview(self, cache: "NgramCache", anchor: int, width: int) -> list[float]:
-        """Empty if the last tokens did not occur before."""
+        """By the length of the match; empty if the last tokens did not occur before."""
         if not cache.look(anchor):
             return []
-        return CopiedBlock(cache.automaton, width - 1).confidence()().tolist()
+        return chance(cache.automaton.matched + np.arange(width - 1)).tolist()
 
     def draft(
         self,
@@ -211,11 +211,6 @@ class CopiedBlock:
         """The same tokens, each with probability 1."""
         tokens = self.greedy().tokens
         return Draft(tokens, mx.ones((tokens.size, 1)), tokens[:, None])
-
-    def confidence(self) -> Callable[[], np.ndarray]:
-        """How likely the copies are, by the length of the match."""
-        lengths = self.automaton.matched + np.arange(self.positions)
-        return lambda: chance(lengths).astype(np.float32)
 
     def top_tokens(self, count: int) -> "Continuations":
         """The tokens that have followed in any of the earlier places."""

@@ -16,7 +16,15 @@ from dflash_mlx.models.precision import float_type, quantise
 
 # Tensors of some exports that drafting does not read: the inverse of d2t, and copies of tensors of
 # the target.
-UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
+UNUSED = frozenset(
+    {
+        "t2d",
+        "verifier_norm.weight",
+        "verifier_lm_head.weight",
+        "confidence_head.proj.weight",  # what was accepted tells more, and costs nothing to read
+        "confidence_head.proj.bias",
+    }
+)
 
 
 def read_safetensors(checkpoint: Checkpoint) -> dict[str, mx.array]:

@@ -139,11 +139,8 @@ class Engine:
             anchors = [step.sequence.anchor for step in group]
             draws = [step.next_draw() for step in group]
             blocks = drafter.draft(caches, anchors, width, draws)
-            policies = {step.answer.policy for step in group}
-            wanted = {p: drafter.model is None or p.wants_confidence() for p in policies}
             for step, block, draw in zip(group, blocks, draws, strict=True):
-                confidence = wanted[step.answer.policy]
-                step.proposal = propose(step.sequence, block, draw, confidence=confidence)
+                step.proposal = propose(step.sequence, block, draw)
         self.scheduler.choose_num_drafts(batch)
 
     def _verify(self, batch: list[ScheduledStep]) -> None:

@@ -1,16 +1,14 @@
 """A sequence's part in one round: what it drafts, verifies, accepts and commits."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 import mlx.core as mx
-import numpy as np
 
 from dflash_mlx.constrained.constraint import Constraint
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.packed import SequencePass, SequenceRows
-from dflash_mlx.policy.acceptance import Confidence
 from dflash_mlx.policy.policy import Choice, DraftState, StepResult
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, PendingRankings
 from dflash_mlx.speculation.sampling import Draw, read_logprobs
@@ -92,13 +90,6 @@ class ScheduledStep:
             confidence=None if state is None else state.confidence,
             judged=self.draft.judged,
         )
-
-    def read_confidence(self) -> None:
-        """Wait for the drafter's confidence, if it was requested, and put it into `draft_state`."""
-        assert self.proposal is not None
-        assert self.draft_state is not None
-        confidence = self.proposal.read_confidence()
-        self.draft_state = replace(self.draft_state, confidence=confidence)
 
     def query(self) -> SequenceRows:
         """The target's input: a chunk of the prompt, or the anchor and its drafts."""
@@ -233,9 +224,8 @@ class DraftProposal:
     """One sequence's drafted block, whose computation has begun.
 
     `chain`: the drafts of all positions. `top`: the likeliest tokens of each position, in the mode
-    ddtree. `confidence`: waits for the drafter's confidence [γ]; None if it was not requested. In
-    a tree no draft follows one of `stops`; in a greedy chain its confidence is then 0. Drafts that
-    the `constraint` does not allow are not verified, but for the first one of a sampled chain.
+    ddtree. In a tree no draft follows one of `stops`. Drafts that the `constraint` does not allow
+    are not verified, but for the first one of a sampled chain.
     """
 
     block: DraftBlock
@@ -243,7 +233,6 @@ class DraftProposal:
     stops: frozenset[int]
     constraint: Constraint | None = None
     top: PendingRankings | None = None
-    confidence: Callable[[], np.ndarray] | None = None
 
     def begin(self) -> None:
         """Begin to compute the drafts; the host does not wait."""
@@ -251,19 +240,6 @@ class DraftProposal:
             self.top.begin()
         else:
             mx.async_eval(self.chain.tokens)
-
-    def read_confidence(self) -> Confidence | None:
-        """Wait for the drafter's confidence, if requested; after a greedy stop token, 0."""
-        if self.confidence is None:
-            return None
-        confidence = np.nan_to_num(self.confidence(), nan=0.0)
-        if self.chain.probabilities is not None:
-            # Whether a sampled draft is verified must not depend on its token, or the output would
-            # not have the target's distribution.
-            return confidence.tolist()
-        ends = np.isin(np.array(self.chain.tokens), list(self.stops))
-        confidence[1:][np.cumsum(ends[:-1]) > 0] = 0.0
-        return confidence.tolist()
 
     def cut(self, plan: Plan, room: int) -> Draft:
         """The drafts that the plan verifies: at most `room` of the chain, or a tree.
@@ -287,18 +263,14 @@ class DraftProposal:
         return Draft.of_tree(tree)
 
 
-def propose(
-    sequence: TokenSequence, block: DraftBlock, draw: Draw | None, *, confidence: bool
-) -> DraftProposal:
-    """Begin to compute a sequence's drafts from a block, and its `confidence` if requested."""
+def propose(sequence: TokenSequence, block: DraftBlock, draw: Draw | None) -> DraftProposal:
+    """Begin to compute a sequence's drafts from a block."""
     answer = sequence.answer
     tree = answer.request.mode == "ddtree"  # needs no chain
     chain = Draft.none() if tree else answer.rule.draft(block, draw)
     proposal = DraftProposal(block, chain, answer.request.stop_ids, answer.constraint)
     if tree:
         proposal.top = block.top_tokens(answer.request.tree_nodes)
-    elif confidence:
-        proposal.confidence = block.confidence()
     proposal.begin()
     return proposal
 

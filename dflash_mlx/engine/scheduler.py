@@ -100,11 +100,9 @@ class Scheduler:
         return states
 
     def choose_num_drafts(self, batch: list[ScheduledStep]) -> None:
-        """Choose how much of each proposal is verified. Waits for the confidence, if requested."""
+        """Choose how much of each proposal is verified."""
         proposed = [step for step in batch if step.proposal is not None]
         for policy, group in by_policy(proposed):
-            for step in group:
-                step.read_confidence()
             others = sum(step.num_tokens for step in batch if step not in group)
             states = [step.draft_state for step in group if step.draft_state is not None]
             plans = policy.choose_plans(states, others)

@@ -1,25 +1,25 @@
 """Estimates how likely the target accepts a draft, from the drafts that it verified.
 
-A drafter's confidence is its own estimate for each draft. How reliable that is differs between
-drafters and texts, so drafts of about the same confidence share a moving average of how many were
-accepted; the confidence itself is only its starting value. If the confidence was not read, drafts
-at the same position of the block share an average, in blocks of all widths: a narrow block keeps a
-hundredth less of its drafts, which is far below what luck does in the rounds of an answer.
+Drafts at the same position of the block share a moving average of how many were accepted, in
+blocks of all widths: a narrow block keeps a hundredth less of its drafts, which is far below what
+luck does in the rounds of an answer. Copies state a confidence before they are made. How reliable
+that is differs between texts, so copies of about the same confidence share an average; the
+confidence itself is only its starting value.
 """
 
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from math import exp, log
 from operator import mul
 
-# The probability that the drafter gives each draft [γ]; drafts from the first 0 on are ignored.
+# The probability that the drafter gives each draft [γ].
 Confidence = Sequence[float]
 
 MEMORY = 0.95  # weight of the past in each round: about twenty rounds count, all of one passage
-FADING = 0.98  # the same for what was not verified in a round: it is tried again some day
-START = 0.5  # the probability before any draft was verified; it counts for one
+FADING = 0.99  # the same for what was not verified in a round: it is tried again some day
+START = 0.7  # the probability before any draft was verified; it counts for one
 PRIOR = 4.0  # drafts that what is expected counts for, until real ones were verified
 LOG_ODDS = 6  # confidences beyond these log-odds (0.25 % and 99.75 %) share one average
 
@@ -58,6 +58,10 @@ class Acceptance:
     def fork(self) -> "Acceptance":
         return deepcopy(self)
 
+    def fade(self) -> None:
+        """Doubt what was learned, as in each round without drafts: the text changes."""
+        self._by_position.update((), 0)
+
     def survivals(self, confidence: Confidence | None, positions: int) -> list[float]:
         """For each of the first `positions` drafts, the probability that it and all before pass.
 
@@ -69,7 +73,7 @@ class Acceptance:
         else:
             probabilities = [
                 self._by_confidence.probability(interval(stated), stated)
-                for stated in takewhile(bool, confidence[:positions])
+                for stated in confidence[:positions]
             ]
         return list(accumulate(probabilities, mul))
 
@@ -97,8 +101,7 @@ class Acceptance:
         known = accepted + (accepted < verified and not ended)
         self._by_position.update(range(known), accepted)
         if confidence is not None:
-            stated = [*takewhile(bool, confidence[:known])]
-            self._by_confidence.update([interval(p) for p in stated], accepted)
+            self._by_confidence.update([interval(p) for p in confidence[:known]], accepted)
 
 
 def interval(confidence: float) -> int:

@@ -74,7 +74,7 @@ class Expected:
 class AdaptivePolicy:
     """The policy of the mode auto. Keep one per pair: it learns from all texts.
 
-    Drafters that are not `free` share both back-offs.
+    Drafters that are not `free` share the back-off.
     """
 
     def __init__(self, costs: Costs, block_size: int):
@@ -83,7 +83,6 @@ class AdaptivePolicy:
         self._learned: dict[int, Acceptance] = {}  # over all texts, by drafter
         self._counts: Counter[Plan] = Counter()
         self._drafting = BackOff()
-        self._reading = BackOff()  # reading the confidence
         self._proven = False  # whether a draft that is not free was ever accepted
         self._seen = set[tuple[int, ...]]()  # shapes of rounds: the first one builds its kernels
         self._batch = Batch(1, 0.0)
@@ -119,6 +118,10 @@ class AdaptivePolicy:
                 best = max(options, key=lambda one: self._expect(states, one, self._batch).rate)
                 for place in places:
                     choices[place] = best
+        for states, choice in zip(sequences, choices, strict=True):
+            for drafter, state in enumerate(states):
+                if state and not state.free and (choice is None or choice.drafter != drafter):
+                    state.acceptance.fade()
         return choices
 
     def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
@@ -181,41 +184,20 @@ class AdaptivePolicy:
         lengths = [verified[n] for n in range(len(survivals))]
         return Expected(lengths, tokens[count], tokens[count] / rates[count])
 
-    def wants_confidence(self) -> bool:
-        return self._reading.pause <= 0
-
     def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
         rows = len(drafts) + other_rows
         choices = [choice_of(state) for state in drafts]
         drafted = sum(self._drafts(choices).values())
         survivals = [survivals_of(s, c) for s, c in zip(drafts, choices, strict=True)]
         shown = [not state.free for state in drafts]
-        if any(s.confidence is not None and not s.free for s in drafts):
-            if self._proven:
-                self._count_reading(drafts, survivals, rows, drafted)
-            drafted += self._costs.read()
-        elif any(shown):
-            self._reading.pause -= 1
         best = self._lengths(survivals, self._batch, rows, drafted)
-        if not self._proven or self._drafting.trying:
+        if len(drafts) == 1 or not self._proven or self._drafting.trying:
             # The block took time to draft: verify at least one draft, to learn what it is worth.
             least = [int(show and bool(c)) for show, c in zip(shown, survivals, strict=True)]
             best = replace(best, lengths=[*map(max, least, best.lengths)])
         self._last = best
         each = zip(best.lengths, choices, strict=True)
         return [Plan(length + 1, drafted=choice.width) for length, choice in each]
-
-    def _count_reading(
-        self, drafts: Sequence[DraftState], survivals: list[list[float]], rows: int, drafted: float
-    ) -> None:
-        """Count what reading the confidence loses: its time, less what better lengths save."""
-        read = self._costs.read()
-        chosen = self._lengths(survivals, self._batch, rows, drafted + read)
-        blind = [survivals_of(replace(s, confidence=None), choice_of(s)) for s in drafts]
-        others = self._lengths(blind, self._batch, rows, drafted)
-        tokens = rows + sum(sum(c[:n]) for c, n in zip(survivals, others.lengths, strict=True))
-        lost = chosen.seconds - others.seconds * chosen.tokens / tokens
-        self._reading.update(lost / self._costs.verify(1, self._batch.part(1)))
 
     def _drafts(self, choices: Sequence[Choice]) -> dict[Part, float]:
         """Seconds of the drafts of these choices: one pass for each drafter and width."""
@@ -235,8 +217,6 @@ class AdaptivePolicy:
         parts = self._drafts(choices)
         parts["verify", knot(rows)] = self._costs.verify(rows, self._batch)
         timed = [result for result in results if result.choice is not None and not result.free]
-        if any(result.confidence is not None for result in timed):
-            parts["read", 1] = self._costs.read()
         shape = (rows, *(width for _, width in choices))
         spent = self._learn_costs(shape, parts, seconds)
         self._counts.update(result.plan for result in results)
@@ -287,8 +267,10 @@ class AdaptivePolicy:
         drafter = result.choice.drafter
         for acceptance in (result.acceptance, self._learned[drafter]):
             acceptance.update(result.confidence, result.own, result.kept, ended=result.ended)
-        if not self._proven and not result.free:  # only the drafter's confidence backs expectations
-            self._proven = result.kept > 0
+        tried = not self._proven or self._drafting.trying  # little backs an expectation
+        if not result.free:
+            self._proven |= result.kept > 0
+        if tried and not result.free:
             return result.kept
         # What happened beyond it is luck.
         return sum(result.acceptance.survivals(result.confidence, result.own))

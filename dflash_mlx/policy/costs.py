@@ -13,12 +13,11 @@ from math import exp, log, sqrt
 from .prior import KNOTS
 
 RATE = 0.06  # weight of one decode step against all before it: about fifteen count
-DOUBTS = {"verify": 0.05, "draft": 0.5, "read": 0.25}  # variance of a part's correction at first
+DOUBTS = {"verify": 0.05, "draft": 0.5}  # variance of a part's correction at first
 NOISE = 0.003  # variance of a round's seconds, as a part of them
 DRIFT = 1e-5  # what a round adds to the variance of its parts' corrections
 FAR = 3.0  # standard deviations; rounds that are off by more teach no more than this
 LATE = log(1.5)  # decode steps that are off by more teach no more than this
-READ = 0.03  # reading a drafter's confidence before the verify pass is built, in decode steps
 
 Part = tuple[str, int]  # what is done, and the knot of its rows
 
@@ -102,10 +101,6 @@ class Costs:
         units = kind.weights * at(kind.passes.weights, rows)
         units += kind.caches * batch.caches * at(kind.passes.caches, each)
         return self._seconds((f"draft {drafter}", knot(width)), count * units)
-
-    def read(self) -> float:
-        """Seconds that a round takes longer because it reads a drafter's confidence."""
-        return self._seconds(("read", 1), READ)
 
     def _seconds(self, part: Part, units: float) -> float:
         return self.step * units * exp(self._log(part))

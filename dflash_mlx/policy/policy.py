@@ -1,8 +1,7 @@
 """Policies decide how many drafts each sequence verifies: the protocol, and the fixed policy.
 
-In each round the scheduler calls `choose_drafters`, the engine `wants_confidence`, and the
-scheduler `choose_plans`, and `update` when the round is done. A policy has no models and no KV
-caches, and reads no clock.
+In each round the scheduler calls `choose_drafters`, `choose_plans`, and `update` when the round is
+done. A policy has no models and no KV caches, and reads no clock.
 """
 
 from collections import Counter
@@ -118,10 +117,6 @@ class Policy(Protocol):
         """Whether a sequence may draft in the next round, as far as is known in this one."""
         ...
 
-    def wants_confidence(self) -> bool:
-        """Whether to wait for the drafters' confidence before `choose_plans`."""
-        ...
-
     def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
         """How much of each draft is verified, beside the rows of other sequences."""
         ...
@@ -158,9 +153,6 @@ class FixedPolicy:
 
     def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
         return self._choose(sequence) is not None
-
-    def wants_confidence(self) -> bool:
-        return False
 
     def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
         return [self._plan] * len(drafts)

@@ -6,7 +6,6 @@ anchor. Both give greedy drafts, sampled drafts with their distributions, and th
 tree.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from dflash_mlx.kernels import selector_walk
-from dflash_mlx.kernels.dispatch import Kernels, on_cpu
+from dflash_mlx.kernels.dispatch import Kernels
 
 from .sampling import Draw, drawn, top_ids
 from .tree import Candidates, Rankings, Tree
@@ -125,13 +124,6 @@ class DraftBlock(Protocol):
         """The drafts of a draw, which `Drafter.draft` was told before."""
         ...
 
-    def confidence(self) -> Callable[[], np.ndarray] | None:
-        """Begin to compute how likely each greedy draft is after those before it.
-
-        The returned function waits for it and returns float32 [γ]. None if it would cost too much.
-        """
-        ...
-
     def top_tokens(self, count: int) -> PendingRankings:
         """At least the `count` likeliest tokens of each position, or all candidates."""
         ...
@@ -153,9 +145,6 @@ class Independent:
         chances = mx.softmax(rows, axis=-1)
         uniforms = mx.random.uniform(shape=(len(rows),), key=draw.key)
         return Draft(drawn(chances, uniforms), chances)
-
-    def confidence(self) -> Callable[[], np.ndarray]:
-        return largest(self.logits.astype(mx.float32))
 
     def top_tokens(self, count: int) -> TopTokens:
         """The likeliest tokens of each position, always with its argmax."""
@@ -197,10 +186,6 @@ class Lattice:
         chances = mx.softmax(self.passed(path, rows), axis=-1)
         return Draft(self._tokens(path), chances, self.candidates)
 
-    def confidence(self) -> Callable[[], np.ndarray]:
-        """The probability of the best candidate at each position of the greedy walk."""
-        return largest(self.passed(self._walk(mx.argmax(self.scores, axis=-1))))
-
     def top_tokens(self, count: int) -> TopTokens:
         """All candidates, each after every candidate before it."""
         return TopTokens(self.candidates, self.scores, mx.logsumexp(self.scores, axis=-1))
@@ -217,22 +202,3 @@ class Lattice:
 
     def _tokens(self, path: mx.array) -> mx.array:
         return mx.take_along_axis(self.candidates, path[:, None], axis=-1)[:, 0]
-
-
-def largest(rows: mx.array) -> Callable[[], np.ndarray]:
-    """Begin to compute the largest probability of each row of float32 logits [γ, n] -> [γ].
-
-    On the CPU, NumPy computes it when it is wanted: its exponential is ten times as fast as MLX's.
-    """
-    if on_cpu():
-        mx.async_eval(rows)
-        return lambda: host_largest(np.array(rows, copy=False))
-    probabilities = mx.exp(rows.max(axis=-1) - mx.logsumexp(rows, axis=-1))
-    mx.async_eval(probabilities)
-    return lambda: np.array(probabilities)
-
-
-def host_largest(rows: np.ndarray) -> np.ndarray:
-    """The largest probability of each row of logits [γ, n] -> [γ]; NaN for a broken row."""
-    with np.errstate(invalid="ignore"):
-        return 1 / np.exp(rows - rows.max(axis=-1, keepdims=True)).sum(axis=-1)

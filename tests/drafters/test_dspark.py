@@ -28,8 +28,7 @@ from dflash_mlx.drafters.chain import ChainBlock
 from dflash_mlx.drafters.dflash import model
 from dflash_mlx.drafters.dflash.config import MARKOV_HEADS, DraftConfig
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter, DraftCache
-from dflash_mlx.drafters.dflash.markov import ConfidenceHead, MarkovHead, Walks
-from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.drafters.dflash.markov import MarkovHead, Walks
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
 
@@ -80,30 +79,6 @@ def test_drafts_of_the_authors(golden: Pair) -> None:
     check_golden(golden)
 
 
-def test_the_confident_drafts_of_the_authors(golden: Pair) -> None:
-    """Their loop verifies the drafts before the first one of less than an even chance."""
-    assert isinstance(golden.drafter, DFlashDrafter)
-    confident = EXPECTED["thresholds"]["0.5"]
-    for number in (0, 2):
-        sequence = Sequence(golden.target, golden.drafter)
-        logits = sequence.read(EXPECTED["prompts"][number])
-        anchor = int(mx.argmax(logits[-1]))
-        last = len(confident["committed"][number]) - 1
-        rounds = zip(confident["drafts"][number], confident["committed"][number], strict=False)
-        for wanted, committed in list(rounds)[:last]:
-            assert sequence.draft_cache is not None
-            block = sequence.draft_cache.block(anchor, 7)
-            sure = block.confidence()() >= 0.5
-            drafts = np.array(block.greedy().tokens)[: int(np.cumprod(sure).sum())].tolist()
-            assert drafts == wanted
-            found = sequence.verify(anchor, mx.array(drafts, dtype=mx.int32))
-            said = np.array(mx.argmax(found.logits, axis=-1)).tolist()
-            kept = int(np.cumprod([d == s for d, s in zip(drafts, said, strict=False)]).sum())
-            assert kept == committed - 1
-            sequence.commit((anchor, *drafts[:kept]), found.taps)
-            anchor = said[kept]
-
-
 # PyTorch code from the published equations
 
 
@@ -127,7 +102,7 @@ def read(drafter: DFlashDrafter, cache: DraftCache, tokens: list[int]) -> None:
 
 
 def check_case(case: Case, drafter: DFlashDrafter, *, lengths: tuple[int, ...] = LENGTHS) -> None:
-    """Drafts, logits and confidences of four blocks after each prompt: all, none, two accepted."""
+    """Drafts and logits of four blocks after each prompt: all, none, two accepted."""
     numbers = iter(range(len(LENGTHS) * len(ANCHORS)))
     for length in LENGTHS:
         cache = drafter.make_cache()
@@ -139,12 +114,8 @@ def check_case(case: Case, drafter: DFlashDrafter, *, lengths: tuple[int, ...] =
             block = cache.block(anchor, PROPOSALS + 1)
             drafts = np.array(block.greedy().tokens).tolist()
             assert drafts == LOGITS[f"{case.name} tokens"][number].tolist()
-            for found, what in (
-                (logits_of(block)[:, ::EVERY], "logits"),
-                (block.confidence()(), "confidence"),
-            ):
-                wanted = LOGITS[f"{case.name} {what}"][number]
-                np.testing.assert_allclose(found, wanted, atol=2e-4)
+            wanted = LOGITS[f"{case.name} logits"][number]
+            np.testing.assert_allclose(logits_of(block)[:, ::EVERY], wanted, atol=2e-4)
             read(drafter, cache, [anchor, *drafts[:kept]])
 
 
@@ -217,18 +188,6 @@ def half_apart(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def confidence_without_markov(patch: pytest.MonkeyPatch) -> None:
-    """The confidence head reads the embedding of the anchor at every position."""
-    honest = ConfidenceHead.__call__
-
-    def call(self: ConfidenceHead, features: mx.array) -> mx.array:
-        rank = dspark_cases.RANK
-        first = mx.broadcast_to(features[:, :1, -rank:], (*features.shape[:2], rank))
-        return honest(self, mx.concatenate([features[..., :-rank], first], axis=-1))
-
-    patch.setattr(ConfidenceHead, "__call__", call)
-
-
 @pytest.mark.parametrize(
     ("fault", "name"),
     [
@@ -245,7 +204,6 @@ def confidence_without_markov(patch: pytest.MonkeyPatch) -> None:
         (forgets, "specforge"),
         (no_gate, "speculators"),
         (half_apart, "liquid"),
-        (confidence_without_markov, "deepspec_rnn"),
     ],
 )
 def test_a_fault_is_noticed(fault: Fault, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +229,6 @@ def test_blocks_that_are_drafted_together() -> None:
             one = held.block(anchor, PROPOSALS + 1)
             assert block.greedy().tokens.tolist() == one.greedy().tokens.tolist()
             np.testing.assert_allclose(logits_of(block), logits_of(one), atol=1e-4)
-            np.testing.assert_allclose(block.confidence()(), one.confidence()(), atol=1e-5)
 
 
 # Exactness

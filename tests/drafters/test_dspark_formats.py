@@ -1,6 +1,5 @@
 """DSpark drafters in every packaging are read alike; others are refused by what is wrong."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from dspark_cases import BY_NAME, HEAD, NO_HEADS, PLACES, QWEN3, gemma4, specula
 from mlx import nn
 
 from dflash_mlx.drafters.dflash.config import DSpark, parse
-from dflash_mlx.drafters.dflash.load import check, copied_parts, plain_name, read_config
+from dflash_mlx.drafters.dflash.load import check, copied_parts, plain_name
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.pair import load
@@ -56,37 +55,27 @@ def test_plain_dflash_with_a_markov_head() -> None:
     nested = {"mask_token_id": 99, "target_layer_ids": [1, 3]}
     raw = {**QWEN3, "architectures": ["DFlashDraftModel"], "dflash_config": nested}
     assert parse(raw).dspark is None
-    assert head_of({**raw, **HEAD}) == DSpark(8, "vanilla", True, True)
+    assert head_of({**raw, **HEAD}) == DSpark(8, "vanilla")
     assert head_of({**raw, "dflash_config": {**nested, **HEAD}}).markov_rank == 8
 
 
 def test_defaults() -> None:
     """Those of `speculators`, where its config says nothing; else there is no head."""
     bare = {key: value for key, value in speculators().items() if key not in (*HEAD, "block_size")}
-    assert head_of(bare) == DSpark(256, "vanilla", True, True)
+    assert head_of(bare) == DSpark(256, "vanilla")
     assert parse(bare).block_size == 9
     deepspec = {**QWEN3, **PLACES, "architectures": ["Qwen3DSparkModel"]}
-    assert head_of(deepspec) == DSpark(0, "vanilla", False, False)
+    assert head_of(deepspec) == DSpark(0, "vanilla")
 
 
-def test_tensors_tell_what_the_config_does_not(folder: Path) -> None:
-    """Whether there is a confidence head, and what it reads."""
-    whole = read_config(Checkpoint.read(folder)).dspark
-    raw = json.loads((folder / "config.json").read_text())
-    for place in (raw, raw.get("dflash_config", {})):
-        for key in ("enable_confidence_head", "confidence_head_with_markov"):
-            place.pop(key, None)
-    (folder / "config.json").write_text(json.dumps(raw))
-    assert read_config(Checkpoint.read(folder)).dspark == whole
+def test_a_confidence_head_is_not_needed(folder: Path) -> None:
+    """`auto` goes by what was accepted: with the head's tensors or without."""
 
     def without(weights: dict[str, mx.array]) -> None:
         for name in (SURE, SURE.replace("weight", "bias")):
-            del weights[name]
+            del weights[stored_name(weights, name)]
 
     edit_weights(folder, without)
-    heads = read_config(Checkpoint.read(folder)).dspark
-    assert heads is not None
-    assert not heads.has_confidence
     check(Checkpoint.read(folder), Checkpoint.read(TARGET))
 
 
@@ -115,7 +104,6 @@ def add(name: str) -> Callable[[dict[str, mx.array]], None]:
     [
         (drop(W1), f"no tensor '{W1}'"),
         (drop(W2), f"no tensor '{W2}'"),
-        (drop(SURE), f"no tensor '{SURE}'"),
         (drop("fc.weight"), "no tensor 'fc.weight'"),
         (drop("layers.1.self_attn.k_norm.weight"), r"no tensor 'layers\.1\.self_attn\.k_norm"),
         (turn(W1), rf"'{W1}' is \[8, 104\], its config says \[104, 8\]"),
@@ -137,10 +125,8 @@ def test_tensors_that_do_not_fit(folder: Path, change: Any, message: str) -> Non
         ("deepspec", {"markov_head_type": "rnn"}, "no tensor 'markov_head.joint_proj.bias'"),
         ("deepspec_rnn", {"markov_head_type": "vanilla"}, "unknown 'markov_head.joint_proj.bias'"),
         ("deepspec", {"markov_rank": 4}, "its config says"),
-        ("deepspec", {**NO_HEADS}, "unknown 'confidence_head.proj.bias'"),
-        ("deepspec", {"enable_confidence_head": False}, "unknown 'confidence_head.proj.bias'"),
-        ("deepspec", {"confidence_head_with_markov": False}, rf"'{SURE}' is \[1, 72\]"),
-        ("deepspec_dflash", HEAD, "no tensor 'confidence_head.proj.bias'"),
+        ("deepspec", {**NO_HEADS}, "unknown 'markov_head.markov_w1.weight'"),
+        ("deepspec_dflash", HEAD, "no tensor 'markov_head.markov_w1.weight'"),
         ("deepspec", {"num_hidden_layers": 3, "layer_types": None}, r"no tensor 'layers\.2"),
         ("deepspec", {"target_layer_ids": [1, 3, 5]}, r"'fc\.weight' is"),
         ("deepspec", {"target_layer_ids": [1, 8]}, "taps the layers"),
@@ -163,8 +149,6 @@ def test_configs_of_other_tensors(
         ({"markov_head_type": "gru"}, "markov_head_type: gru"),
         ({"markov_rank": -1}, "wrong 'markov_rank: -1'"),
         ({"markov_rank": "8"}, "wrong 'markov_rank: 8'"),
-        ({"markov_rank": 0}, "wrong 'confidence_head_with_markov: True'"),
-        ({"enable_confidence_head": 1}, "wrong 'enable_confidence_head: 1'"),
         ({"block_size": 0}, "wrong 'block_size: 0'"),
         ({"mask_token_id": None}, "no 'mask_token_id'"),
         ({"target_layer_ids": []}, r"wrong 'target_layer_ids: \[\]'"),
@@ -228,7 +212,7 @@ def test_a_dspark_drafter_is_not_trained(tmp_path: Path) -> None:
 
 
 def test_sixteen_bits_stay() -> None:
-    """Nothing on the way to the logits widens them; the confidence is float32."""
+    """Nothing on the way to the logits widens them."""
     target = tiny.make_target("qwen3")
     target.model.set_dtype(mx.bfloat16)
     drafter = tiny.random_drafter(target, **tiny.dspark_settings(target, "rnn"))
@@ -237,7 +221,6 @@ def test_sixteen_bits_stay() -> None:
     cache.append(mx.zeros((1, 3, 2 * target.hidden_size), mx.bfloat16))
     block: Any = cache.block(5, 9)
     assert block.chains.greedy[1].dtype == mx.bfloat16
-    assert block.chains.confidence.dtype == mx.float32
 
 
 @pytest.mark.parametrize("bits", [0, 4])

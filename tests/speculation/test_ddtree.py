@@ -159,9 +159,6 @@ def test_plans_in_turn(family: str) -> None:
         ) -> list[Choice | None]:
             return [Choice(0, 8) if dice.random() < 0.35 else None]
 
-        def wants_confidence(self) -> bool:
-            return dice.random() < 0.5
-
         def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
             return dice.random() >= 0.3
 

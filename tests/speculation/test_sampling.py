@@ -247,25 +247,19 @@ def test_broken_rules_are_noticed(
 
 @every_rule
 def test_what_was_drawn_does_not_decide_what_is_verified(rule: str) -> None:
-    """A policy sees a draft that ends the answer only where drafts are not drawn.
+    """Not even a draft that ends the answer cuts the chain.
 
-    Otherwise one may go unverified because it is what it is, and its law is the target's no more.
+    If one went unverified because it is what it is, its law would not be the target's.
     """
     logits, ends, seen = mx.array([[2.0, 0.0, 1.0, 1.9]] * 5), frozenset({0}), set()
-    block, asked = Independent(logits), []
+    block = Independent(logits)
     chosen = make_rule(rule, replace(PLAIN, seed=3), 4)
     for _ in range(20):
         draft = chosen.draft(block, chosen.draw([1]))
         seen.add(tuple(np.array(draft.tokens).tolist()))
-        offer = DraftProposal(block, draft, ends, confidence=block.confidence())
-        offer.begin()
-        confidence = offer.read_confidence()
-        assert confidence is not None
-        asked.append(tuple(confidence))
+        offer = DraftProposal(block, draft, ends)
         assert [offer.cut(Plan(rows), 3).drafted for rows in range(1, 6)] == [0, 1, 2, 3, 3]
-    assert len(set(asked)) == 1
     assert (len(seen) > 1) == (rule != "match")
-    assert (asked[0][1] == 0) == (rule == "match")
 
 
 class OtherQ(Lattice):

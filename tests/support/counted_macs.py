@@ -83,13 +83,6 @@ class CountedMac:
         host, gpu = self.block(plan.drafted)
         return self.ends(host, host + gpu, plan.rows) + SYNC
 
-    @property
-    def read(self) -> float:
-        """Extra seconds to read the confidence before the verify pass is built."""
-        drafted = sum(self.block(self.block_size)) + SYNC
-        whole = Plan(self.block_size, drafted=self.block_size)
-        return self.ends(drafted, drafted, whole.rows) + SYNC - self.round(whole)
-
     def seconds(self, plan: Plan) -> float:
         return self.round(plan) if plan.drafted else self.plain
 
@@ -100,7 +93,7 @@ class CountedMac:
         chain = tuple(
             (rows, self.round(Plan(rows, drafted=rows)) - seconds) for rows, seconds in drafts
         )
-        return TrueCosts(self.plain, ((1, self.plain), *chain), drafts, read=self.read)
+        return TrueCosts(self.plain, ((1, self.plain), *chain), drafts)
 
     def prior(self) -> policy_costs.Costs:
         """What the package knows of this Mac before the first round."""
@@ -122,7 +115,6 @@ class MacProcess(Process):
     def __init__(self, mac: "CountedMac", hitch: float):
         super().__init__(mac.seconds, hitch, ramp=True)
         self.mac = mac
-        self.read = mac.read
         self.caches = mac.costs.caches
         self._drafted = True  # whether the last round had a draft
 

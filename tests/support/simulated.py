@@ -2,8 +2,8 @@
 
 A machine is the seconds of its passes with MLX's quantised products. Below a number of rows that
 depends on chip and matrix, MLX reads the weights row by row (qmv), from there on once per 32 rows
-(qmm). A drafter is a random process: for each position a confidence, and whether the draft is
-right. The best width is found by trying all of them on the same process.
+(qmm). A drafter is a random process: for each position, whether the draft is right. The best width
+is found by trying all of them on the same process.
 """
 
 from collections import Counter
@@ -119,12 +119,11 @@ Knots = tuple[tuple[int, float], ...]  # (rows, seconds), rows rising
 
 @dataclass(frozen=True, slots=True)
 class TrueCosts:
-    """What rounds of a sequence take: passes and drafts by their rows, reading the confidence."""
+    """What rounds of a sequence take: passes and drafts by their rows."""
 
     plain: float
     chain: Knots
     drafts: Knots
-    read: float = 0.0
     caches: float = 0.0  # as in `Batch`
 
     def verify(self, rows: int) -> float:
@@ -134,7 +133,7 @@ class TrueCosts:
         return at(self.drafts, width) if width else 0.0
 
     def seconds(self, plan: Plan) -> float:
-        """Seconds of a round with its draft, without reading the confidence."""
+        """Seconds of a round with its draft."""
         return self.verify(plan.rows) + self.draft(plan.drafted)
 
     def prior(self) -> Costs:
@@ -177,11 +176,6 @@ class Rounds(Protocol):
         """As in `Batch`."""
         ...
 
-    @property
-    def read(self) -> float:
-        """Seconds to read the confidence."""
-        ...
-
     def seconds(self, plan: Plan) -> float:
         """Seconds of the next round."""
         ...
@@ -198,7 +192,6 @@ class Cold:
         self._costs = costs
         self._extra = extra
         self._warmth = 0.0
-        self.read = costs.read
         self.caches = costs.caches
 
     def seconds(self, plan: Plan) -> float:
@@ -212,36 +205,23 @@ class Cold:
 
 
 @dataclass(frozen=True)
-class Block:
-    """One drafted block: the confidence of each position, and how many drafts are right."""
-
-    confidence: tuple[float, ...]
-    right: int
-
-
-@dataclass(frozen=True)
 class Drafter:
     """Position j is right with log-odds mean - fade * j, plus noise of passage and position.
 
-    The noise of the passage is an autoregression over blocks. The log-odds of the confidence are
-    the true ones times `scale`, plus `shift` and noise of size `noise`. `says`: a constant
-    confidence instead.
+    The noise of the passage is an autoregression over blocks.
     """
 
     mean: float
     fade: float = 0.05
     spread: float = 1.0
-    scale: float = 1.0
-    shift: float = 0.0
-    noise: float = 0.3
-    says: float | None = None
 
-    def blocks(self, seed: int) -> list[Block]:
+    def blocks(self, seed: int) -> list[int]:
+        """How many drafts of each block are right."""
         return drawn(self, seed)
 
 
 @cache
-def drawn(drafter: Drafter, seed: int) -> list[Block]:
+def drawn(drafter: Drafter, seed: int) -> list[int]:
     """The blocks of one answer; the same for the same arguments."""
     rng, size = np.random.default_rng(seed), (TOKENS, BLOCK - 1)
     passage, steps = np.zeros(TOKENS), rng.normal(size=TOKENS) * drafter.spread
@@ -249,19 +229,13 @@ def drawn(drafter: Drafter, seed: int) -> list[Block]:
         passage[place] = 0.7 * passage[place - 1] + 0.714 * steps[place]
     odds = drafter.mean - drafter.fade * np.arange(BLOCK - 1) + passage[:, None]
     odds = odds + 0.7 * drafter.spread * rng.normal(size=size)
-    said = drafter.scale * odds + drafter.shift + drafter.noise * rng.normal(size=size)
     right = np.cumprod(rng.random(size) < 1 / (1 + np.exp(-odds)), axis=1).sum(axis=1)
-    sure = 1 / (1 + np.exp(-said))
-    if drafter.says is not None:
-        sure[:] = drafter.says
-    return [Block(tuple(c), int(r)) for c, r in zip(sure.tolist(), right, strict=True)]
+    return right.tolist()
 
 
 GOOD, FAIR, POOR = Drafter(3.0), Drafter(1.2), Drafter(-0.5)
-SMUG = Drafter(0.0, scale=0.7, shift=2.0)  # too confident
-SHY = Drafter(2.0, shift=-1.5)
-MUTE = Drafter(2.0, fade=0.1, spread=0.0, says=0.5)  # constant confidence
-RANDOM, WRONG = Drafter(-6.0, says=0.01), Drafter(-20.0, says=0.9999)
+STEADY = Drafter(2.0, fade=0.1, spread=0.0)
+RANDOM, WRONG = Drafter(-6.0), Drafter(-20.0)
 
 
 @dataclass
@@ -303,25 +277,20 @@ def one_round(
     policy: Policy,
     costs: Rounds,
     acceptance: Acceptance,
-    block: Block,
+    right: int,
     room: int,
     played: Played,
     timing: Callable[[float], float | None] = lambda seconds: seconds,
 ) -> int:
-    """Simulate one round; returns the number of committed tokens."""
+    """Simulate one round with so many right drafts; returns the number of committed tokens."""
     state = DraftState(acceptance, room)
     plan = DECODE_STEP
-    seconds = 0.0
-    confidence = None
     (choice,) = policy.choose_drafters([[state]], Batch(1, costs.caches))
     if choice is not None:
-        read = policy.wants_confidence()
-        confidence = block.confidence[: choice.width - 1] if read else None
-        (plan,) = policy.choose_plans([replace(state, confidence=confidence, choice=choice)])
-        seconds = read * costs.read
-    accepted = min(block.right, plan.rows - 1)
+        (plan,) = policy.choose_plans([replace(state, choice=choice)])
+    accepted = min(right, plan.rows - 1)
     committed = min(room, accepted + 1)
-    seconds += costs.seconds(plan)
+    seconds = costs.seconds(plan)
     result = StepResult(
         acceptance,
         plan,
@@ -329,7 +298,6 @@ def one_round(
         accepted=min(accepted, committed),
         committed=committed,
         choice=choice,
-        confidence=confidence,
     )
     first, played.drafted = not plan.drafted and played.drafted, plan.drafted > 0
     policy.update([result], None if first else timing(seconds))  # it also begins the next step
@@ -352,7 +320,7 @@ def fixed_rates(
     for rows in range(1, BLOCK + 1):
         seconds = 0.0
         for number, drafter in enumerate(drafters):
-            right = np.array([block.right for block in drafter.blocks(seed + number)])
+            right = np.array(drafter.blocks(seed + number))
             ends = np.cumsum(np.minimum(right, rows - 1) + 1)
             room = TOKENS - np.concatenate([[0], ends[:-1]])
             seconds += price[np.minimum(rows, room[room > 0])].sum()

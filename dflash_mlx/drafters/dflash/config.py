@@ -60,15 +60,8 @@ SHARED_KEYS = (
     "selector_top_k",
     "markov_rank",
     "markov_head_type",
-    "enable_confidence_head",
-    "confidence_head_with_markov",
 )
-SPECULATORS_DSPARK = {
-    "block_size": 8,
-    "markov_rank": 256,
-    "enable_confidence_head": True,
-    "confidence_head_with_markov": True,
-}
+SPECULATORS_DSPARK = {"block_size": 8, "markov_rank": 256}
 
 
 def from_speculators(raw: dict[str, Any]) -> dict[str, Any]:
@@ -143,13 +136,12 @@ def from_gemma4(raw: dict[str, Any]) -> dict[str, Any]:
 # Keys of dflash_config that do not change the computation.
 INFORMATIONAL = set(
     "mask_token num_target_layers use_aux_hidden_state projector_type num_anchors "
-    "confidence_head_alpha".split()
+    "confidence_head_alpha enable_confidence_head confidence_head_with_markov".split()
 )
 KNOWN = INFORMATIONAL | set(
     "mask_token_id target_layer_ids block_size input_embedding_scale output_multiplier "
     "final_logit_softcapping causal is_causal causal_head use_swa swa_window_size "
-    "sample_from_anchor rope_is_neox_style target_hidden_size markov_rank markov_head_type "
-    "enable_confidence_head confidence_head_with_markov".split()
+    "sample_from_anchor rope_is_neox_style target_hidden_size markov_rank markov_head_type".split()
 )
 # Keys of dflash_config for DFlash 2 only, with the values of the published checkpoints as defaults.
 DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
@@ -181,16 +173,13 @@ class DFlash2:
 
 @dataclass(frozen=True, slots=True)
 class DSpark:
-    """The additional heads of a DSpark drafter (arXiv 2607.05147).
+    """The additional head of a DSpark drafter (arXiv 2607.05147); its confidence head is not used.
 
-    markov_rank: 0 without a Markov head. markov_head: one of MARKOV_HEADS. reads_markov: whether
-    the confidence head, if there is one, reads the Markov head's embedding of the token before.
+    markov_rank: 0 without a Markov head. markov_head: one of MARKOV_HEADS.
     """
 
     markov_rank: int
     markov_head: str
-    has_confidence: bool
-    reads_markov: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,8 +306,6 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         dspark = DSpark(
             whole("markov_rank", 0, least=0),
             str(look("markov_head_type", MARKOV_HEADS[0])).lower(),
-            yes("enable_confidence_head", False),
-            yes("confidence_head_with_markov", False),
         )
     from_anchor = yes("sample_from_anchor", dspark is not None)
     check_dspark(dspark, from_anchor=from_anchor, dflash2=dflash2)
@@ -387,8 +374,6 @@ def check_dspark(dspark: DSpark | None, *, from_anchor: bool, dflash2: bool) -> 
             "False'.",
             hint=HINT,
         )
-    if dspark.has_confidence and dspark.reads_markov and not dspark.markov_rank:
-        raise invalid_value("confidence_head_with_markov", dspark.reads_markov)
 
 
 def rotary(raw: dict[str, Any]) -> tuple[float, dict[str, Any] | None]:

@@ -36,7 +36,7 @@ def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
 
 
 def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
-    config = read_config(checkpoint)
+    config = parse(checkpoint.config)
     check_fit(config, checkpoint.name, target)
     check_tensors(checkpoint, config, target.text_config["hidden_size"])
 
@@ -49,7 +49,7 @@ def load(
     bits: int = 0,
     trust_remote_code: bool = False,
 ) -> DFlashDrafter:
-    config = read_config(checkpoint)
+    config = parse(checkpoint.config)
     tensors = read_safetensors(checkpoint)
     weights = {plain_name(name): value for name, value in tensors.items()}
     for name in copied_parts(weights, config, target):
@@ -61,19 +61,6 @@ def load(
     load_weights(model, used, bits)
     target.tap(config.target_layer_ids)
     return DFlashDrafter(model, target.embed, target.head, target.head_type)
-
-
-def read_config(checkpoint: Checkpoint) -> DraftConfig:
-    """The parsed config. What it leaves open about a confidence head, the tensors tell."""
-    if checkpoint.format != "dspark":
-        return parse(checkpoint.config)
-    shapes = tensor_shapes(checkpoint)
-    width = shapes.get("confidence_head.proj.weight", [0])[-1]
-    told = {
-        "enable_confidence_head": width > 0,
-        "confidence_head_with_markov": width > shapes.get("norm.weight", [width])[0],
-    }
-    return parse({**told, **checkpoint.config})
 
 
 def tensor_shapes(checkpoint: Checkpoint) -> dict[str, list[int]]:

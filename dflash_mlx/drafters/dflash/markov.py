@@ -1,9 +1,8 @@
-"""The heads that DSpark adds to a DFlash drafter, and blocks that are drafted with them.
+"""The Markov head that DSpark adds to a DFlash drafter, and blocks that are drafted with it.
 
 DSpark (arXiv 2607.05147): one pass of the drafter gives every position of a block its logits. The
 Markov head, of a low rank, then adds what follows from the token before; so drafts are chosen one
-after another, but only this head runs for each. The confidence head says how likely the target
-accepts a draft if it has accepted those before.
+after another, but only this head runs for each.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
-from dflash_mlx.drafters.chain import Chains, ChainSource, Choose
+from dflash_mlx.drafters.chain import ChainSource, Choose
 
 from .config import DraftConfig, DSpark
 
@@ -60,19 +59,6 @@ class MarkovHead(nn.Module):
         return self.markov_w2(embedded), state
 
 
-class ConfidenceHead(nn.Module):
-    """The probability that a position's draft is accepted, if those before it are."""
-
-    def __init__(self, heads: DSpark, hidden_size: int):
-        super().__init__()
-        self.reads_markov = heads.reads_markov
-        self.proj = nn.Linear(hidden_size + heads.reads_markov * heads.markov_rank, 1)
-
-    def __call__(self, features: mx.array) -> mx.array:
-        """[B, T, H], or [B, T, H + r] -> float32 [B, T]."""
-        return mx.sigmoid(self.proj(features).squeeze(-1).astype(mx.float32))
-
-
 class Walks(ChainSource):
     """B blocks of one pass, whose drafts are chosen position by position.
 
@@ -105,16 +91,3 @@ class Walks(ChainSource):
             before = choose(rows[-1])
             tokens.append(before)
         return mx.stack(tokens), mx.stack(rows)
-
-    def confidence(self, chains: Chains) -> mx.array | None:
-        """What the confidence head says of the greedy drafts, [B, γ]; None without one."""
-        head = self._model.get("confidence_head")
-        if head is None:
-            return None
-        features = self._hidden
-        if head.reads_markov:
-            drafts, _ = chains.greedy
-            before = mx.concatenate([mx.array([*chains.anchors])[:, None], drafts[:-1].T], axis=1)
-            embedded = self._model["markov_head"].markov_w1(before)
-            features = mx.concatenate([features, embedded], axis=-1)
-        return head(features)

@@ -21,7 +21,7 @@ from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.speculation.drafts import Lattice
 
 from .config import GELU, DFlash2, DraftConfig, Gemma4
-from .markov import ConfidenceHead, MarkovHead
+from .markov import MarkovHead
 
 # The grouped dynamic causal convolution of DFlash 2, around each attention and MLP sublayer.
 
@@ -396,8 +396,6 @@ class DraftModel(nn.Module):
             )
         if (heads := config.dspark) and heads.markov_rank:
             self.markov_head = MarkovHead(heads, config)
-        if heads and heads.has_confidence:
-            self.confidence_head = ConfidenceHead(heads, config.hidden_size)
 
     @property
     def selector(self) -> CandidateSelector | None:
