@@ -8,15 +8,16 @@ loses time against decode steps, a back-off pauses it. Nothing is measured but r
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 from math import ceil, log
 
 from dflash_mlx.types import Plan
 
 from .acceptance import Acceptance
-from .costs import Batch, Costs, Part, knot
+from .costs import Batch, Costs, Part, edges, knot
 from .policy import Choice, DraftState, PolicyState, StepResult
 from .prior import KNOTS
 
@@ -114,8 +115,8 @@ class AdaptivePolicy:
             places = [n for n, one in enumerate(choices) if one and one.drafter == drafter]
             if len(places) > 1:  # they share a pass, and so a width
                 states = [state for n in places if (state := sequences[n][drafter]) is not None]
-                options = self._options(drafter, states[0])
-                best = max(options, key=lambda one: self._expect(states, one, self._batch).rate)
+                rates = self._rates(drafter, states, batch)
+                best = max(rates, key=lambda choice: rates[choice])
                 for place in places:
                     choices[place] = best
         for states, choice in zip(sequences, choices, strict=True):
@@ -147,8 +148,7 @@ class AdaptivePolicy:
         if all(state.free for state in able.values()):
             rates[None] = 1 / self._costs.verify(1, alone)
         for drafter, state in able.items():
-            for choice in self._options(drafter, state):
-                rates[choice] = self._expect([state], choice, alone).rate
+            rates.update(self._rates(drafter, [state], alone))
         return max(rates, key=lambda choice: rates[choice])
 
     def _options(self, drafter: int, state: DraftState) -> list[Choice]:
@@ -160,29 +160,24 @@ class AdaptivePolicy:
             widths = widths[:1]
         return [Choice(drafter, width) for width in widths]
 
-    def _expect(self, states: Sequence[DraftState], choice: Choice, batch: Batch) -> Expected:
-        """A round with such drafts of these among the batch's sequences, before they are made."""
-        drafted = self._costs.draft(*choice, batch.part(len(states)))
-        survivals = [survivals_of(state, choice) for state in states]
-        return self._lengths(survivals, batch, batch.sequences, drafted)
+    def _rates(
+        self, drafter: int, states: Sequence[DraftState], batch: Batch
+    ) -> dict[Choice, float]:
+        """Tokens per second of a round with such drafts of these, by width; none is made yet."""
+        options = self._options(drafter, states[0])
+        survivals = [survivals_of(state, options[-1]) for state in states]
+        part = batch.part(len(states))
+        verify = self._verify_of(batch)
+        rates = {}
+        for choice in options:
+            chains = [chain[: choice.width - 1] for chain in survivals]
+            drafted = self._costs.draft(*choice, part)
+            rates[choice] = best_lengths(chains, batch.sequences, drafted, verify).rate
+        return rates
 
-    def _lengths(
-        self, survivals: list[list[float]], batch: Batch, rows: int, drafted: float
-    ) -> Expected:
-        """The lengths with the most tokens per second, in a pass of `rows` and the drafts.
-
-        drafted: the seconds of the drafts.
-        """
-        ranked = sorted((-p, n) for n, chain in enumerate(survivals) for p in chain)
-        tokens = [*accumulate((-negative for negative, _ in ranked), initial=float(rows))]
-        rates = [
-            total / (drafted + self._costs.verify(rows + count, batch))
-            for count, total in enumerate(tokens)
-        ]
-        count = rates.index(max(rates))
-        verified = Counter(n for _, n in ranked[:count])
-        lengths = [verified[n] for n in range(len(survivals))]
-        return Expected(lengths, tokens[count], tokens[count] / rates[count])
+    def _verify_of(self, batch: Batch) -> Callable[[int], float]:
+        """Seconds of a pass by its rows, each computed once."""
+        return cache(lambda rows: self._costs.verify(rows, batch))
 
     def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
         rows = len(drafts) + other_rows
@@ -190,7 +185,7 @@ class AdaptivePolicy:
         drafted = sum(self._drafts(choices).values())
         survivals = [survivals_of(s, c) for s, c in zip(drafts, choices, strict=True)]
         shown = [not state.free for state in drafts]
-        best = self._lengths(survivals, self._batch, rows, drafted)
+        best = best_lengths(survivals, rows, drafted, self._verify_of(self._batch))
         if len(drafts) == 1 or not self._proven or self._drafting.trying:
             # The block took time to draft: verify at least one draft, to learn what it is worth.
             least = [int(show and bool(c)) for show, c in zip(shown, survivals, strict=True)]
@@ -298,6 +293,25 @@ class AdaptivePolicy:
             f"{tokens / max(1, rounds):.2f} tokens a pass in the newest answer, "
             f"{tokens / max(1e-9, seconds):.0f} tok/s; plain decoding has {plain:.0f}"
         )
+
+
+def best_lengths(
+    survivals: list[list[float]], rows: int, drafted: float, verify: Callable[[int], float]
+) -> Expected:
+    """The lengths with the most tokens per second, in a pass of `rows` and the drafts.
+
+    drafted: the seconds of the drafts. verify: those of a pass, by its rows.
+    """
+    ranked = sorted((-p, n) for n, chain in enumerate(survivals) for p in chain)
+    tokens = [*accumulate((-negative for negative, _ in ranked), initial=float(rows))]
+    rates = {
+        total - rows: tokens[total - rows] / (drafted + verify(total))
+        for total in edges(rows, rows + len(ranked))
+    }
+    count = max(rates, key=lambda count: rates[count])
+    verified = Counter(n for _, n in ranked[:count])
+    lengths = [verified[n] for n in range(len(survivals))]
+    return Expected(lengths, tokens[count], tokens[count] / rates[count])
 
 
 def choice_of(state: DraftState) -> Choice:

@@ -158,6 +158,12 @@ def knot(rows: int) -> int:
     return KNOTS[min(place, len(KNOTS) - 1)]
 
 
+def edges(least: int, most: int) -> list[int]:
+    """The widest passes of each price, from `least` to `most` rows."""
+    several = range(2 * KNOTS[-1], most, KNOTS[-1])
+    return [*(rows for rows in (*KNOTS, *several) if least <= rows < most), most]
+
+
 def at(ratios: tuple[float, ...], rows: int) -> float:
     """The ratio of a pass; a pass beyond the widest counts as several of the widest.
 
