@@ -6,7 +6,7 @@ Muse). The special tokens of the vocabulary tell which format a model uses.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,12 +27,24 @@ class ReasoningParser(Protocol):
     def finish(self, text: str) -> tuple[str, str]: ...
 
 
+class CallFinder(Protocol):
+    """Finds a call of an offered tool in thinking; see `ToolParser`."""
+
+    def start_in(self, text: str) -> int: ...
+
+    def first_call(self, text: str, end: str, *, final: bool) -> int: ...
+
+
+MakeFinder = Callable[[], CallFinder | None]
+
+
 class TagReasoningParser:
     """Thinking between a start and an end tag, at the start of an answer only.
 
     Text that may be the start of a tag is held back. inside: whether the prompt ends inside of
     thinking; a model may repeat the tag that the prompt ends with. Without a start tag everything
-    is text. removed: other tags around the text.
+    is text. removed: other tags around the text. make_finder: makes what finds calls in thinking,
+    which end it.
     """
 
     def __init__(
@@ -42,12 +54,15 @@ class TagReasoningParser:
         *,
         inside: bool = False,
         removed: Sequence[str] = (),
+        make_finder: MakeFinder = lambda: None,
     ):
         self._start = start
         self._end = end or ""
         self._inside = inside
         self._removed = tuple(removed)
         self._may_start = start is not None
+        self._make_finder = make_finder
+        self._after_call = False  # whether a call has just ended the thinking
         self._held = ""
 
     def feed(self, token: int, text: str) -> tuple[str, str]:
@@ -74,13 +89,10 @@ class TagReasoningParser:
             elif len(beginning) > 1 and any(tag.startswith(beginning) for tag in tags):
                 self._held = ""  # the answer was cut inside of the tag
         if self._inside:
-            thinking, end, rest = self._held.partition(self._end)
-            if not end:
-                cut = len(thinking) - (0 if final else partial_match(thinking, (self._end,)))
-                self._held = thinking[cut:]
-                return thinking[:cut], ""
-            self._inside = False
-            self._held = rest
+            thinking = self._take_thinking(final)
+        calls = self._take_calls(final) if self._after_call else ""
+        if self._inside or self._after_call:
+            return thinking, calls
         text = self._held
         for tag in self._removed:
             text = text.replace(tag, "")
@@ -88,7 +100,55 @@ class TagReasoningParser:
         self._held = "" if final else text[len(text) - kept :]
         if final and kept == 1:  # a character, not a tag that was cut
             kept = 0
-        return thinking, text[: len(text) - kept]
+        return thinking, calls + text[: len(text) - kept]
+
+    def _take_thinking(self, final: bool) -> str:
+        """The thinking that the held text begins with. It may end with its tag or with a call."""
+        thinking = ""
+        while True:
+            finder = self._make_finder()
+            end = self._held.find(self._end)
+            start = finder.start_in(self._held) if finder else len(self._held)
+            if 0 <= end <= start:
+                thinking += self._held[:end]
+                self._held = self._held[end + len(self._end) :]
+                self._inside = False
+                return thinking
+            length = -1
+            if finder and start < len(self._held):
+                length = finder.first_call(self._held[start:], self._end, final=final)
+            elif final:
+                start = len(self._held)
+            else:
+                start = min(start, len(self._held) - partial_match(self._held, (self._end,)))
+            is_text = length == 0
+            thinking += self._held[: start + is_text]
+            self._held = self._held[start + is_text :]
+            if not is_text:
+                self._after_call = length > 0
+                self._inside = length < 0
+                return thinking
+
+    def _take_calls(self, final: bool) -> str:
+        """The calls that the held text begins with, without an end of thinking after them."""
+        calls = ""
+        while finder := self._make_finder():
+            rest = self._held.lstrip()
+            length = 0
+            if rest and not finder.start_in(rest):
+                length = finder.first_call(rest, self._end, final=final)
+            elif not final and self._end.startswith(rest):
+                length = -1
+            if length < 0:
+                break
+            if not length:
+                self._after_call = False
+                if rest.startswith(self._end):
+                    self._held = rest.removeprefix(self._end)
+                break
+            calls += rest[:length]
+            self._held = rest[length:]
+        return calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +268,11 @@ class MessageReasoningParser:
         return (text, "") if self._thinking else ("", text)
 
 
-def make_reasoning_parser(tokenizer: TokenizerWrapper, prompt: Sequence[int]) -> ReasoningParser:
+def make_reasoning_parser(
+    tokenizer: TokenizerWrapper,
+    prompt: Sequence[int],
+    make_finder: MakeFinder = lambda: None,
+) -> ReasoningParser:
     """The parser of an answer that follows `prompt`; the last tokens of the prompt are enough."""
     for message_format in MESSAGE_FORMATS:
         names = message_format.ids(tokenizer)
@@ -228,6 +292,7 @@ def make_reasoning_parser(tokenizer: TokenizerWrapper, prompt: Sequence[int]) ->
         tokenizer.think_end,
         inside=inside,
         removed=tokenizer.structural_markers,
+        make_finder=make_finder,
     )
 
 
@@ -252,6 +317,8 @@ def first_match(text: str, markers: Sequence[str], start: int = 0) -> tuple[int,
 def partial_match(text: str, markers: Sequence[str]) -> int:
     """The length of the longest suffix of `text` that is a proper prefix of a marker."""
     longest = max((len(marker) for marker in markers), default=1) - 1
+    end = text[-longest:]
+    markers = [marker for marker in markers if marker[:1] in end]
     for length in range(min(longest, len(text)), 0, -1):
         if any(marker.startswith(text[-length:]) for marker in markers):
             return length
@@ -274,7 +341,8 @@ class IncrementalDetokenizer:
     """Converts the tokens of one answer to text, and finds stop strings.
 
     prompt: the tokens before the answer, the last of them are enough. split_thinking: if False,
-    thinking is text with its tags. Tool calls are text. before: see `Detokenizer`.
+    thinking is text with its tags. Tool calls are text. before: see `Detokenizer`. make_finder: see
+    `TagReasoningParser`.
     """
 
     def __init__(
@@ -285,11 +353,12 @@ class IncrementalDetokenizer:
         *,
         split_thinking: bool = True,
         before: Sequence[int] = (),
+        make_finder: MakeFinder = lambda: None,
     ):
         self._detokenizer = Detokenizer(tokenizer, before)
         self._reasoning_parser: ReasoningParser = TagReasoningParser(None, None)
         if split_thinking:
-            self._reasoning_parser = make_reasoning_parser(tokenizer, prompt)
+            self._reasoning_parser = make_reasoning_parser(tokenizer, prompt, make_finder)
         if isinstance(stop_strings, str):
             stop_strings = (stop_strings,)
         self._stop_strings = tuple(stop for stop in stop_strings if stop)
