@@ -120,19 +120,39 @@ class ArgumentsReader:
         begin = self._first_end(text)
         marks = value_marks(self.call_format, self.ended)
         for nests in (True, False) if self.ended else (True,):
-            depth = 0
+            depth = last = 0  # calls that are open, and the index after the last tag in them
+            repeated: set[str] = set()  # names of arguments that come later, with all their tags
             for mark in marks.finditer(text, begin):
+                inner, is_close = text[last : mark.start()], bool(mark["close"])
+                if mark["open"] or mark["end"]:
+                    last = mark.end()
                 if mark["open"]:
                     depth += nests
                 elif depth:
-                    depth -= bool(mark["close"])
+                    depth -= is_close and not inner.strip()
                 elif mark["end"]:
                     return text[: mark.start()], text[mark.end() :]
-                elif mark["next"] and self._is_next(tagged, given, text, mark.start()):
-                    return text[: mark.start()], text[mark.start() :]
+                elif mark["next"] and self._is_next(tagged, given | repeated, text, mark.start()):
+                    names = self._names_in(tagged, given, text[mark.start() :])
+                    if names is None and not self.ended:
+                        return text, None
+                    if names and names.count(names[0]) == 1:
+                        return text[: mark.start()], text[mark.start() :]
+                    repeated |= {*names[:1]} if names else set()
         if self.ended and (dropped := dropped_ends(self.call_format).search(text, begin)):
             return text[: dropped.start()], text[dropped.start() :]
         return text, None
+
+    def _names_in(self, tagged: TaggedFormat, given: set[str], text: str) -> list[str] | None:
+        """The names of the arguments at the start of a text; None if the last has not ended."""
+        names: list[str] = []
+        while start := re.match(tagged.argument_start, text):
+            names.append(start[1])
+            _, rest = self._split_value(tagged, {*given, *names}, text[start.end() :])
+            if rest is None:
+                return None
+            text = rest
+        return names
 
     def _first_end(self, text: str) -> int:
         """Where a value may end first: after the JSON or the CDATA that it begins with."""
@@ -145,12 +165,16 @@ class ArgumentsReader:
         return end if end >= 0 else 0 if self.ended else len(text)
 
     def _is_next(self, tagged: TaggedFormat, given: set[str], text: str, index: int) -> bool:
-        """Whether an argument starts here whose predecessor has no end."""
+        """Whether an argument starts here whose predecessor has no end.
+
+        Its tag is alone on its line if that of the predecessor, whose value a text begins with, is.
+        """
         start = re.compile(tagged.argument_start).match(text, index)
-        known = start and start[1] not in given and self._schema(start[1]) is not None
-        if not start or not known or not tagged.on_lines:
-            return bool(known)
-        return "\n" in text[index : start.end() - len(start[0].lstrip())]
+        if not start or start[1] in given or self._schema(start[1]) is None:
+            return False
+        alone = "\n" in text[index : start.end() - len(start[0].lstrip())]
+        alone = alone and text.startswith("\n", start.end())
+        return alone or not tagged.on_lines or not text.startswith("\n")
 
     def _begun_value(self, tagged: TaggedFormat, key: str, value: str) -> str:
         """The beginning of the JSON of a value that has not ended; empty if it is not certain."""
@@ -257,7 +281,9 @@ class ToolParser:
         self._calls = []
         self._held += text
         ended = final and not cut
-        more = True
+        # All that ends arguments or calls ends with one of these: few pieces of text have one.
+        may_end = not {*text}.isdisjoint({*"}]>`", self._end[-1:]})
+        more = final or may_end or self._bare or self._found or not self._in_calls
         while more and self._held:
             inside = self._in_calls
             more = self._inside(ended) if inside else self._outside(final, cut, stop or "")
