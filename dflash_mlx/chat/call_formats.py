@@ -243,12 +243,15 @@ def value_marks(call_format: CallFormat, ended: bool) -> re.Pattern[str]:
 
 
 @cache
-def dropped_ends(call_format: CallFormat) -> re.Pattern[str]:
-    """The end of a call in a whole answer, without the end of its last argument."""
+def weak_ends(call_format: CallFormat) -> re.Pattern[str]:
+    """The end of a value in a whole answer in which no `end` of `value_marks` comes."""
     tagged, begin, close = parts_of(call_format)
     end = re.escape(call_format.end)
-    pattern = rf"\s*{close}(?:\s*{end})?(?=\s*(?:{begin}|\Z))|\s*{end}(?=\s*(?:{begin}|\Z))"
-    return re.compile(pattern + (rf"|\s*{close}\s*{end}" if tagged.call_end else ""))
+    dropped = rf"(?:{close}(?:\s*{end})?|{end})\s*(?:{begin}|\Z)"
+    if tagged.call_end:
+        dropped += rf"|{close}\s*{end}"
+    after = rf"{uncaptured(tagged.argument_start)}|{close}"
+    return re.compile(rf"{re.escape(tagged.argument_end)}(?=\s*(?:{after}))|(?=\s*(?:{dropped}))")
 
 
 def parts_of(call_format: CallFormat) -> tuple[TaggedFormat, str, str]:

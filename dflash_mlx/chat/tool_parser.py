@@ -22,9 +22,9 @@ from .call_formats import (
     UNTAGGED,
     CallFormat,
     TaggedFormat,
-    dropped_ends,
     find_call_format,
     value_marks,
+    weak_ends,
 )
 from .call_json import as_json, json_calls, json_end, json_object
 from .messages import Messages
@@ -119,28 +119,27 @@ class ArgumentsReader:
         """
         begin = self._first_end(text)
         marks = value_marks(self.call_format, self.ended)
-        for nests in (True, False) if self.ended else (True,):
-            depth = last = 0  # calls that are open, and the index after the last tag in them
-            repeated: set[str] = set()  # names of arguments that come later, with all their tags
-            for mark in marks.finditer(text, begin):
-                inner, is_close = text[last : mark.start()], bool(mark["close"])
-                if mark["open"] or mark["end"]:
-                    last = mark.end()
-                if mark["open"]:
-                    depth += nests
-                elif depth:
-                    depth -= is_close and not inner.strip()
-                elif mark["end"]:
-                    return text[: mark.start()], text[mark.end() :]
-                elif mark["next"] and self._is_next(tagged, given | repeated, text, mark.start()):
-                    names = self._names_in(tagged, given, text[mark.start() :])
-                    if names is None and not self.ended:
-                        return text, None
-                    if names and names.count(names[0]) == 1:
-                        return text[: mark.start()], text[mark.start() :]
-                    repeated |= {*names[:1]} if names else set()
-        if self.ended and (dropped := dropped_ends(self.call_format).search(text, begin)):
-            return text[: dropped.start()], text[dropped.start() :]
+        depth = last = 0  # calls that are open, and the index after the last tag in them
+        repeated: set[str] = set()  # names of arguments that come later, with all their tags
+        for mark in marks.finditer(text, begin):
+            inner = text[last : mark.start()]
+            if mark["open"] or mark["end"]:
+                last = mark.end()
+            if mark["open"]:
+                depth += 1
+            elif depth:
+                depth -= bool(mark["close"]) and not inner.strip()
+            elif mark["end"]:
+                return text[: mark.start()], text[mark.end() :]
+            elif mark["next"] and self._is_next(tagged, given | repeated, text, mark.start()):
+                names = self._names_in(tagged, given, text[mark.start() :])
+                if names is None and not self.ended:
+                    return text, None
+                if names and names.count(names[0]) == 1:
+                    return text[: mark.start()], text[mark.start() :]
+                repeated |= {*names[:1]} if names else set()
+        if self.ended and (end := weak_ends(self.call_format).search(text, begin)):
+            return text[: end.start()], text[end.end() :]
         return text, None
 
     def _names_in(self, tagged: TaggedFormat, given: set[str], text: str) -> list[str] | None:
