@@ -40,10 +40,14 @@ STRINGS = {
 }
 # What begins a call of the tool NAME where the model left out the start tag.
 BARE_STARTS = {
+    "json_tools": tuple(
+        f'{{"name":{blank}"NAME",{blank}"{key}":{blank}{{'
+        for blank in ("", " ")
+        for key in ("arguments", "parameters")
+    ),
     "qwen3_coder": ("<function=NAME>",),
     "minimax_m2": ('<invoke name="NAME">',),
     "muse_spark": ('<atem:invoke name="NAME">',),
-    "kimi_k3": ('<|open|>call tool="NAME"',),
     "glm47": ("NAME<arg_key>", "NAME\n<arg_key>"),
     "longcat": ("NAME<longcat_arg_key>", "NAME\n<longcat_arg_key>"),
 }

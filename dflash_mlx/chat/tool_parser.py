@@ -283,11 +283,14 @@ class ToolParser:
         # All that ends arguments or calls ends with one of these: few pieces of text have one.
         may_end = not {*text}.isdisjoint({*"}]>`", self._end[-1:]})
         more = final or may_end or self._bare or self._found or not self._in_calls
-        while more and self._held:
-            inside = self._in_calls
-            more = self._inside(ended) if inside else self._outside(final, cut, stop or "")
-        if final and self._in_calls:
-            self._cut_calls(cut)
+        while True:
+            while more and self._held:
+                inside = self._in_calls
+                more = self._inside(ended) if inside else self._outside(final, cut, stop or "")
+            if not final or not self._in_calls:
+                break
+            self._cut_calls(cut, stop or "")
+            more = True
         return ParsedText(self._text, tuple(self._calls))
 
     def __post_init__(self) -> None:
@@ -349,11 +352,13 @@ class ToolParser:
         if found or (final and self.calls_ended and not text.strip()):
             text = text.rstrip("\n")  # chat templates write these before calls themselves
         self._say(text)
-        self._held = self._held[index:]
         if found:
             is_bare = start not in self._starts
-            self._begin("" if is_bare or self.call_format.header_has_start else start)
+            keeps_start = is_bare or self.call_format.header_has_start
+            self._begin(self._held[len(text) : index + len(start) * (not keeps_start)], len(text))
             self._bare = start if is_bare else ""
+        else:
+            self._held = self._held[index:]
         return bool(text) or found
 
     @property
@@ -376,9 +381,9 @@ class ToolParser:
         self._said = self._said or bool(text.strip())
         self._last = text[-1:] or self._last
 
-    def _begin(self, start: str, *, end: str | None = None) -> None:
-        """Begin calls: drop their start from the held text."""
-        self._held = self._held.removeprefix(start)
+    def _begin(self, start: str, index: int = 0, *, end: str | None = None) -> None:
+        """Begin calls: drop their start and what comes before it from the held text."""
+        self._held = self._held[index + len(start) :]
         self._in_calls = True
         self._start = start
         self._bare = ""
@@ -444,26 +449,22 @@ class ToolParser:
     def _inside(self, ended: bool) -> bool:
         """Take a call, or the text up to the end of the calls; False if neither has ended."""
         end = self._end
-        tagged = self.call_format.tagged
         call = self._read_call(ended)
         if call and call[2] is not None:
-            self._add_call(call[0], call[1])
-            self._held = call[2]
-            self._found = True
-            if not end:
-                self._leave()
-            return True
-        if self._found and not call and (tagged or self._bare):
-            rest = self._held.lstrip()
-            tag = tagged.call_tag if tagged else BRACKETS
-            if not tagged and not rest.startswith(("[", "{", *BRACKETS)):
-                self._leave()
-                return bool(rest)
-            if tagged:
-                if tag and not ended and (tag.startswith(rest) or rest.startswith(tag)):
-                    return False
-                self._leave()
+            if (is_call := self._is_call(call[2], ended)) is None:
+                return False
+            if is_call:
+                self._add_call(call[0], call[1])
+                self._held = call[2]
+                self._found = True
+                if not end:
+                    self._leave()
                 return True
+            call = None
+        if self._found and not call and (goes_on := self._goes_on()) is not True:
+            if goes_on is False:
+                self._leave()
+            return goes_on is False
         index = self._held.find(end) if ended and end else -1
         if call and index < 0:
             return False
@@ -482,39 +483,65 @@ class ToolParser:
         self._end_calls(text, end)
         return True
 
-    def _cut_calls(self, cut: bool) -> None:
-        """End the calls in which the answer ends; `cut`: not by the model."""
+    def _is_call(self, rest: str, ended: bool) -> bool | None:
+        """Whether a call that was read is one; None if more text decides that.
+
+        JSON inside of text is one only with the end tag, which `rest` begins with.
+        """
+        end = self.call_format.end
+        if not self._bare or self.call_format.tagged or self._end != end or self._found:
+            return True
+        rest = rest.lstrip(BRACKETS)
+        return rest.startswith(end) or (None if not ended and end.startswith(rest) else False)
+
+    def _goes_on(self) -> bool | None:
+        """Whether the calls go on after one of them; None if more text decides that."""
+        rest = self._held.lstrip()
+        if tagged := self.call_format.tagged:
+            tag = tagged.call_tag
+            may = tag and (tag.startswith(rest) or rest.startswith(tag))
+            return None if may else False
+        return not self._bare or not rest or rest.startswith(("[", "{", *BRACKETS))
+
+    def _cut_calls(self, cut: bool, stop: str) -> None:
+        """End the calls in which the answer ends; `cut`: not by the model, or by `stop`."""
         text = self._held
+        self._held += stop
         call = self._read_call(not cut)
+        self._held = ""
         header = self.call_format.header
-        is_broken = header is not None and header.match(text) is not None
-        if call and (cut or not self._bare):
+        if call and call[2] is not None:
+            self._add_call(call[0], call[1])
+        elif call and (cut or (self.call_format.end and not self._bare)):
             self.ends_in_call = True
-            self._add_call(call[0], call[1], complete=False)
-        elif not cut and (call or is_broken or not self.call_format.end):
+            self._add_call(call[0], call[1].removesuffix(stop), complete=False)
+        elif not cut and (not self.call_format.end or (header and header.match(text))):
             self._end_calls(text, "")  # the answer's end is that of its calls
         else:
             # After a call come brackets, or the beginning of another one.
             begun = cut and bool(re.search(r"\w", text))
             self.ends_in_call = begun or not self._found
-        self._held = ""
         self._in_calls = False
 
     def _end_calls(self, text: str, end: str) -> None:
         """Parse calls that were not read here; what cannot be parsed is text."""
         self._in_calls = False
+        left = text.replace("<|tool_call_end|>", "").lstrip("[" + BRACKETS)
+        if not self._found or left:
+            try:
+                calls = self._parsed(text)
+            except Exception:  # a parser may raise any exception for text that it cannot read
+                if self._found:
+                    self._say(left)
+                    return
+                # Another call may begin in it.
+                first = 0 if self._start.strip() else 1
+                self._say(self._start + text[:first])
+                self._held = text[first:] + end + self._held
+                return
+            for name, arguments in calls:
+                self._add_call(name, arguments)
         self._after_call = bool(self.call_format.end) and end != self.call_format.end
-        left = text.replace("<|tool_call_end|>", "").strip("[" + BRACKETS) if self._found else text
-        if self._found and not left:
-            return
-        try:
-            calls = self._parsed(text)
-        except Exception:  # a parser may raise any exception for text that it cannot read
-            self._after_call = False
-            self._say(left if self._found else self._start + text + end)
-            return
-        for name, arguments in calls:
-            self._add_call(name, arguments)
 
     def _parsed(self, text: str) -> list[tuple[str, str]]:
         """The names and arguments of calls that were not read here.
