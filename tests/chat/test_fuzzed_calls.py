@@ -7,11 +7,12 @@ inside of thinking. The seed of each case is in its failure.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Any
 
+import call_families
 import pytest
-from call_families import CALLS, tokenizer_of
 
 from dflash_mlx.chat.reasoning_parser import TagReasoningParser
 from dflash_mlx.chat.tool_parser import LONGEST_PIECE, ToolParser, call_finder, make_tool_parser
@@ -167,6 +168,9 @@ def pieces_of(random: Random, text: str) -> list[str]:
         pieces.append(text[:size])
         text = text[size:]
     return pieces
+
+
+tokenizer_of = cache(call_families.tokenizer_of)
 
 
 def parser_of(family: str) -> ToolParser:
@@ -346,4 +350,28 @@ def test_calls_in_thinking(count: int) -> None:
 
 
 def test_every_format_is_here() -> None:
-    assert set(FORMS) | {"harmony", "laguna", "mistral_list"} == set(CALLS)
+    assert set(FORMS) | {"harmony", "laguna", "mistral_list"} == set(call_families.CALLS)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_any_pieces_give_the_same(count: int) -> None:
+    """Of calls from which parts are missing, or that have some twice; arguments are objects."""
+    for number in range(count):
+        random = Random(f"{SEED} damaged {number}")
+        family = random.choice(list(FORMS))
+        form = FORMS[family]
+        said = "So: "
+        for _ in range(2):
+            values = some_values(random, form)
+            said += form.start + written(form, "write", values, family) + form.end + "\n"
+        for _ in range(random.randint(1, 3)):
+            begin = random.randrange(len(said))
+            end = begin + random.randint(0, 20)
+            moved = random.randrange(len(said))
+            said = said[:begin] + said[end:][:moved] + said[begin:end] + said[end:][moved:]
+            said = said[:begin] + said[end:] if random.random() < 0.5 else said
+        cut = random.random() < 0.3
+        whole = read(family, [said], cut=cut)
+        what = (number, family, said)
+        assert all(isinstance(values, dict) for _, values in whole[1]), what
+        assert read(family, pieces_of(random, said), cut=cut) == whole, what
