@@ -349,7 +349,7 @@ class Session:
             request.stop,
             split_thinking=prompted.split,
             before=prompted.before,
-            make_finder=call_finder(self.pair.tokenizer, prompted.tools),
+            find_call=call_finder(self.pair.tokenizer, prompted.tools),
         )
         reply = Reply(engine, self.sequence, request, detokenizer, prompted.requested)
         reply.stats.cached_tokens = reuse.cached

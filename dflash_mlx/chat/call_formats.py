@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import regex
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.tool_parsers import function_gemma, gemma4, pythonic
+from mlx_lm.tool_parsers import gemma4, pythonic
 
 from .call_json import STRING
 from .reasoning_parser import HARMONY
 
 NAME = r"([\w.\-]+)"
-UNTAGGED = {"```json": "```", "```": "```", "": "}"}  # what may stand for the tags: start and end
 # What comes before arguments that are a JSON object; the group is the tool's name. Each pattern
 # also matches directly after another call.
 JSON_HEADERS = {
@@ -27,7 +27,7 @@ JSON_HEADERS = {
     "kimi_k2": r"\s*(?:<\|tool_call_end\|>\s*)?(?:<\|tool_call_begin\|>)?\s*(?:functions\.)?"
     rf"{NAME}:\d+\s*<\|tool_call_argument_begin\|>\s*(?=\{{)",
 }
-HARMONY_HEADER = re.compile(
+HARMONY_HEADER = regex.compile(
     rf"(?:<\|channel\|>\w+\s+)?to=functions\.{NAME}\s*(?:<\|channel\|>\w+\s*)?"
     r"(?:<\|constrain\|>)?\s*(?:\w+\s*)?<\|message\|>\s*(?=\{)"
 )
@@ -38,18 +38,14 @@ STRINGS = {
     "function_gemma": r"<escape>.*?(?:<escape>|\Z)",
     "pythonic": r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)' + r"|'[^'\\]*(?:\\.[^'\\]*)*(?:'|\\?\Z)",
 }
-# What begins a call of the tool NAME where the model left out the start tag.
+# How a call of the tool NAME begins where the model left out the start tag.
 BARE_STARTS = {
-    "json_tools": tuple(
-        f'{{"name":{blank}"NAME",{blank}"{key}":{blank}{{'
-        for blank in ("", " ")
-        for key in ("arguments", "parameters")
-    ),
-    "qwen3_coder": ("<function=NAME>",),
-    "minimax_m2": ('<invoke name="NAME">',),
-    "muse_spark": ('<atem:invoke name="NAME">',),
-    "glm47": ("NAME<arg_key>", "NAME\n<arg_key>"),
-    "longcat": ("NAME<longcat_arg_key>", "NAME\n<longcat_arg_key>"),
+    "json_tools": r'(?:(?P<fence>```(?:json)?)\s*)?(?P<bare>\{\s*"name"\s*:\s*"(?:NAME)"\s*,\s*'
+    r'"(?:arguments|parameters)"\s*:\s*(?=\{))',
+    "qwen3_coder": "(?P<bare><function=(?:NAME)>)",
+    "minimax_m2": '(?P<bare><invoke name="(?:NAME)">)',
+    "muse_spark": '(?P<bare><atem:invoke name="(?:NAME)">)',
+    "glm47": r"(?P<bare>(?<![\w.\-])(?:NAME)\s*<arg_key>)",
 }
 
 
@@ -61,37 +57,25 @@ def one_line_break(value: str) -> str:
 class TaggedFormat:
     """A format of calls with arguments between tags.
 
-    header: the start of a call; its group is the tool's name. call_tag: what each header begins
-    with; empty if one start of calls comes before each call.
-    argument_start: the text before a value; its group is the argument's name. argument_tag: what
-    it begins with.
+    header: the start of a call; its group is the tool's name.
+    argument_start: the text before a value; its group is the argument's name.
     argument_end: the text after a value.
     call_end: the text after a call; empty if a call ends with the end of all calls.
     strip: drops the whitespace around a value that is not a part of it.
-    on_lines: whether a tag begins a line.
     """
 
     header: str
-    call_tag: str
     argument_start: str
-    argument_tag: str
     argument_end: str
     call_end: str
     strip: Callable[[str], str] = str.strip
-    on_lines: bool = False
 
 
 def keys_and_values(prefix: str) -> TaggedFormat:
     """The format of GLM and its relatives, whose tags have names with this prefix."""
-    key = f"{prefix}arg_key"
-    return TaggedFormat(
-        rf"\s*{NAME}\s*(?=<{key}>)",
-        "",
-        rf"\s*<{key}>\s*([^<>]*[^<>\s])\s*</{key}>\s*<{prefix}arg_value>",
-        f"<{key}>",
-        f"</{prefix}arg_value>",
-        "",
-    )
+    key = f"{prefix}arg_key>"
+    start = rf"\s*<{key}\s*([^<>]*[^<>\s])\s*</{key}\s*<{prefix}arg_value>"
+    return TaggedFormat(rf"\s*{NAME}\s*(?=<{key})", start, f"</{prefix}arg_value>", "")
 
 
 TAGGED_FORMATS = {
@@ -99,43 +83,32 @@ TAGGED_FORMATS = {
     "longcat": keys_and_values("longcat_"),
     "qwen3_coder": TaggedFormat(
         r"\s*<function=([^\s<>]+)>",
-        "<function=",
         r"\s*<parameter=([^\s<>]+)>",
-        "<parameter=",
         "</parameter>",
         "</function>",
         one_line_break,
-        on_lines=True,
     ),
     "minimax_m2": TaggedFormat(
         r'\s*<invoke name="([^">]+)">',
-        "<invoke name=",
         r'\s*<parameter name="([^">]+)">',
-        "<parameter name=",
         "</parameter>",
         "</invoke>",
     ),
     "minicpm5": TaggedFormat(
         r"""\s*["']?([^\s"'<>]+)["']?\s*>""",
-        "",
         r"""\s*<param\s+name\s*=\s*["']?([^\s"'<>]+)["']?\s*>""",
-        "<param ",
         "</param>",
         "",
     ),
     "muse_spark": TaggedFormat(
-        r'\s*<atem:invoke\b[^<>]*?\bname="([^"]+)"[^<>]*>',
-        "<atem:invoke",
-        r'\s*<atem:parameter\b[^<>]*?\bname="([^"]+)"[^<>]*>',
-        "<atem:parameter",
+        r'\s*<atem:invoke\s(?:[^<>]*\s)?name="([^"]+)"[^<>]*>',
+        r'\s*<atem:parameter\s(?:[^<>]*\s)?name="([^"]+)"[^<>]*>',
         "</atem:parameter>",
         "</atem:invoke>",
     ),
     "kimi_k3": TaggedFormat(
-        r'\s*<\|open\|>call\b[^<>]*?\btool="([^"]+)"[^<>]*<\|sep\|>',
-        "<|open|>call",
-        r'\s*<\|open\|>argument\b[^<>]*?\bkey="([^"]+)"[^<>]*<\|sep\|>',
-        "<|open|>argument",
+        r'\s*<\|open\|>call\s(?:[^<>]*\s)?tool="([^"]+)"[^<>]*<\|sep\|>',
+        r'\s*<\|open\|>argument\s(?:[^<>]*\s)?key="([^"]+)"[^<>]*<\|sep\|>',
         "<|close|>argument<|sep|>",
         "<|close|>call<|sep|>",
         str,
@@ -157,7 +130,7 @@ class CallFormat:
     name: str
     starts: tuple[str, ...]
     end: str = ""
-    header: re.Pattern[str] | None = None
+    header: regex.Pattern[str] | None = None
     header_has_start: bool = False
     tagged: TaggedFormat | None = None
     parse: Callable[..., Any] = lambda text, tools: None
@@ -185,87 +158,75 @@ def find_call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
     name = parse.__module__.rpartition(".")[2]
     tagged = TAGGED_FORMATS.get(name)
     pattern = tagged.header if tagged else JSON_HEADERS.get(name)
-    header = re.compile(pattern) if pattern else None
+    header = regex.compile(pattern) if pattern else None
     end = tokenizer.tool_call_end or ""
     own = {"pythonic": pythonic_calls, "function_gemma": function_gemma_calls}
-    parse = own.get(name) or parse
-    return CallFormat(name, (start,), end, header, tagged=tagged, parse=parse)
-
-
-# Calls that mlx-lm's parsers would cut
+    return CallFormat(name, (start,), end, header, tagged=tagged, parse=own.get(name) or parse)
 
 
 def pythonic_calls(text: str, tools: Any = None) -> Any:
     """Calls as Python; raises an exception for other text, of which mlx-lm reads what it can."""
-    text = re.sub(STRING, python_string, text.strip(), flags=re.DOTALL)
-    tree = ast.parse(text, mode="eval").body
+    breaks = {"\n": r"\n", "\r": r"\r"}
+    text = re.sub(STRING, lambda string: re.sub("[\n\r]", lambda m: breaks[m[0]], string[0]), text)
+    tree = ast.parse(text.strip(), mode="eval").body
     calls = tree.elts if isinstance(tree, ast.List) else []
     if not all(isinstance(call, ast.Call) and not call.args for call in calls):
         raise ValueError(text)
     return pythonic.parse_tool_call(text, tools)
 
 
-def python_string(string: re.Match[str]) -> str:
-    """A string with its line breaks and unknown escapes as Python writes them."""
-    known = re.compile(r"\\(?:[\\'\"abfnrtv]|x[0-9a-f]{2}|u[0-9a-f]{4})|\\", re.IGNORECASE)
-    text = known.sub(lambda escape: escape[0] if escape[0][1:] else r"\\", string[0])
-    return text.replace("\r", r"\r").replace("\n", r"\n")
-
-
 def function_gemma_calls(text: str, tools: Any = None) -> Any:
     """Calls as in Gemma 4, but for the quotes; mlx-lm cuts a value at its first bracket."""
-    try:
-        return gemma4.parse_tool_call(text.replace("<escape>", '<|"|>'), tools)
-    except ValueError:
-        if text.count("}") > 1:
-            raise
-        return function_gemma.parse_tool_call(text, tools)
+    return gemma4.parse_tool_call(text.replace("<escape>", '<|"|>'), tools)
 
 
-# Where a value between tags ends
+# Where arguments between tags end
 
 
-@cache
-def value_marks(call_format: CallFormat, ended: bool) -> re.Pattern[str]:
-    """What matters in a value. ended: whether the text is a whole answer.
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Patterns for a tagged format.
 
-    Groups: end, if the format's own structure follows; open and close of a call inside of the
-    value; next, the start of another argument.
+    value: what matters in a value. Groups: end, if the format's own structure follows; open and
+    close of a call inside of the value; next, the start of another argument. whole: the same for a
+    whole answer. weak: the end of a value in a whole answer in which no other end comes. after:
+    what follows an argument. Groups: close, the end of the call; rest, which is none of the call.
     """
-    tagged, begin, close = parts_of(call_format)
-    inside = "|".join(re.escape(tag) for tag in (tagged.argument_tag, tagged.call_end) if tag)
-    argument = uncaptured(tagged.argument_start)
-    last = r"|\Z" if ended else ""
-    end = re.escape(call_format.end)
-    after = rf"{argument}|{begin}|{end}{last}"
-    if tagged.call_end:
-        after += rf"|{close}\s*(?:{begin}|{end}{last})"
-    return re.compile(
-        rf"(?P<open>{begin}(?=\s*(?:{inside})))|(?P<end>{re.escape(tagged.argument_end)})(?=\s*(?:{after}))"
-        rf"|(?P<close>{close})|(?P<next>{argument})"
-    )
+
+    value: regex.Pattern[str]
+    whole: regex.Pattern[str]
+    weak: regex.Pattern[str]
+    after: regex.Pattern[str]
 
 
 @cache
-def weak_ends(call_format: CallFormat) -> re.Pattern[str]:
-    """The end of a value in a whole answer in which no `end` of `value_marks` comes."""
-    tagged, begin, close = parts_of(call_format)
-    end = re.escape(call_format.end)
+def marks_of(call_format: CallFormat) -> Marks:
+    tagged = call_format.tagged
+    assert tagged is not None
+    end = regex.escape(call_format.end)
+    close = regex.escape(tagged.call_end) or end
+    start = regex.escape(call_format.starts[0])
+    # A call with tags of its own may have no start.
+    begin = (rf"(?:{start}\s*)?" if tagged.call_end else start) + uncaptured(tagged.header)
+    argument = uncaptured(tagged.argument_start)
+    argument_end = regex.escape(tagged.argument_end)
+    value = []
+    for last in (r"(?!)", r"\Z"):
+        after = rf"{argument}|{begin}|{end}|{last}|{close}\s*(?:{begin}|{end}|{last})"
+        if not tagged.call_end:
+            after = rf"{argument}|{begin}|{end}|{last}"
+        value.append(
+            rf"(?P<open>{begin}(?=\s*(?:{argument}|{close})))|(?P<end>{argument_end})(?=\s*(?:{after}))"
+            rf"|(?P<close>{close})|(?P<next>{argument})"
+        )
     dropped = rf"(?:{close}(?:\s*{end})?|{end})\s*(?:{begin}|\Z)"
     if tagged.call_end:
         dropped += rf"|{close}\s*{end}"
-    after = rf"{uncaptured(tagged.argument_start)}|{close}"
-    return re.compile(rf"{re.escape(tagged.argument_end)}(?=\s*(?:{after}))|(?=\s*(?:{dropped}))")
-
-
-def parts_of(call_format: CallFormat) -> tuple[TaggedFormat, str, str]:
-    """A tagged format, and the patterns of the start and of the end of one call."""
-    tagged = call_format.tagged
-    assert tagged is not None
-    start = re.escape(call_format.starts[0])
-    start = rf"(?:{start}\s*)?" if tagged.call_tag else start
-    return tagged, start + uncaptured(tagged.header), re.escape(tagged.call_end or call_format.end)
+    weak = rf"{argument_end}(?=\s*(?:{argument}|{close}))|(?=\s*(?:{dropped}))"
+    own_close = close if tagged.call_end else "(?!)"
+    after = rf"\s*(?:(?P<close>{own_close})|(?P<rest>{end}|{begin}|{argument}))"
+    return Marks(*map(regex.compile, (*value, weak, after)))
 
 
 def uncaptured(pattern: str) -> str:
-    return re.sub(r"(?<!\\)\((?!\?)", "(?:", pattern)
+    return regex.sub(r"(?<!\\)\((?!\?)", "(?:", pattern)

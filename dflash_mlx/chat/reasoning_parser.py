@@ -27,15 +27,12 @@ class ReasoningParser(Protocol):
     def finish(self, text: str) -> tuple[str, str]: ...
 
 
-class CallFinder(Protocol):
-    """Finds a call of an offered tool in thinking; see `ToolParser`."""
-
-    def start_in(self, text: str) -> int: ...
-
-    def first_call(self, text: str, end: str, *, final: bool) -> int: ...
+# Finds a call in thinking: the index and the length; 0 without one, -1 if more text decides that.
+FindCall = Callable[[str, str, bool], tuple[int, int]]
 
 
-MakeFinder = Callable[[], CallFinder | None]
+def no_call(text: str, end: str, final: bool) -> tuple[int, int]:
+    return len(text), 0
 
 
 class TagReasoningParser:
@@ -43,8 +40,7 @@ class TagReasoningParser:
 
     Text that may be the start of a tag is held back. inside: whether the prompt ends inside of
     thinking; a model may repeat the tag that the prompt ends with. Without a start tag everything
-    is text. removed: other tags around the text. make_finder: makes what finds calls in thinking,
-    which end it.
+    is text. removed: other tags around the text. find_call: finds the calls that end thinking.
     """
 
     def __init__(
@@ -54,14 +50,14 @@ class TagReasoningParser:
         *,
         inside: bool = False,
         removed: Sequence[str] = (),
-        make_finder: MakeFinder = lambda: None,
+        find_call: FindCall = no_call,
     ):
         self._start = start
         self._end = end or ""
         self._inside = inside
         self._removed = tuple(removed)
         self._may_start = start is not None
-        self._make_finder = make_finder
+        self._find_call = find_call
         self._after_call = False  # whether a call has just ended the thinking
         self._held = ""
 
@@ -104,50 +100,37 @@ class TagReasoningParser:
 
     def _take_thinking(self, final: bool) -> str:
         """The thinking that the held text begins with. It may end with its tag or with a call."""
-        thinking = ""
-        while True:
-            finder = self._make_finder()
-            end = self._held.find(self._end)
-            start = finder.start_in(self._held) if finder else len(self._held)
-            if 0 <= end <= start:
-                thinking += self._held[:end]
-                self._held = self._held[end + len(self._end) :]
-                self._inside = False
-                return thinking
-            length = -1
-            if finder and start < len(self._held):
-                length = finder.first_call(self._held[start:], self._end, final=final)
-            elif final:
-                start = len(self._held)
-            else:
-                start = min(start, len(self._held) - partial_match(self._held, (self._end,)))
-            is_text = length == 0
-            thinking += self._held[: start + is_text]
-            self._held = self._held[start + is_text :]
-            if not is_text:
-                self._after_call = length > 0
-                self._inside = length < 0
-                return thinking
+        index, length = self._find_call(self._held, self._end, final)
+        end = self._held.find(self._end)
+        rest = index
+        if 0 <= end <= index:
+            index, rest = end, end + len(self._end)
+            self._inside = False
+        elif length > 0:
+            self._inside = False
+            self._after_call = True
+        elif not final:
+            held = partial_match(self._held, (self._end,))
+            rest = index = min(index, len(self._held) - held)
+        thinking = self._held[:index]
+        self._held = self._held[rest:]
+        return thinking
 
     def _take_calls(self, final: bool) -> str:
         """The calls that the held text begins with, without an end of thinking after them."""
         calls = ""
-        while finder := self._make_finder():
+        while self._after_call:
             rest = self._held.lstrip()
-            length = 0
-            if rest and not finder.start_in(rest):
-                length = finder.first_call(rest, self._end, final=final)
-            elif not final and self._end.startswith(rest):
-                length = -1
-            if length < 0:
+            index, length = self._find_call(rest, self._end, final)
+            if not index and length > 0:
+                calls += rest[:length]
+                self._held = rest[length:]
+            elif (not index and length) or (not final and self._end.startswith(rest)):
                 break
-            if not length:
+            else:
                 self._after_call = False
                 if rest.startswith(self._end):
                     self._held = rest.removeprefix(self._end)
-                break
-            calls += rest[:length]
-            self._held = rest[length:]
         return calls
 
 
@@ -271,7 +254,7 @@ class MessageReasoningParser:
 def make_reasoning_parser(
     tokenizer: TokenizerWrapper,
     prompt: Sequence[int],
-    make_finder: MakeFinder = lambda: None,
+    find_call: FindCall = no_call,
 ) -> ReasoningParser:
     """The parser of an answer that follows `prompt`; the last tokens of the prompt are enough."""
     for message_format in MESSAGE_FORMATS:
@@ -292,7 +275,7 @@ def make_reasoning_parser(
         tokenizer.think_end,
         inside=inside,
         removed=tokenizer.structural_markers,
-        make_finder=make_finder,
+        find_call=find_call,
     )
 
 
@@ -341,7 +324,7 @@ class IncrementalDetokenizer:
     """Converts the tokens of one answer to text, and finds stop strings.
 
     prompt: the tokens before the answer, the last of them are enough. split_thinking: if False,
-    thinking is text with its tags. Tool calls are text. before: see `Detokenizer`. make_finder: see
+    thinking is text with its tags. Tool calls are text. before: see `Detokenizer`. find_call: see
     `TagReasoningParser`.
     """
 
@@ -353,12 +336,12 @@ class IncrementalDetokenizer:
         *,
         split_thinking: bool = True,
         before: Sequence[int] = (),
-        make_finder: MakeFinder = lambda: None,
+        find_call: FindCall = no_call,
     ):
         self._detokenizer = Detokenizer(tokenizer, before)
         self._reasoning_parser: ReasoningParser = TagReasoningParser(None, None)
         if split_thinking:
-            self._reasoning_parser = make_reasoning_parser(tokenizer, prompt, make_finder)
+            self._reasoning_parser = make_reasoning_parser(tokenizer, prompt, find_call)
         if isinstance(stop_strings, str):
             stop_strings = (stop_strings,)
         self._stop_strings = tuple(stop for stop in stop_strings if stop)

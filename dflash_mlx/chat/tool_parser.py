@@ -11,24 +11,24 @@ an answer may begin with its JSON, which Qwen 2.5 Coder often writes in Markdown
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import regex
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .call_formats import (
     BARE_STARTS,
-    UNTAGGED,
     CallFormat,
     TaggedFormat,
     find_call_format,
-    value_marks,
-    weak_ends,
+    marks_of,
+    one_line_break,
 )
 from .call_json import as_json, json_calls, json_end, json_object
 from .messages import Messages
-from .reasoning_parser import first_match, partial_match
+from .reasoning_parser import FindCall, partial_match
 from .template import Template
 
 # The arguments of a call
@@ -57,7 +57,7 @@ class ArgumentsReader:
     """
 
     call_format: CallFormat
-    header: re.Match[str]
+    header: regex.Match[str]
     tools: Sequence[dict[str, Any]]
     stop: str = ""
     ended: bool = False
@@ -77,7 +77,7 @@ class ArgumentsReader:
 
     def _read_tagged(self, tagged: TaggedFormat, text: str) -> tuple[str, str | None] | None:
         members: dict[str, str] = {}  # JSON by name; the first value of a name counts
-        while start := re.match(tagged.argument_start, text):
+        while start := regex.match(tagged.argument_start, text):
             key = start[1]
             value, rest = self._split_value(tagged, {key, *members}, text[start.end() :])
             if rest is None:
@@ -88,26 +88,14 @@ class ArgumentsReader:
                 members[key] = self._whole_value(tagged, start, value)
             text = rest
         whole = (begun_object(members) or "{") + "}"
-        text = text.lstrip()
-        ends = [end for end in (tagged.call_end, self.call_format.end) if end]
-        if tagged.call_end and text.startswith(tagged.call_end):
-            return whole, text.removeprefix(tagged.call_end)
-        if text.startswith(self.call_format.end) or (self.ended and members and not text):
-            return whole, text
-        if (begin := value_marks(self.call_format, self.ended).match(text)) and begin["open"]:
-            return whole, text
-        if text.startswith(tagged.argument_tag) or self._may_become(text, ends):
+        if self.ended and members and not text.strip():
+            return whole, ""
+        after = marks_of(self.call_format).after.match(text, partial=True)
+        if after is None:
+            return None
+        if after.partial:
             return begun_object(members), None
-        return None
-
-    def _may_become(self, text: str, ends: list[str]) -> bool:
-        """Whether a text may be the beginning of what follows an argument."""
-        assert self.call_format.tagged is not None
-        starts = (self.call_format.starts[0], self.call_format.tagged.call_tag)
-        tags = (self.call_format.tagged.argument_tag, *ends, *starts)
-        return any(
-            tag.startswith(text) or (tag in starts and tag and text.startswith(tag)) for tag in tags
-        )
+        return whole, text[after.end("close") if after["close"] else after.start("rest") :]
 
     def _split_value(
         self, tagged: TaggedFormat, given: set[str], text: str
@@ -118,10 +106,10 @@ class ArgumentsReader:
         to it, with its tags, as far as it has an end.
         """
         begin = self._first_end(text)
-        marks = value_marks(self.call_format, self.ended)
+        marks = marks_of(self.call_format)
         depth = last = 0  # calls that are open, and the index after the last tag in them
         repeated: set[str] = set()  # names of arguments that come later, with all their tags
-        for mark in marks.finditer(text, begin):
+        for mark in (marks.whole if self.ended else marks.value).finditer(text, begin):
             inner = text[last : mark.start()]
             if mark["open"] or mark["end"]:
                 last = mark.end()
@@ -138,14 +126,14 @@ class ArgumentsReader:
                 if names and names.count(names[0]) == 1:
                     return text[: mark.start()], text[mark.start() :]
                 repeated |= {*names[:1]} if names else set()
-        if self.ended and (end := weak_ends(self.call_format).search(text, begin)):
+        if self.ended and (end := marks.weak.search(text, begin)):
             return text[: end.start()], text[end.end() :]
         return text, None
 
     def _names_in(self, tagged: TaggedFormat, given: set[str], text: str) -> list[str] | None:
         """The names of the arguments at the start of a text; None if the last has not ended."""
         names: list[str] = []
-        while start := re.match(tagged.argument_start, text):
+        while start := regex.match(tagged.argument_start, text):
             names.append(start[1])
             _, rest = self._split_value(tagged, {*given, *names}, text[start.end() :])
             if rest is None:
@@ -168,25 +156,24 @@ class ArgumentsReader:
 
         Its tag is alone on its line if that of the predecessor, whose value a text begins with, is.
         """
-        start = re.compile(tagged.argument_start).match(text, index)
+        start = regex.compile(tagged.argument_start).match(text, index)
         if not start or start[1] in given or self._schema(start[1]) is None:
             return False
         alone = "\n" in text[index : start.end() - len(start[0].lstrip())]
         alone = alone and text.startswith("\n", start.end())
-        return alone or not tagged.on_lines or not text.startswith("\n")
+        return alone or tagged.strip is not one_line_break or not text.startswith("\n")
 
     def _begun_value(self, tagged: TaggedFormat, key: str, value: str) -> str:
         """The beginning of the JSON of a value that has not ended; empty if it is not certain."""
-        tags = (tagged.argument_end, tagged.call_end, self.call_format.end, tagged.argument_tag)
-        tags = tuple(tag for tag in tags if tag)
-        index, _ = first_match(value, tags)
-        end = index if index >= 0 else len(value) - partial_match(value, tags)
-        begun = tagged.strip(value[:end])
+        ends = regex.escape(tagged.argument_end)
+        tags = regex.compile(rf"{ends}|{marks_of(self.call_format).value.pattern}")
+        end = tags.search(value, partial=True)
+        begun = tagged.strip(value[: end.start()] if end else value)
         if "null".startswith(begun.lower()) or not self._is_string(key):
             return ""
         return "" if CDATA.startswith(begun[: len(CDATA)]) else as_json(begun).removesuffix('"')
 
-    def _whole_value(self, tagged: TaggedFormat, start: re.Match[str], value: str) -> str:
+    def _whole_value(self, tagged: TaggedFormat, start: regex.Match[str], value: str) -> str:
         """The JSON of a value. start: the text before it."""
         if LONG_NUMBER.fullmatch(value.strip()) and not self._is_string(start[1]):
             return value.strip()
@@ -270,7 +257,6 @@ class ToolParser:
     _last: str = ""  # the last character of this text
     _text: str = ""  # what `feed` will return
     _calls: list[ToolCall] = field(default_factory=list)
-    _start_pattern: tuple[tuple[str, ...], re.Pattern[str]] = field(init=False)
 
     def feed(
         self, text: str, *, final: bool = False, cut: bool = False, stop: str | None = None
@@ -293,52 +279,43 @@ class ToolParser:
             more = True
         return ParsedText(self._text, tuple(self._calls))
 
-    def __post_init__(self) -> None:
-        patterns = BARE_STARTS.get(self.call_format.name, ())
-        bare = [start.replace("NAME", name) for start in patterns for name in self._names()]
-        # The name of a tool may be a part of a longer word.
-        words = [start for start in bare if start[0] != "<"]
-        starts = (*self._starts, *bare)
-        pattern = "|".join(r"(?<![\w.\-])" * (s in words) + re.escape(s) for s in starts)
-        self._start_pattern = starts, re.compile(pattern)
+    def first_call(self, text: str, end: str, *, final: bool) -> tuple[int, int]:
+        """The index and the length of the first call of an offered tool, by a fresh parser.
 
-    def start_in(self, text: str) -> int:
-        """The index of the first text that may start a call, or the length of a text without."""
-        index, _, held = self._first_start(text)
-        return index if index >= 0 else len(text) - held
-
-    def first_call(self, text: str, end: str, *, final: bool) -> int:
-        """The length of the call of an offered tool that a text begins with, by a fresh parser.
-
-        0 if there is none, -1 if more text decides that. end: what ends the text unless it is in
-        arguments.
+        The length is 0 without one, and -1 if more text decides that; then the index is that of
+        what may be one. end: what ends the text unless it is in arguments.
         """
-        self._held = text
         self._said = True
-        index, _, held = self._first_start(text)
-        if index:
-            return -1 if index < 0 and held == len(text) and not final else 0
+        start = self._first_start(text)
+        index = start.start() if start else len(text)
+        if start is None or (final and start.partial):
+            return len(text), 0
+        if start.partial:
+            return index, -1
+        self._held = text[index:]
         self._outside(final, False, "")
         while self._in_calls and self._inside(final):
             pass
-        if self._in_calls and not final:
-            return -1 if end not in text or self._found or self._read_call(False) else 0
-        if not self._calls or not {call.name for call in self._calls} <= self._names():
-            return 0
-        return len(text) - len(self._held) if self._take_end(final) else -1
+        undecided = self._in_calls and not final
+        if undecided and (end not in text[index:] or self._found or self._read_call(False)):
+            return index, -1
+        is_call = self._calls and {call.name for call in self._calls} <= self._names()
+        if is_call and not undecided:
+            return index, len(text) - index - len(self._held) if self._take_end(final) else -1
+        next_call = ToolParser(self.call_format, self.tools)
+        index += 1
+        found, length = next_call.first_call(text[index:], end, final=final)
+        return index + found, length
 
     def _outside(self, final: bool, cut: bool, stop: str) -> bool:
         """Take text up to the next start of calls; False if all of it may be a part of one."""
         if not self._take_end(final):
             return False
-        if self.call_format.name == "json_tools" and not self._said:
-            untagged = self._untagged()
-            if untagged or (untagged is None and not final):
-                return bool(untagged)
-        index, start, held = self._first_start(self._held)
-        found = index >= 0
-        if not found:
-            index = len(self._held) - held
+        found = self._first_start(self._held)
+        before = len(self._last)
+        index = found.start() - before if found else len(self._held)
+        is_start = found is not None and not found.partial
+        if not is_start:
             piece = self._held[len(self._held) - partial_match(self._held, self._starts) :]
             if final and piece and cut and self._starts_call(piece, stop):
                 self._held = self._held.removesuffix(piece)
@@ -349,17 +326,15 @@ class ToolParser:
             else:
                 index = len(self._held[:index].rstrip("\n"))
         text = self._held[:index]
-        if found or (final and self.calls_ended and not text.strip()):
+        if is_start or (final and self.calls_ended and not text.strip()):
             text = text.rstrip("\n")  # chat templates write these before calls themselves
+        said_before = self._said or bool(text.strip())
         self._say(text)
-        if found:
-            is_bare = start not in self._starts
-            keeps_start = is_bare or self.call_format.header_has_start
-            self._begin(self._held[len(text) : index + len(start) * (not keeps_start)], len(text))
-            self._bare = start if is_bare else ""
+        if found and is_start:
+            self._begin(found, len(text), found.end() - before, said_before)
         else:
             self._held = self._held[index:]
-        return bool(text) or found
+        return bool(text) or is_start
 
     @property
     def _starts(self) -> tuple[str, ...]:
@@ -368,27 +343,33 @@ class ToolParser:
     def _names(self) -> set[str]:
         return {tool["function"]["name"] for tool in self.tools}
 
-    def _first_start(self, text: str) -> tuple[int, str, int]:
-        """The index of the first start of calls, itself, and the length of what may become one."""
-        starts, pattern = self._start_pattern
-        held = partial_match(text, starts)
-        if match := pattern.search(self._last + text, len(self._last)):
-            return match.start() - len(self._last), match[0], held
-        return -1, "", held
+    def _first_start(self, text: str) -> regex.Match[str] | None:
+        """The first start of calls, or what may become one, in the last character and a text."""
+        pattern = "|".join(map(regex.escape, self._starts))
+        names = "|".join(map(regex.escape, sorted(self._names())))
+        if names and (bare := BARE_STARTS.get(self.call_format.name)):
+            pattern += "|" + bare.replace("NAME", names)
+        # The name of a tool may be a part of a longer word.
+        return regex.compile(pattern).search(self._last + text, len(self._last), partial=True)
 
     def _say(self, text: str) -> None:
         self._text += text
         self._said = self._said or bool(text.strip())
         self._last = text[-1:] or self._last
 
-    def _begin(self, start: str, index: int = 0, *, end: str | None = None) -> None:
-        """Begin calls: drop their start and what comes before it from the held text."""
-        self._held = self._held[index + len(start) :]
+    def _begin(self, start: regex.Match[str], index: int, end: int, said: bool) -> None:
+        """Begin calls: drop their start, which ends at `end`, and what comes before it."""
+        groups = start.groupdict()
+        self._bare = groups.get("bare") or ""
+        keeps_start = self._bare or self.call_format.header_has_start
+        end -= len(self._bare or start[0]) * bool(keeps_start)
+        self._start = self._held[index:end]
+        self._held = self._held[end:]
         self._in_calls = True
-        self._start = start
-        self._bare = ""
-        self._end = self.call_format.end if end is None else end
         self._found = False
+        self._end = self.call_format.end
+        if self._bare and self.call_format.tagged is None and not said:
+            self._end = "```" if groups["fence"] else "}"
 
     def _leave(self) -> None:
         """The calls have ended, and their end tag may still come."""
@@ -407,21 +388,6 @@ class ToolParser:
             elif rest and self.call_format.end.startswith(rest):
                 self._held = ""
         return True
-
-    def _untagged(self) -> bool | None:
-        """Begin a call without its tags; None if more text decides whether the held is one."""
-        told = "".join(self._held.split())
-        undecided = False
-        for start, end in UNTAGGED.items():
-            for name in self._names():
-                for key in ("arguments", "parameters"):
-                    header = f'{start}{{"name":"{name}","{key}":{{'
-                    if told.startswith(header):
-                        self._begin(self._held[: self._held.index("{")], end=end)
-                        self._bare = "{"
-                        return True
-                    undecided = undecided or header.startswith(told)
-        return None if undecided else False
 
     def _starts_call(self, piece: str, stop: str) -> bool:
         """Whether a piece at the end of a cut answer is from a start of calls, not from text."""
@@ -498,9 +464,9 @@ class ToolParser:
         """Whether the calls go on after one of them; None if more text decides that."""
         rest = self._held.lstrip()
         if tagged := self.call_format.tagged:
-            tag = tagged.call_tag
-            may = tag and (tag.startswith(rest) or rest.startswith(tag))
-            return None if may else False
+            header = self.call_format.header
+            more = tagged.call_end and header and header.match(self._held, partial=True)
+            return None if more else False
         return not self._bare or not rest or rest.startswith(("[", "{", *BRACKETS))
 
     def _cut_calls(self, cut: bool, stop: str) -> None:
@@ -590,12 +556,16 @@ def make_tool_parser(
     return None if call_format is None else ToolParser(call_format, tools)
 
 
-def call_finder(
-    tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]
-) -> Callable[[], ToolParser | None]:
-    """Makes a fresh parser each time; None without tools, or for a format that is not known."""
+def call_finder(tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]) -> FindCall:
+    """Finds a call of an offered tool in thinking; see `ToolParser.first_call`."""
     call_format = find_call_format(tokenizer) if tools else None
-    return lambda: None if call_format is None else ToolParser(call_format, tools)
+
+    def find_call(text: str, end: str, final: bool) -> tuple[int, int]:
+        if call_format is None:
+            return len(text), 0
+        return ToolParser(call_format, tools).first_call(text, end, final=final)
+
+    return find_call
 
 
 # The ids of calls in messages

@@ -325,7 +325,7 @@ def test_calls_in_thinking(count: int) -> None:
         end = random.choice(("", "</think>", "\n</think>\n\nDone."))
         said = f"<think>{thought}{call}{end}"
         splitter = TagReasoningParser(
-            "<think>", "</think>", make_finder=call_finder(tokenizer_of(family), TOOLS)
+            "<think>", "</think>", find_call=call_finder(tokenizer_of(family), TOOLS)
         )
         thinking = text = ""
         pieces = pieces_of(random, said)
