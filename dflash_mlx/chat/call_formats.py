@@ -14,7 +14,6 @@ import regex
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tool_parsers import gemma4, pythonic
 
-from .call_json import STRING
 from .reasoning_parser import HARMONY
 
 NAME = r"([\w.\-]+)"
@@ -32,11 +31,11 @@ HARMONY_HEADER = regex.compile(
     r"(?:<\|constrain\|>)?\s*(?:\w+\s*)?<\|message\|>\s*(?=\{)"
 )
 # Strings in the calls that no header begins: the end of calls does not count inside of them.
+JSON_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 STRINGS = {
-    "json_tools": r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)',
     "gemma4": r'<\|"\|>.*?(?:<\|"\|>|\Z)',
     "function_gemma": r"<escape>.*?(?:<escape>|\Z)",
-    "pythonic": r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)' + r"|'[^'\\]*(?:\\.[^'\\]*)*(?:'|\\?\Z)",
+    "pythonic": JSON_STRING + r"|'[^'\\]*(?:\\.[^'\\]*)*(?:'|\\?\Z)",
 }
 # How a call of the tool NAME begins where the model left out the start tag.
 BARE_STARTS = {
@@ -137,9 +136,7 @@ class CallFormat:
 
     def end_in(self, text: str, end: str) -> int:
         """The index of the first `end` in a text that is not inside of a string; -1 without one."""
-        strings = STRINGS.get(self.name)
-        if strings is None:
-            return text.find(end)
+        strings = "(?!)" if self.tagged else STRINGS.get(self.name, JSON_STRING)
         marks = re.finditer(rf"{strings}|(?P<end>{re.escape(end)})", text, re.DOTALL)
         return next((mark.start() for mark in marks if mark["end"]), -1)
 
@@ -166,8 +163,7 @@ def find_call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
 
 def pythonic_calls(text: str, tools: Any = None) -> Any:
     """Calls as Python; raises an exception for other text, of which mlx-lm reads what it can."""
-    breaks = {"\n": r"\n", "\r": r"\r"}
-    text = re.sub(STRING, lambda string: re.sub("[\n\r]", lambda m: breaks[m[0]], string[0]), text)
+    text = re.sub(STRINGS["pythonic"], lambda string: string[0].replace("\n", r"\n"), text)
     tree = ast.parse(text.strip(), mode="eval").body
     calls = tree.elts if isinstance(tree, ast.List) else []
     if not all(isinstance(call, ast.Call) and not call.args for call in calls):

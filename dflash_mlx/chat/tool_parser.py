@@ -53,13 +53,12 @@ def shown(value: str) -> str:
 class ArgumentsReader:
     """Reads a call's arguments as JSON. header: the text before them. tools: as in `ToolParser`.
 
-    stop: the text outside of strings that ends JSON. ended: whether the model has ended the answer.
+    ended: whether the model has ended the answer.
     """
 
     call_format: CallFormat
     header: regex.Match[str]
     tools: Sequence[dict[str, Any]]
-    stop: str = ""
     ended: bool = False
 
     def read(self, text: str) -> tuple[str, str | None] | None:
@@ -69,7 +68,7 @@ class ArgumentsReader:
         """
         if self.call_format.tagged is not None:
             return self._read_tagged(self.call_format.tagged, text)
-        end = json_end(text, self.stop)
+        end = json_end(text)
         if end < 0:
             return text, None
         arguments = json_object(text[:end])
@@ -280,10 +279,10 @@ class ToolParser:
         return ParsedText(self._text, tuple(self._calls))
 
     def first_call(self, text: str, end: str, *, final: bool) -> tuple[int, int]:
-        """The index and the length of the first call of an offered tool, by a fresh parser.
+        """The index and the length of the first start of calls, by a fresh parser.
 
-        The length is 0 without one, and -1 if more text decides that; then the index is that of
-        what may be one. end: what ends the text unless it is in arguments.
+        The length is 0 if it is none of an offered tool, -1 if more text decides that. end: what
+        ends the text unless it is in arguments.
         """
         self._said = True
         start = self._first_start(text)
@@ -296,16 +295,14 @@ class ToolParser:
         self._outside(final, False, "")
         while self._in_calls and self._inside(final):
             pass
-        undecided = self._in_calls and not final
-        if undecided and (end not in text[index:] or self._found or self._read_call(False)):
-            return index, -1
-        is_call = self._calls and {call.name for call in self._calls} <= self._names()
-        if is_call and not undecided:
-            return index, len(text) - index - len(self._held) if self._take_end(final) else -1
-        next_call = ToolParser(self.call_format, self.tools)
-        index += 1
-        found, length = next_call.first_call(text[index:], end, final=final)
-        return index + found, length
+        if self._in_calls and not final:
+            header = self.call_format.header
+            may_be = not header or header.match(self._held, partial=True)
+            in_arguments = end not in text[index:] or self._read_call(False)
+            return index, -1 if self._found or (may_be and in_arguments) else 0
+        if not self._calls or not {call.name for call in self._calls} <= self._names():
+            return index, 0
+        return index, len(text) - index - len(self._held) if self._take_end(final) else -1
 
     def _outside(self, final: bool, cut: bool, stop: str) -> bool:
         """Take text up to the next start of calls; False if all of it may be a part of one."""
@@ -407,8 +404,7 @@ class ToolParser:
         header = pattern and pattern.match(self._held)
         if not header:
             return None
-        stop = "" if self._end == "}" else self._end
-        reader = ArgumentsReader(self.call_format, header, self.tools, stop, ended)
+        reader = ArgumentsReader(self.call_format, header, self.tools, ended)
         read = reader.read(self._held[header.end() :])
         return read and (header[1], *read)
 
@@ -431,23 +427,31 @@ class ToolParser:
             if goes_on is False:
                 self._leave()
             return goes_on is False
-        index = self._held.find(end) if ended and end else -1
-        if call and index < 0:
-            return False
-        if self._bare and not self._found:
+        tagged = self.call_format.tagged
+        if not call and not self._found and (self._bare or (tagged and self._is_text(tagged))):
+            first = len(self._bare)
             self._in_calls = False
-            self._say(self._start + self._held[: len(self._bare)])
-            self._held = self._held[len(self._bare) :]
+            self._say(self._start + self._held[:first])
+            self._held = self._held[first:]
             return True
-        if end and not call:
-            found = self.call_format.end_in(self._held, end)
-            index = found if found >= 0 else index
+        index = -1
+        if end and not (call and (tagged or self._bare)):
+            index = self.call_format.end_in(self._held, end)
+        if end and index < 0 and ended:
+            index = self._held.find(end)
         if index < 0:
             return False
         text = self._held[:index]
         self._held = self._held[index + len(end) :]
         self._end_calls(text, end)
         return True
+
+    def _is_text(self, tagged: TaggedFormat) -> bool:
+        """Whether what follows a start of calls is none of them, nor JSON."""
+        assert self.call_format.header is not None
+        header = self.call_format.header.match(self._held, partial=True)
+        may_be = (header and header.partial) or self._held.lstrip().startswith(("{", "["))
+        return bool(tagged.call_end) and not may_be
 
     def _is_call(self, rest: str, ended: bool) -> bool | None:
         """Whether a call that was read is one; None if more text decides that.
@@ -561,9 +565,12 @@ def call_finder(tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]) ->
     call_format = find_call_format(tokenizer) if tools else None
 
     def find_call(text: str, end: str, final: bool) -> tuple[int, int]:
-        if call_format is None:
-            return len(text), 0
-        return ToolParser(call_format, tools).first_call(text, end, final=final)
+        index = length = 0
+        while call_format and not length and index < len(text):
+            parser = ToolParser(call_format, tools)
+            first, length = parser.first_call(text[index:], end, final=final)
+            index += first + (not length)
+        return (index, length) if length else (len(text), 0)
 
     return find_call
 
