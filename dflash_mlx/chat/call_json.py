@@ -50,7 +50,7 @@ def json_object(text: str) -> str | None:
 def json_calls(text: str) -> list[Any]:
     """The objects of a text, also of a list of them; raises ValueError for other text."""
     objects: list[Any] = []
-    while text := text.strip(" \t\r\n,]}" if objects else " \t\r\n[]"):
+    while text := text.lstrip(" \t\r\n,]}" if objects else " \t\r\n["):
         end = json_end(text)
         written = json_object(text[:end]) if text.startswith("{") and end > 0 else None
         if written is None:

@@ -28,7 +28,7 @@ from .call_formats import (
 )
 from .call_json import as_json, json_calls, json_end, json_object
 from .messages import Messages
-from .reasoning_parser import FindCall, partial_match
+from .reasoning_parser import LONGEST_HEADER, FindCall, partial_match
 from .template import Template
 
 # The arguments of a call
@@ -267,7 +267,8 @@ class ToolParser:
         ended = final and not cut
         # All that ends arguments or calls ends with one of these: few pieces of text have one.
         may_end = not {*text}.isdisjoint({*"}]>`", self._end[-1:]})
-        more = final or may_end or self._bare or self._found or not self._in_calls
+        is_short = len(self._held) < LONGEST_HEADER
+        more = final or may_end or is_short or self._found or not self._in_calls
         while True:
             while more and self._held:
                 inside = self._in_calls
@@ -521,13 +522,14 @@ class ToolParser:
         try:
             return [*map(parsed_call, json_calls(text))]
         except (ValueError, RecursionError):
-            parsed = self.call_format.parse(text, list(self.tools))
+            header = self.call_format.header
+            if header and header.search(text):
+                raise
+        parsed = self.call_format.parse(text, list(self.tools))
         calls = [*map(parsed_call, parsed if isinstance(parsed, list) else [parsed])]
-        header = self.call_format.header
-        if self.call_format.tagged and header:
+        if self.call_format.tagged:
             guessed = any(arguments.startswith('{"raw":') for _, arguments in calls)
-            known = {name for name, _ in calls} <= self._names()
-            if guessed or not known or header.search(text):
+            if guessed or not {name for name, _ in calls} <= self._names():
                 raise ValueError(text)
         return calls
 
