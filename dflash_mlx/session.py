@@ -15,6 +15,7 @@ from dflash_mlx.engine.stats import Stats
 
 from .chat.reasoning_parser import IncrementalDetokenizer
 from .chat.template import TemplateOptions
+from .chat.tool_parser import call_finder
 from .engine.engine import Engine
 from .engine.prefix_cache.prefix_cache import read_ahead
 from .engine.request import Request
@@ -165,6 +166,7 @@ class Prompted:
 
     snapshots_at: lengths in tokens of prefixes of the prompt that other prompts will share.
     before: the tokens that the answer's text goes on from. split: separate thinking from text.
+    tools: the schemas of those that the answer may call.
     requested: when, by `time.perf_counter`.
     """
 
@@ -173,6 +175,7 @@ class Prompted:
     before: tuple[int, ...] = ()
     split: bool = True
     requested: float = field(default_factory=time.perf_counter)
+    tools: Sequence[dict[str, Any]] = ()
 
 
 class Session:
@@ -317,7 +320,8 @@ class Session:
         # Text that goes on from a prompt, and that of a grammar, keep their first space.
         goes_on = structure is not None or as_messages(prompt, options.raw) is None
         before = tuple(ids[-NEAR:]) if goes_on else ()
-        return Prompted(request, tuple(snapshots_at), before, requested=requested)
+        tools = options.tools or ()
+        return Prompted(request, tuple(snapshots_at), before, requested=requested, tools=tools)
 
     def _ways_to_write(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The tokens of each word at the start of a text and after a space, as in vLLM."""
@@ -345,6 +349,7 @@ class Session:
             request.stop,
             split_thinking=prompted.split,
             before=prompted.before,
+            find_call=call_finder(self.pair.tokenizer, prompted.tools),
         )
         reply = Reply(engine, self.sequence, request, detokenizer, prompted.requested)
         reply.stats.cached_tokens = reuse.cached

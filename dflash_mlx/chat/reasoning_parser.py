@@ -6,7 +6,7 @@ Muse). The special tokens of the vocabulary tell which format a model uses.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,12 +27,20 @@ class ReasoningParser(Protocol):
     def finish(self, text: str) -> tuple[str, str]: ...
 
 
+# Finds a call in thinking: the index and the length; 0 without one, -1 if more text decides that.
+FindCall = Callable[[str, str, bool], tuple[int, int]]
+
+
+def no_call(text: str, end: str, final: bool) -> tuple[int, int]:
+    return len(text), 0
+
+
 class TagReasoningParser:
     """Thinking between a start and an end tag, at the start of an answer only.
 
     Text that may be the start of a tag is held back. inside: whether the prompt ends inside of
     thinking; a model may repeat the tag that the prompt ends with. Without a start tag everything
-    is text. removed: other tags around the text.
+    is text. removed: other tags around the text. find_call: finds the calls that end thinking.
     """
 
     def __init__(
@@ -42,12 +50,15 @@ class TagReasoningParser:
         *,
         inside: bool = False,
         removed: Sequence[str] = (),
+        find_call: FindCall = no_call,
     ):
         self._start = start
         self._end = end or ""
         self._inside = inside
         self._removed = tuple(removed)
         self._may_start = start is not None
+        self._find_call = find_call
+        self._after_call = False  # whether a call has just ended the thinking
         self._held = ""
 
     def feed(self, token: int, text: str) -> tuple[str, str]:
@@ -74,13 +85,10 @@ class TagReasoningParser:
             elif len(beginning) > 1 and any(tag.startswith(beginning) for tag in tags):
                 self._held = ""  # the answer was cut inside of the tag
         if self._inside:
-            thinking, end, rest = self._held.partition(self._end)
-            if not end:
-                cut = len(thinking) - (0 if final else partial_match(thinking, (self._end,)))
-                self._held = thinking[cut:]
-                return thinking[:cut], ""
-            self._inside = False
-            self._held = rest
+            thinking = self._take_thinking(final)
+        calls = self._take_calls(final) if self._after_call else ""
+        if self._inside or self._after_call:
+            return thinking, calls
         text = self._held
         for tag in self._removed:
             text = text.replace(tag, "")
@@ -88,7 +96,42 @@ class TagReasoningParser:
         self._held = "" if final else text[len(text) - kept :]
         if final and kept == 1:  # a character, not a tag that was cut
             kept = 0
-        return thinking, text[: len(text) - kept]
+        return thinking, calls + text[: len(text) - kept]
+
+    def _take_thinking(self, final: bool) -> str:
+        """The thinking that the held text begins with. It may end with its tag or with a call."""
+        index, length = self._find_call(self._held, self._end, final)
+        end = self._held.find(self._end)
+        rest = index
+        if 0 <= end <= index:
+            index, rest = end, end + len(self._end)
+            self._inside = False
+        elif length > 0:
+            self._inside = False
+            self._after_call = True
+        elif not final:
+            held = partial_match(self._held, (self._end,))
+            rest = index = min(index, len(self._held) - held)
+        thinking = self._held[:index]
+        self._held = self._held[rest:]
+        return thinking
+
+    def _take_calls(self, final: bool) -> str:
+        """The calls that the held text begins with, without an end of thinking after them."""
+        calls = ""
+        while self._after_call:
+            rest = self._held.lstrip()
+            index, length = self._find_call(rest, self._end, final)
+            if not index and length > 0:
+                calls += rest[:length]
+                self._held = rest[length:]
+            elif (not index and length) or (not final and self._end.startswith(rest)):
+                break
+            else:
+                self._after_call = False
+                if rest.startswith(self._end):
+                    self._held = rest.removeprefix(self._end)
+        return calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +251,11 @@ class MessageReasoningParser:
         return (text, "") if self._thinking else ("", text)
 
 
-def make_reasoning_parser(tokenizer: TokenizerWrapper, prompt: Sequence[int]) -> ReasoningParser:
+def make_reasoning_parser(
+    tokenizer: TokenizerWrapper,
+    prompt: Sequence[int],
+    find_call: FindCall = no_call,
+) -> ReasoningParser:
     """The parser of an answer that follows `prompt`; the last tokens of the prompt are enough."""
     for message_format in MESSAGE_FORMATS:
         names = message_format.ids(tokenizer)
@@ -228,6 +275,7 @@ def make_reasoning_parser(tokenizer: TokenizerWrapper, prompt: Sequence[int]) ->
         tokenizer.think_end,
         inside=inside,
         removed=tokenizer.structural_markers,
+        find_call=find_call,
     )
 
 
@@ -252,6 +300,8 @@ def first_match(text: str, markers: Sequence[str], start: int = 0) -> tuple[int,
 def partial_match(text: str, markers: Sequence[str]) -> int:
     """The length of the longest suffix of `text` that is a proper prefix of a marker."""
     longest = max((len(marker) for marker in markers), default=1) - 1
+    end = text[-longest:]
+    markers = [marker for marker in markers if marker[:1] in end]
     for length in range(min(longest, len(text)), 0, -1):
         if any(marker.startswith(text[-length:]) for marker in markers):
             return length
@@ -274,7 +324,8 @@ class IncrementalDetokenizer:
     """Converts the tokens of one answer to text, and finds stop strings.
 
     prompt: the tokens before the answer, the last of them are enough. split_thinking: if False,
-    thinking is text with its tags. Tool calls are text. before: see `Detokenizer`.
+    thinking is text with its tags. Tool calls are text. before: see `Detokenizer`. find_call: see
+    `TagReasoningParser`.
     """
 
     def __init__(
@@ -285,11 +336,12 @@ class IncrementalDetokenizer:
         *,
         split_thinking: bool = True,
         before: Sequence[int] = (),
+        find_call: FindCall = no_call,
     ):
         self._detokenizer = Detokenizer(tokenizer, before)
         self._reasoning_parser: ReasoningParser = TagReasoningParser(None, None)
         if split_thinking:
-            self._reasoning_parser = make_reasoning_parser(tokenizer, prompt)
+            self._reasoning_parser = make_reasoning_parser(tokenizer, prompt, find_call)
         if isinstance(stop_strings, str):
             stop_strings = (stop_strings,)
         self._stop_strings = tuple(stop for stop in stop_strings if stop)

@@ -1,234 +1,210 @@
 """Tool parsers: split an answer into text and tool calls while it is generated.
 
-A call is found when it is complete. Arguments that a family writes as JSON stay as they are
-written; those between the tags of `TAGGED_FORMATS` become JSON. In other formats mlx-lm's parser
-reads the calls. Text that looks like a call but cannot be parsed stays text. The start of a call
-that the answer's end cuts off is no text. Qwen 2.5 Coder leaves out the tags of its format, and
-often writes Markdown instead: so an answer may begin with the JSON of an offered tool's call.
+A call is found when it is complete, and its arguments are a JSON object. Arguments that a family
+writes as JSON stay as they are written, unless they are mended; those between the tags of
+`TAGGED_FORMATS` become JSON. In other formats mlx-lm's parser reads the calls. A text that ends
+arguments belongs to a value unless the format's own structure follows. Text that looks like a call
+but cannot be read stays text. The start of a call that the answer's end cuts off is no text.
+
+Models leave out the tags of their formats: so the start of an offered tool's call begins one, and
+an answer may begin with its JSON, which Qwen 2.5 Coder often writes in Markdown.
 """
 
-import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import regex
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from .call_formats import (
+    BARE_STARTS,
+    CallFormat,
+    TaggedFormat,
+    find_call_format,
+    marks_of,
+    one_line_break,
+)
+from .call_json import as_json, json_calls, json_end, json_object
 from .messages import Messages
-from .reasoning_parser import HARMONY, first_match, partial_match
+from .reasoning_parser import LONGEST_HEADER, FindCall, partial_match
 from .template import Template
-
-# The formats of the families' calls
-
-NAME = r"([\w.\-]+)"
-UNTAGGED = {"```json": "```", "```": "```", "": "}"}  # what may stand for the tags: start and end
-# What comes before arguments that are a JSON object; the group is the tool's name. Each pattern
-# also matches directly after another call.
-JSON_HEADERS = {
-    "json_tools": r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"arguments"\s*:\s*(?=[{\[])',
-    "mistral": rf"\s*{NAME}\s*\[ARGS\]\s*(?=\{{)",
-    "kimi_k2": r"\s*(?:<\|tool_call_end\|>\s*)?(?:<\|tool_call_begin\|>)?\s*(?:functions\.)?"
-    rf"{NAME}:\d+\s*<\|tool_call_argument_begin\|>\s*(?=\{{)",
-}
-HARMONY_HEADER = re.compile(
-    rf"(?:<\|channel\|>\w+\s+)?to=functions\.{NAME}\s*(?:<\|channel\|>\w+\s*)?"
-    r"(?:<\|constrain\|>)?\s*(?:\w+\s*)?<\|message\|>\s*(?=\{)"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class TaggedFormat:
-    """A format of calls with arguments between tags.
-
-    header: the start of a call; its group is the tool's name.
-    argument_start: the text before a value; its group is the argument's name.
-    argument_end: the text after a value.
-    call_end: the text after a call; empty if a call ends with the end of all calls.
-    strips_whitespace: whether all whitespace around a value is dropped, else one line break on
-    each side.
-    """
-
-    header: str
-    argument_start: str
-    argument_end: str
-    call_end: str
-    strips_whitespace: bool = True
-
-    def strip(self, value: str) -> str:
-        if self.strips_whitespace:
-            return value.strip()
-        return value.removeprefix("\n").removesuffix("\n")
-
-
-TAGGED_FORMATS = {
-    "glm47": TaggedFormat(
-        r"\s*([\w.\-]+)\s*(?=<arg_key>)",
-        r"\s*<arg_key>\s*([^<>]*[^<>\s])\s*</arg_key>\s*<arg_value>",
-        "</arg_value>",
-        "",
-    ),
-    "qwen3_coder": TaggedFormat(
-        r"\s*<function=([^\s<>]+)>",
-        r"\s*<parameter=([^\s<>]+)>",
-        "</parameter>",
-        "</function>",
-        strips_whitespace=False,
-    ),
-    "minimax_m2": TaggedFormat(
-        r'\s*<invoke name="([^">]+)">',
-        r'\s*<parameter name="([^">]+)">',
-        "</parameter>",
-        "</invoke>",
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class CallFormat:
-    """One family's format of tool calls.
-
-    name: that of mlx-lm's parser, or harmony. starts: the texts that start calls. end: the text
-    after all calls; empty if a call ends with its JSON or the answer. header: the start of a call
-    whose arguments are read here; its group is the tool's name. It comes after a start, or includes
-    the start if `header_has_start`. tagged: how these arguments are written; None for JSON.
-    parse: from the text between start and end to a call {"name", "arguments"} or a list of them.
-    """
-
-    name: str
-    starts: tuple[str, ...]
-    end: str = ""
-    header: re.Pattern[str] | None = None
-    header_has_start: bool = False
-    tagged: TaggedFormat | None = None
-    parse: Callable[..., Any] = lambda text, tools: None
-
-
-HARMONY_CALLS = CallFormat(
-    "harmony", ("<|channel|>", "to=functions."), header=HARMONY_HEADER, header_has_start=True
-)
-
-
-def find_call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
-    """The format of a tokenizer's model; None if it is not known."""
-    start = tokenizer.tool_call_start
-    parse = tokenizer.tool_parser
-    if not start or not parse:
-        return HARMONY_CALLS if HARMONY.ids(tokenizer) else None
-    name = parse.__module__.rpartition(".")[2]
-    tagged = TAGGED_FORMATS.get(name)
-    pattern = tagged.header if tagged else JSON_HEADERS.get(name)
-    header = re.compile(pattern) if pattern else None
-    end = tokenizer.tool_call_end or ""
-    return CallFormat(name, (start,), end, header, tagged=tagged, parse=parse)
-
 
 # The arguments of a call
 
-# A string, or a bracket outside of strings.
-JSON_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
 # The start of an array or object in JSON; Python literals are left to mlx-lm's parser.
 JSON_START = re.compile(r'\s*(\[\s*[\]\[{"\d\-tfn]|\{\s*["}])')
+CDATA = "<![CDATA["
+LONG_NUMBER = re.compile(r"-?[1-9]\d{15,}")  # which is rounded if it is read as a float
+BRACKETS = " \t\r\n,]}"  # what may come after a call in JSON
 
 
-def json_end(text: str) -> int:
-    """The index after the first object or array in a text; -1 if it has not ended."""
-    depth = 0
-    for mark in JSON_MARK.finditer(text):
-        depth += (mark[0] in "{[") - (mark[0] in "}]")
-        if not depth:
-            return mark.end()
-    return -1
+def hidden(value: str) -> str:
+    """A value without tags of its format, for mlx-lm's parsers; `shown` turns it back."""
+    return re.sub("<(?=\ue000*[/|])", "<\ue000", value)
+
+
+def shown(value: str) -> str:
+    return re.sub("<\ue000(?=\ue000*[/|])", "<", value)
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsReader:
-    """Reads a call's arguments as JSON. header: the text before them. tools: as in `ToolParser`."""
+    """Reads a call's arguments as JSON. header: the text before them. tools: as in `ToolParser`.
+
+    ended: whether the model has ended the answer.
+    """
 
     call_format: CallFormat
-    header: re.Match[str]
+    header: regex.Match[str]
     tools: Sequence[dict[str, Any]]
+    ended: bool = False
 
-    def read(self, text: str) -> tuple[str, str | None]:
-        """The JSON and the text after it; the JSON's beginning and None if it has not ended."""
+    def read(self, text: str) -> tuple[str, str | None] | None:
+        """The JSON and the text after it; the JSON's beginning and None if it has not ended.
+
+        None if the arguments cannot be read.
+        """
         if self.call_format.tagged is not None:
             return self._read_tagged(self.call_format.tagged, text)
         end = json_end(text)
-        return (text, None) if end < 0 else (text[:end], text[end:])
+        if end < 0:
+            return text, None
+        arguments = json_object(text[:end])
+        return None if arguments is None else (arguments, text[end:])
 
-    def _read_tagged(self, tagged: TaggedFormat, text: str) -> tuple[str, str | None]:
+    def _read_tagged(self, tagged: TaggedFormat, text: str) -> tuple[str, str | None] | None:
         members: dict[str, str] = {}  # JSON by name; the first value of a name counts
-        while start := re.match(tagged.argument_start, text):
-            value, rest = self._split_value(tagged, start[1], text[start.end() :])
+        while start := regex.match(tagged.argument_start, text):
+            key = start[1]
+            value, rest = self._split_value(tagged, {key, *members}, text[start.end() :])
             if rest is None:
-                if begun := self._begun_value(tagged, start[1], value):
-                    members.setdefault(start[1], begun)
+                if begun := self._begun_value(tagged, key, value):
+                    members.setdefault(key, begun)
                 return begun_object(members), None
-            if start[1] not in members:
-                members[start[1]] = self._whole_value(tagged, start, value)
+            if key not in members:
+                members[key] = self._whole_value(tagged, start, value)
             text = rest
         whole = (begun_object(members) or "{") + "}"
-        if tagged.call_end and text.lstrip().startswith(tagged.call_end):
-            return whole, text.lstrip().removeprefix(tagged.call_end)
-        index = text.find(self.call_format.end)
-        return (begun_object(members), None) if index < 0 else (whole, text[index:])
+        if self.ended and members and not text.strip():
+            return whole, ""
+        after = marks_of(self.call_format).after.match(text, partial=True)
+        if after is None:
+            return None
+        if after.partial:
+            return begun_object(members), None
+        return whole, text[after.end("close") if after["close"] else after.start("rest") :]
 
-    def _split_value(self, tagged: TaggedFormat, key: str, text: str) -> tuple[str, str | None]:
+    def _split_value(
+        self, tagged: TaggedFormat, given: set[str], text: str
+    ) -> tuple[str, str | None]:
         """The value at the start of a text, and what comes after it; None if it may continue.
 
-        End markers inside JSON belong to the value. The end of all calls ends a value, too.
+        given: the names of this argument and of those before it. A call inside of the value belongs
+        to it, with its tags, as far as it has an end.
         """
-        begin = 0
-        if JSON_START.match(text) and not self._is_string(key):
-            begin = json_end(text)
-            if begin < 0:
-                return text, None
-        markers = (tagged.argument_end, self.call_format.end)
-        index, marker = first_match(text, markers, begin)
-        if index < 0:
-            return text[: len(text) - partial_match(text, markers)], None
-        if marker == self.call_format.end:
-            return text[:index], text[index:]
-        return text[:index], text[index + len(marker) :]
+        begin = self._first_end(text)
+        marks = marks_of(self.call_format)
+        depth = last = 0  # calls that are open, and the index after the last tag in them
+        repeated: set[str] = set()  # names of arguments that come later, with all their tags
+        for mark in (marks.whole if self.ended else marks.value).finditer(text, begin):
+            inner = text[last : mark.start()]
+            if mark["open"] or mark["end"]:
+                last = mark.end()
+            if mark["open"]:
+                depth += 1
+            elif depth:
+                depth -= bool(mark["close"]) and not inner.strip()
+            elif mark["end"]:
+                return text[: mark.start()], text[mark.end() :]
+            elif mark["next"] and self._is_next(tagged, given | repeated, text, mark.start()):
+                names = self._names_in(tagged, given, text[mark.start() :])
+                if names is None and not self.ended:
+                    return text, None
+                if names and names.count(names[0]) == 1:
+                    return text[: mark.start()], text[mark.start() :]
+                repeated |= {*names[:1]} if names else set()
+        if self.ended and (end := marks.weak.search(text, begin)):
+            return text[: end.start()], text[end.end() :]
+        return text, None
+
+    def _names_in(self, tagged: TaggedFormat, given: set[str], text: str) -> list[str] | None:
+        """The names of the arguments at the start of a text; None if the last has not ended."""
+        names: list[str] = []
+        while start := regex.match(tagged.argument_start, text):
+            names.append(start[1])
+            _, rest = self._split_value(tagged, {*given, *names}, text[start.end() :])
+            if rest is None:
+                return None
+            text = rest
+        return names
+
+    def _first_end(self, text: str) -> int:
+        """Where a value may end first: after the JSON or the CDATA that it begins with."""
+        end = 0
+        if JSON_START.match(text):
+            end = json_end(text)
+        elif text.lstrip().startswith(CDATA):
+            end = text.find("]]>")
+        # What never ends may be something else.
+        return end if end >= 0 else 0 if self.ended else len(text)
+
+    def _is_next(self, tagged: TaggedFormat, given: set[str], text: str, index: int) -> bool:
+        """Whether an argument starts here whose predecessor has no end.
+
+        Its tag is alone on its line if that of the predecessor, whose value a text begins with, is.
+        """
+        start = regex.compile(tagged.argument_start).match(text, index)
+        if not start or start[1] in given or self._schema(start[1]) is None:
+            return False
+        alone = "\n" in text[index : start.end() - len(start[0].lstrip())]
+        alone = alone and text.startswith("\n", start.end())
+        return alone or tagged.strip is not one_line_break or not text.startswith("\n")
 
     def _begun_value(self, tagged: TaggedFormat, key: str, value: str) -> str:
         """The beginning of the JSON of a value that has not ended; empty if it is not certain."""
-        begun = tagged.strip(value)
+        ends = regex.escape(tagged.argument_end)
+        tags = regex.compile(rf"{ends}|{marks_of(self.call_format).value.pattern}")
+        end = tags.search(value, partial=True)
+        begun = tagged.strip(value[: end.start()] if end else value)
         if "null".startswith(begun.lower()) or not self._is_string(key):
             return ""
-        return as_json(begun).removesuffix('"')
+        return "" if CDATA.startswith(begun[: len(CDATA)]) else as_json(begun).removesuffix('"')
 
-    def _whole_value(self, tagged: TaggedFormat, start: re.Match[str], value: str) -> str:
+    def _whole_value(self, tagged: TaggedFormat, start: regex.Match[str], value: str) -> str:
         """The JSON of a value. start: the text before it."""
+        if LONG_NUMBER.fullmatch(value.strip()) and not self._is_string(start[1]):
+            return value.strip()
+        text = f"{self.header[0]}{start[0]}{hidden(value)}{tagged.argument_end}{tagged.call_end}"
         try:
-            if tagged.argument_end in value or self.call_format.end in value:
-                return as_json(json.loads(value))
-            call = f"{self.header[0]}{start[0]}{value}{tagged.argument_end}{tagged.call_end}"
-            return as_json(self.call_format.parse(call, list(self.tools))["arguments"][start[1]])
+            call = self.call_format.parse(text, list(self.tools))
+            call = call[0] if isinstance(call, list) else call
+            return shown(as_json(call["arguments"][start[1]]))
         except Exception:  # a parser may raise any exception; then the value is its text
             return as_json(tagged.strip(value))
 
-    def _is_string(self, key: str) -> bool:
-        """Whether the tool's schema allows only strings for an argument, and any string."""
+    def _schema(self, key: str) -> Any:
+        """The schema of an argument; None if the tool does not name it."""
         for tool in self.tools:
             function = tool["function"]
             if function["name"] == self.header[1]:
                 properties = (function.get("parameters") or {}).get("properties")
-                schema = properties.get(key) if isinstance(properties, dict) else None
-                if not isinstance(schema, dict) or schema.get("type") != "string":
-                    return False
-                return not any(word in schema for word in ("enum", "anyOf", "oneOf", "allOf"))
-        return False
+                return properties.get(key) if isinstance(properties, dict) else None
+        return None
+
+    def _is_string(self, key: str) -> bool:
+        """Whether the tool's schema allows only strings for an argument, and any string."""
+        schema = self._schema(key)
+        if not isinstance(schema, dict) or schema.get("type") != "string":
+            return False
+        return not any(word in schema for word in ("enum", "anyOf", "oneOf", "allOf"))
 
 
 def begun_object(members: dict[str, str]) -> str:
     """An object without its end, of JSON by name; empty without members."""
     written = ", ".join(f"{as_json(key)}: {value}" for key, value in members.items())
     return written and "{" + written
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 # The parser of an answer
@@ -238,9 +214,9 @@ def as_json(value: Any) -> str:
 class ToolCall:
     """A tool call.
 
-    number: counts the calls of the answer from 0. arguments: JSON. after: the characters of the
-    text found together with this call that come before it. complete: False if the answer has ended
-    inside of the arguments; then they are the beginning of JSON.
+    number: counts the calls of the answer from 0. arguments: a JSON object. after: the characters
+    of the text found together with this call that come before it. complete: False if the answer has
+    ended inside of the arguments; then they are the beginning of JSON.
     """
 
     number: int
@@ -270,10 +246,14 @@ class ToolParser:
     calls_ended: int = 0
     ends_in_call: bool = False
     _held: str = ""  # text that is not parsed yet
-    _start: str = ""  # what started the calls that the held text is in; empty outside of calls
+    _in_calls: bool = False  # whether the held text is in calls
+    _start: str = ""  # what was taken from the text before these calls
+    _bare: str = ""  # what the held text begins with, if these calls have no start
     _end: str = ""  # the text after these calls
     _found: bool = False  # whether one of these calls was read
+    _after_call: bool = False  # whether the end of calls may come, and is no text
     _said: bool = False  # whether the answer has had text
+    _last: str = ""  # the last character of this text
     _text: str = ""  # what `feed` will return
     _calls: list[ToolCall] = field(default_factory=list)
 
@@ -284,64 +264,128 @@ class ToolParser:
         self._text = ""
         self._calls = []
         self._held += text
+        ended = final and not cut
         # All that ends arguments or calls ends with one of these: few pieces of text have one.
-        may_end = not {*text}.isdisjoint({*"}]>`", self.call_format.end[-1:]})
-        more = True
-        while more and self._held:
-            if not self._start:
-                more = self._outside(final, cut, stop or "")
-            else:
-                more = may_end and self._inside()
-        if final and self._start:
-            self._cut_calls(cut)
+        may_end = not {*text}.isdisjoint({*"}]>`", self._end[-1:]})
+        is_short = len(self._held) < LONGEST_HEADER
+        more = final or may_end or is_short or self._found or not self._in_calls
+        while True:
+            while more and self._held:
+                inside = self._in_calls
+                more = self._inside(ended) if inside else self._outside(final, cut, stop or "")
+            if not final or not self._in_calls:
+                break
+            self._cut_calls(cut, stop or "")
+            more = True
         return ParsedText(self._text, tuple(self._calls))
+
+    def first_call(self, text: str, end: str, *, final: bool) -> tuple[int, int]:
+        """The index and the length of the first start of calls, by a fresh parser.
+
+        The length is 0 if it is none of an offered tool, -1 if more text decides that. end: what
+        ends the text unless it is in arguments.
+        """
+        self._said = True
+        start = self._first_start(text)
+        index = start.start() if start else len(text)
+        if start is None or (final and start.partial):
+            return len(text), 0
+        if start.partial:
+            return index, -1
+        self._held = text[index:]
+        self._outside(final, False, "")
+        while self._in_calls and self._inside(final):
+            pass
+        if self._in_calls and not final:
+            header = self.call_format.header
+            may_be = not header or header.match(self._held, partial=True)
+            in_arguments = end not in text[index:] or self._read_call(False)
+            return index, -1 if self._found or (may_be and in_arguments) else 0
+        if not self._calls or not {call.name for call in self._calls} <= self._names():
+            return index, 0
+        return index, len(text) - index - len(self._held) if self._take_end(final) else -1
 
     def _outside(self, final: bool, cut: bool, stop: str) -> bool:
         """Take text up to the next start of calls; False if all of it may be a part of one."""
-        if self.call_format.name == "json_tools" and not self._said:
-            untagged = self._untagged()
-            if untagged or (untagged is None and not final):
-                return bool(untagged)
-        starts = self.call_format.starts
-        index, start = first_match(self._held, starts)
-        if index < 0:
-            index = len(self._held) - partial_match(self._held, starts)
-            piece = self._held[index:]
+        if not self._take_end(final):
+            return False
+        found = self._first_start(self._held)
+        before = len(self._last)
+        index = found.start() - before if found else len(self._held)
+        is_start = found is not None and not found.partial
+        if not is_start:
+            piece = self._held[len(self._held) - partial_match(self._held, self._starts) :]
             if final and piece and cut and self._starts_call(piece, stop):
-                self._held = self._held[:index]
+                self._held = self._held.removesuffix(piece)
+                index = len(self._held)
                 self.ends_in_call = True
             elif final:
                 index = len(self._held)
             else:
                 index = len(self._held[:index].rstrip("\n"))
         text = self._held[:index]
-        if start or (final and self.calls_ended and not text.strip()):
+        if is_start or (final and self.calls_ended and not text.strip()):
             text = text.rstrip("\n")  # chat templates write these before calls themselves
+        said_before = self._said or bool(text.strip())
+        self._say(text)
+        if found and is_start:
+            self._begin(found, len(text), found.end() - before, said_before)
+        else:
+            self._held = self._held[index:]
+        return bool(text) or is_start
+
+    @property
+    def _starts(self) -> tuple[str, ...]:
+        return self.call_format.starts
+
+    def _names(self) -> set[str]:
+        return {tool["function"]["name"] for tool in self.tools}
+
+    def _first_start(self, text: str) -> regex.Match[str] | None:
+        """The first start of calls, or what may become one, in the last character and a text."""
+        pattern = "|".join(map(regex.escape, self._starts))
+        names = "|".join(map(regex.escape, sorted(self._names())))
+        if names and (bare := BARE_STARTS.get(self.call_format.name)):
+            pattern += "|" + bare.replace("NAME", names)
+        # The name of a tool may be a part of a longer word.
+        return regex.compile(pattern).search(self._last + text, len(self._last), partial=True)
+
+    def _say(self, text: str) -> None:
         self._text += text
         self._said = self._said or bool(text.strip())
-        self._held = self._held[index:]
-        if not self.call_format.header_has_start:
-            self._held = self._held[len(start) :]
-        self._start = start
-        self._end = self.call_format.end
-        self._found = False
-        return bool(text or start)
+        self._last = text[-1:] or self._last
 
-    def _untagged(self) -> bool | None:
-        """Begin a call without its tags; None if more text decides whether the held is one."""
-        told = "".join(self._held.split())
-        undecided = False
-        for start, end in UNTAGGED.items():
-            for tool in self.tools:
-                header = f'{start}{{"name":"{tool["function"]["name"]}","arguments":{{'
-                if told.startswith(header):
-                    self._held = self._held[self._held.index("{") :]
-                    self._start = start or "{"
-                    self._end = end
-                    self._found = False
-                    return True
-                undecided = undecided or header.startswith(told)
-        return None if undecided else False
+    def _begin(self, start: regex.Match[str], index: int, end: int, said: bool) -> None:
+        """Begin calls: drop their start, which ends at `end`, and what comes before it."""
+        groups = start.groupdict()
+        self._bare = groups.get("bare") or ""
+        keeps_start = self._bare or self.call_format.header_has_start
+        end -= len(self._bare or start[0]) * bool(keeps_start)
+        self._start = self._held[index:end]
+        self._held = self._held[end:]
+        self._in_calls = True
+        self._found = False
+        self._end = self.call_format.end
+        if self._bare and self.call_format.tagged is None and not said:
+            self._end = "```" if groups["fence"] else "}"
+
+    def _leave(self) -> None:
+        """The calls have ended, and their end tag may still come."""
+        self._in_calls = False
+        self._after_call = bool(self.call_format.end)
+
+    def _take_end(self, final: bool) -> bool:
+        """Drop the end of the calls before the held text; False if it may still come."""
+        if self._after_call:
+            rest = self._held.lstrip()
+            if not final and self.call_format.end.startswith(rest):
+                return False
+            self._after_call = False
+            if rest.startswith(self.call_format.end):
+                self._held = rest.removeprefix(self.call_format.end)
+            elif rest and self.call_format.end.startswith(rest):
+                self._held = ""
+        return True
 
     def _starts_call(self, piece: str, stop: str) -> bool:
         """Whether a piece at the end of a cut answer is from a start of calls, not from text."""
@@ -349,71 +393,145 @@ class ToolParser:
             return True
         whole = piece + stop
         return bool(stop) and any(
-            start.startswith(whole) or whole.startswith(start) for start in self.call_format.starts
+            start.startswith(whole) or whole.startswith(start) for start in self._starts
         )
 
-    def _read_call(self) -> tuple[str, str, str | None] | None:
+    def _read_call(self, ended: bool) -> tuple[str, str, str | None] | None:
         """A call whose arguments are read here: its name, and as `ArgumentsReader.read`.
 
-        None if the held text does not begin with its header.
+        None if the held text does not begin with its header, or if they cannot be read.
         """
         pattern = self.call_format.header
         header = pattern and pattern.match(self._held)
         if not header:
             return None
-        reader = ArgumentsReader(self.call_format, header, self.tools)
-        return header[1], *reader.read(self._held[header.end() :])
+        reader = ArgumentsReader(self.call_format, header, self.tools, ended)
+        read = reader.read(self._held[header.end() :])
+        return read and (header[1], *read)
 
-    def _inside(self) -> bool:
+    def _inside(self, ended: bool) -> bool:
         """Take a call, or the text up to the end of the calls; False if neither has ended."""
         end = self._end
-        if call := self._read_call():
-            name, arguments, rest = call
-            if rest is None:
+        call = self._read_call(ended)
+        if call and call[2] is not None:
+            if (is_call := self._is_call(call[2], ended)) is None:
                 return False
-            self._add_call(name, arguments)
-            self._held = rest
-            self._found = True
-            if not end:
-                self._start = ""
+            if is_call:
+                self._add_call(call[0], call[1])
+                self._held = call[2]
+                self._found = True
+                if not end:
+                    self._leave()
+                return True
+            call = None
+        if self._found and not call and (goes_on := self._goes_on()) is not True:
+            if goes_on is False:
+                self._leave()
+            return goes_on is False
+        tagged = self.call_format.tagged
+        if not call and not self._found and (self._bare or (tagged and self._is_text(tagged))):
+            first = len(self._bare)
+            self._in_calls = False
+            self._say(self._start + self._held[:first])
+            self._held = self._held[first:]
             return True
-        if not end or end not in self._held:
+        index = -1
+        if end and not (call and (tagged or self._bare)):
+            index = self.call_format.end_in(self._held, end)
+        if end and index < 0 and ended:
+            index = self._held.find(end)
+        if index < 0:
             return False
-        text, _, self._held = self._held.partition(end)
-        self._end_calls(text)
+        text = self._held[:index]
+        self._held = self._held[index + len(end) :]
+        self._end_calls(text, end)
         return True
 
-    def _cut_calls(self, cut: bool) -> None:
-        """End the calls in which the answer ends; `cut`: not by the model."""
+    def _is_text(self, tagged: TaggedFormat) -> bool:
+        """Whether what follows a start of calls is none of them, nor JSON."""
+        assert self.call_format.header is not None
+        header = self.call_format.header.match(self._held, partial=True)
+        may_be = (header and header.partial) or self._held.lstrip().startswith(("{", "["))
+        return bool(tagged.call_end) and not may_be
+
+    def _is_call(self, rest: str, ended: bool) -> bool | None:
+        """Whether a call that was read is one; None if more text decides that.
+
+        JSON inside of text is one only with the end tag, which `rest` begins with.
+        """
+        end = self.call_format.end
+        if not self._bare or self.call_format.tagged or self._end != end or self._found:
+            return True
+        rest = rest.lstrip(BRACKETS)
+        return rest.startswith(end) or (None if not ended and end.startswith(rest) else False)
+
+    def _goes_on(self) -> bool | None:
+        """Whether the calls go on after one of them; None if more text decides that."""
+        rest = self._held.lstrip()
+        if tagged := self.call_format.tagged:
+            header = self.call_format.header
+            more = tagged.call_end and header and header.match(self._held, partial=True)
+            return None if more else False
+        return not self._bare or not rest or rest.startswith(("[", "{", *BRACKETS))
+
+    def _cut_calls(self, cut: bool, stop: str) -> None:
+        """End the calls in which the answer ends; `cut`: not by the model, or by `stop`."""
         text = self._held
-        if call := self._read_call():
+        self._held += stop
+        call = self._read_call(not cut)
+        self._held = ""
+        header = self.call_format.header
+        if call and call[2] is not None:
+            self._add_call(call[0], call[1])
+        elif call and (cut or (self.call_format.end and not self._bare)):
             self.ends_in_call = True
-            self._add_call(call[0], call[1], complete=False)
-        elif not cut and not self.call_format.end:
-            self._end_calls(text)  # the answer's end is that of its calls
+            self._add_call(call[0], call[1].removesuffix(stop), complete=False)
+        elif not cut and (not self.call_format.end or (header and header.match(text))):
+            self._end_calls(text, "")  # the answer's end is that of its calls
         else:
             # After a call come brackets, or the beginning of another one.
             begun = cut and bool(re.search(r"\w", text))
             self.ends_in_call = begun or not self._found
-        self._held = ""
-        self._start = ""
+        self._in_calls = False
 
-    def _end_calls(self, text: str) -> None:
+    def _end_calls(self, text: str, end: str) -> None:
         """Parse calls that were not read here; what cannot be parsed is text."""
-        start = self._start
-        self._start = ""
-        if self._found:
-            return
-        if self.call_format.header_has_start:
-            text = text.removeprefix(start)
+        self._in_calls = False
+        left = text.replace("<|tool_call_end|>", "").lstrip("[" + BRACKETS)
+        if not self._found or left:
+            try:
+                calls = self._parsed(text)
+            except Exception:  # a parser may raise any exception for text that it cannot read
+                if self._found:
+                    self._say(left)
+                    return
+                # Another call may begin in it.
+                first = 0 if self._start.strip() else 1
+                self._say(self._start + text[:first])
+                self._held = text[first:] + end + self._held
+                return
+            for name, arguments in calls:
+                self._add_call(name, arguments)
+        self._after_call = bool(self.call_format.end) and end != self.call_format.end
+
+    def _parsed(self, text: str) -> list[tuple[str, str]]:
+        """The names and arguments of calls that were not read here.
+
+        Raises an exception for other text, and for what mlx-lm's parsers guess.
+        """
         try:
-            parsed = self.call_format.parse(text, list(self.tools))
-            calls = [*map(parsed_call, parsed if isinstance(parsed, list) else [parsed])]
-        except Exception:  # a parser may raise any exception for text that it cannot read
-            self._text += start + text + self.call_format.end
-            return
-        for name, arguments in calls:
-            self._add_call(name, arguments)
+            return [*map(parsed_call, json_calls(text))]
+        except (ValueError, RecursionError):
+            header = self.call_format.header
+            if header and header.search(text):
+                raise
+        parsed = self.call_format.parse(text, list(self.tools))
+        calls = [*map(parsed_call, parsed if isinstance(parsed, list) else [parsed])]
+        if self.call_format.tagged:
+            guessed = any(arguments.startswith('{"raw":') for _, arguments in calls)
+            if guessed or not {name for name, _ in calls} <= self._names():
+                raise ValueError(text)
+        return calls
 
     def _add_call(self, name: str, arguments: str, *, complete: bool = True) -> None:
         number = self.calls_ended
@@ -422,11 +540,18 @@ class ToolParser:
 
 
 def parsed_call(call: Any) -> tuple[str, str]:
-    """The name and the arguments of a call by mlx-lm's parser; TypeError if it is none."""
+    """The name and the arguments of a call by a parser; TypeError if it is none."""
+    function = call.get("function") if isinstance(call, dict) else None
+    call = function if isinstance(function, dict) else call
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise TypeError(call)
-    arguments = call.get("arguments", {})
-    return call["name"], arguments if isinstance(arguments, str) else as_json(arguments)
+    arguments = call.get("arguments", call.get("parameters"))
+    if arguments is None and call.keys() <= {"name", "type", "id", "arguments", "parameters"}:
+        arguments = {}
+    written = arguments if isinstance(arguments, str) else as_json(arguments)
+    if (json := json_object(written or "{}")) is None:
+        raise TypeError(call)
+    return call["name"], json
 
 
 def make_tool_parser(
@@ -435,6 +560,21 @@ def make_tool_parser(
     """The parser of one answer of this tokenizer's model; None if its format is not known."""
     call_format = find_call_format(tokenizer)
     return None if call_format is None else ToolParser(call_format, tools)
+
+
+def call_finder(tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]) -> FindCall:
+    """Finds a call of an offered tool in thinking; see `ToolParser.first_call`."""
+    call_format = find_call_format(tokenizer) if tools else None
+
+    def find_call(text: str, end: str, final: bool) -> tuple[int, int]:
+        index = length = 0
+        while call_format and not length and index < len(text):
+            parser = ToolParser(call_format, tools)
+            first, length = parser.first_call(text[index:], end, final=final)
+            index += first + (not length)
+        return (index, length) if length else (len(text), 0)
+
+    return find_call
 
 
 # The ids of calls in messages

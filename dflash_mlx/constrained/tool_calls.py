@@ -14,7 +14,7 @@ from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.chat.tool_parser import find_call_format
+from dflash_mlx.chat.call_formats import find_call_format
 from dflash_mlx.errors import UsageError
 from dflash_mlx.grammar import Grammar, parse_schema
 

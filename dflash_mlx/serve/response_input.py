@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from dflash_mlx.chat.call_json import json_object
+
 from .chat_messages import text_of
 from .protocol import Problem
 from .response_tools import ClientTools, text
@@ -75,7 +77,8 @@ class History:
             arguments: Any = {"input": text(item, "input", place)}
         else:
             try:
-                arguments = json.loads(text(item, "arguments", place) or "{}")
+                written = text(item, "arguments", place) or "{}"
+                arguments = json.loads(json_object(written) or written)
             except (ValueError, RecursionError):
                 place = f"{place}.arguments"
                 raise Problem(400, f"{place} is not JSON.", place) from None

@@ -72,7 +72,7 @@ def read(tokenizer: TokenizerWrapper, tools: Tools, pieces: Sequence[str]) -> tu
     return text, calls
 
 
-TOGETHER = {"kimi_k3", "mistral_list", "muse_spark", "pythonic"}
+TOGETHER = {"mistral_list", "pythonic"}
 
 
 @pytest.mark.parametrize("family", CALLS)
