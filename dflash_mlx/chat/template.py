@@ -13,6 +13,7 @@ from mlx_lm.utils import load_tokenizer as load_mlx_tokenizer
 
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.folder import readable
 from dflash_mlx.options import EFFORTS
 
 from .messages import Messages, accepted_forms
@@ -262,7 +263,8 @@ def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
     if template := checkpoint.processor_template:
         settings["chat_template"] = template
     try:
-        tokenizer = load_mlx_tokenizer(path, settings, eos_token_ids=stops)
+        with readable(path) as folder:
+            tokenizer = load_mlx_tokenizer(folder, settings, eos_token_ids=stops)
     except Exception as error:  # transformers and tokenizers raise many types
         if code:
             raise untrusted_code(checkpoint, code) from error

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from dflash_mlx.errors import DFlashError
 
+from .folder import TEMPLATES, matching
 from .formats import Format, format_of
 
 # Weights as torch.save writes them, which are pickles: reading one could run any code.
@@ -81,7 +82,7 @@ class Checkpoint:
 
         Raises DFlashError if one is damaged.
         """
-        files = sorted(self.path.glob(pattern))
+        files = matching(self.path, pattern)
         for file in files:
             if file not in self._known:
                 self._known[file] = tensor_headers(file)
@@ -96,7 +97,7 @@ class Checkpoint:
         pattern = "model*.safetensors" if self.format == "language model" else "*.safetensors"
         headers = self.headers(pattern)
         if not headers:
-            for file in sorted(self.path.glob(TORCH_FILES)):
+            for file in matching(self.path, TORCH_FILES):
                 raise torch_file_error(self.name, file.name)
             raise DFlashError(
                 f"there are no weights ({pattern}) in '{self.path}'.",
@@ -132,7 +133,7 @@ class Checkpoint:
 
         Tokenizers of transformers do not read that file. Empty if there is another template.
         """
-        others = [*self.path.glob("*.jinja"), *self.path.glob("additional_chat_templates")]
+        others = matching(self.path, "*.jinja") + matching(self.path, TEMPLATES)
         if others or self.tokenizer_config.get("chat_template"):
             return ""
         found = optional_json(self.path / "chat_template.json").get("chat_template")
@@ -140,7 +141,7 @@ class Checkpoint:
 
     @property
     def has_tokenizer(self) -> bool:
-        return any(any(self.path.glob(pattern)) for pattern in TOKENIZER_PATTERNS)
+        return any(matching(self.path, pattern) for pattern in TOKENIZER_PATTERNS)
 
     @property
     def tokenizer_code(self) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.folder import matching
 
 from .cache import (
     cached_folder,
@@ -73,10 +74,7 @@ def in_folders(folders: Sequence[Path]) -> Iterator[LocalModel]:
 
 def model_folders(start: Path, depth: int = DEPTH) -> Iterator[Path]:
     """The folders at or below `start` that hold a model, sorted; nothing if it cannot be read."""
-    try:
-        entries = sorted(start.iterdir())
-    except OSError:
-        return
+    entries = matching(start)
     if any(entry.name == "config.json" or entry.suffix == ".gguf" for entry in entries):
         yield start
         return

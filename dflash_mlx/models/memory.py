@@ -15,6 +15,7 @@ from typing import Any, Literal
 from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint, load_config, tensor_headers, text_config
+from dflash_mlx.files.folder import matching
 from dflash_mlx.files.formats import MTP_TENSOR, TRAINED_MTP, is_mtp
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
@@ -173,7 +174,7 @@ def estimate_memory(
 
 
 def weight_bytes(folder: Path, pattern: str) -> int:
-    return sum(file.stat().st_size for file in folder.glob(pattern))
+    return sum(file.stat().st_size for file in matching(folder, pattern))
 
 
 def head_bytes(draft: Path, target: dict[str, Any]) -> int:
@@ -196,7 +197,7 @@ def tensor_bytes(folder: Path, pattern: str, names: re.Pattern[str]) -> int:
     """The bytes of the tensors that have such a name, in a folder's files that match `pattern`."""
     return sum(
         tensor.nbytes
-        for file in folder.glob(pattern)
+        for file in matching(folder, pattern)
         for name, tensor in tensor_headers(file).items()
         if names.search(name)
     )
