@@ -12,8 +12,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_tokenizer as load_mlx_tokenizer
 
 from dflash_mlx.errors import DFlashError, UsageError, first_line
-from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.files.folder import readable
+from dflash_mlx.files.checkpoint import TEXTS, Checkpoint, check_file
+from dflash_mlx.files.folder import matching, readable
 from dflash_mlx.options import EFFORTS
 
 from .messages import Messages, accepted_forms
@@ -254,6 +254,9 @@ def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
     path = checkpoint.path
     if not checkpoint.has_tokenizer:  # transformers would guess
         raise DFlashError(f"there is no tokenizer in '{path}'.", hint="download the model again")
+    for file in matching(path):
+        if file.suffix in TEXTS:
+            check_file(file)
     code = [] if trust_remote_code else checkpoint.tokenizer_code
     if code and not (path / "tokenizer.json").exists():
         raise untrusted_code(checkpoint, code)  # transformers may fall back to a wrong tokenizer

@@ -6,14 +6,19 @@ and has its full length. An incomplete revision is never returned for loading.
 A model may be named `owner/model#mtp`: only its MTP head, which is in one or two of many shards.
 """
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import Checkpoint, tensor_headers
+from dflash_mlx.files.checkpoint import (
+    TEXTS,
+    WEIGHT_INDEX,
+    Checkpoint,
+    fault_of,
+    weight_files,
+)
 from dflash_mlx.files.folder import SIDECAR, matching
 from dflash_mlx.files.formats import MTP_TENSOR
 
@@ -25,7 +30,6 @@ TEXT_PATTERNS = [
 ALLOW_PATTERNS = ["*.safetensors", *TEXT_PATTERNS]
 IGNORE_PATTERNS = ["*/*", f"{SIDECAR}*"]
 INCOMPLETE = ".dflash.incomplete"  # suffix of a blob during its download
-WEIGHT_INDEX = "model.safetensors.index.json"
 HEAD_ONLY = "#mtp"  # behind a model's Hub id
 
 
@@ -102,17 +106,20 @@ def missing_file(checkpoint: Checkpoint, *, head_only: bool = False) -> str:
     """`first_missing_file` of a folder whose config.json was read."""
     folder = checkpoint.path
     for path in matching(folder, "**/*"):
-        if not path.exists():  # a symlink to a deleted blob
+        is_text = path.parent == folder and path.suffix in TEXTS
+        if not path.exists() or (is_text and fault_of(path)):  # a deleted blob, a pointer
             return path.name
     try:
-        shards = shard_names(folder / WEIGHT_INDEX, head_only=head_only)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        if head_only:
+            files = weight_files(folder, "*.safetensors", MTP_TENSOR.match)
+        else:
+            files = weight_files(folder, checkpoint.weight_pattern)
+    except DFlashError:
         return WEIGHT_INDEX
-    files = [folder / name for name in shards] or matching(folder, "*.safetensors")
     for file in files:
         try:
-            tensor_headers(file)
-        except (DFlashError, FileNotFoundError):
+            checkpoint.headers_of([file])
+        except DFlashError:
             return file.name
     if not files:
         return "*.safetensors"
@@ -125,15 +132,6 @@ def missing_file(checkpoint: Checkpoint, *, head_only: bool = False) -> str:
     except DFlashError:
         return "tokenizer_config.json"
     return next((name for name in code if "/" not in name and not (folder / name).exists()), "")
-
-
-def shard_names(index: Path, *, head_only: bool = False) -> list[str]:
-    """The weight files of an index, empty without one. head_only: those of an MTP head."""
-    if not index.exists():
-        return []
-    files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    wanted = (file for tensor, file in files.items() if not head_only or MTP_TENSOR.match(tensor))
-    return sorted(set(wanted))
 
 
 def cached_state(repo: str) -> Literal["yes", "partly", "no"]:

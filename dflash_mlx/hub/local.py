@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.checkpoint import Checkpoint, fault_of
 from dflash_mlx.files.folder import matching
 
 from .cache import (
@@ -93,10 +93,12 @@ def model_in(folder: Path, name: str, source: str) -> LocalModel | None:
             return None
         missing = missing_file(checkpoint)
         reason = lacks(*facts_of(checkpoint))
+        if not missing:
+            checkpoint.check_weights()
     except DFlashError as error:
         return LocalModel(name, source, folder, f"cannot be read ({error.message.rstrip('.')})")
     if missing and not reason:
-        reason = f"is not complete ('{missing}' is missing)"
+        reason = f"is not complete ('{missing}' {fault_of(folder / missing) or 'is damaged'})"
     return LocalModel(name, source, folder, reason)
 
 

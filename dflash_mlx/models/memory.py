@@ -14,7 +14,13 @@ from typing import Any, Literal
 
 from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import Checkpoint, load_config, tensor_headers, text_config
+from dflash_mlx.files.checkpoint import (
+    Checkpoint,
+    load_config,
+    tensor_headers,
+    text_config,
+    weight_files,
+)
 from dflash_mlx.files.folder import matching
 from dflash_mlx.files.formats import MTP_TENSOR, TRAINED_MTP, is_mtp
 from dflash_mlx.hub import registry
@@ -153,7 +159,7 @@ def estimate_memory(
         config = load_config(target)
         weights = weight_bytes(target, "model*.safetensors")
         if draft == target:  # the head's own weights are the drafter's
-            weights -= tensor_bytes(target, "model*.safetensors", MTP_TENSOR)
+            weights -= tensor_bytes(weight_files(target, "model*.safetensors"), MTP_TENSOR)
         quantised = is_packed(config)
         if quant_method(config) == "fp8" and not quantised:
             weights *= 2  # mlx-lm makes 16 bits of them
@@ -174,7 +180,8 @@ def estimate_memory(
 
 
 def weight_bytes(folder: Path, pattern: str) -> int:
-    return sum(file.stat().st_size for file in matching(folder, pattern))
+    files = weight_files(folder, pattern)
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def head_bytes(draft: Path, target: dict[str, Any]) -> int:
@@ -190,14 +197,14 @@ def head_bytes(draft: Path, target: dict[str, Any]) -> int:
     shapes = {(one.get("model_type"), one.get("hidden_size")) for one in models}
     if len(shapes) > 1:
         return 0
-    return tensor_bytes(draft, "*.safetensors", MTP_TENSOR)
+    return tensor_bytes(matching(draft, "*.safetensors"), MTP_TENSOR)
 
 
-def tensor_bytes(folder: Path, pattern: str, names: re.Pattern[str]) -> int:
-    """The bytes of the tensors that have such a name, in a folder's files that match `pattern`."""
+def tensor_bytes(files: list[Path], names: re.Pattern[str]) -> int:
+    """The bytes of the tensors that have such a name."""
     return sum(
         tensor.nbytes
-        for file in matching(folder, pattern)
+        for file in files
         for name, tensor in tensor_headers(file).items()
         if names.search(name)
     )

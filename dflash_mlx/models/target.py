@@ -32,7 +32,8 @@ from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.adapter import Adapter
-from dflash_mlx.files.checkpoint import Checkpoint, context_length, text_config
+from dflash_mlx.files.checkpoint import Checkpoint, context_length, missing_number, text_config
+from dflash_mlx.files.folder import readable
 from dflash_mlx.hub.openable import why_not
 from dflash_mlx.kernels.dispatch import Kernels, available
 from dflash_mlx.speculation.tree import Tree
@@ -269,12 +270,15 @@ class Target:
         path = checkpoint.path
         checkpoint.check_weights()
         try:
-            model, config = read_model(path)
+            with readable(path, checkpoint.weight_files) as folder:
+                model, config = read_model(folder)
         except DFlashError:
             raise
         except Exception as error:  # mlx-lm and its model classes raise many kinds
+            missing = missing_number(path)
+            reason = f"'{missing}' is missing" if missing else first_line(error)
             raise DFlashError(
-                f"the target in '{path}' cannot be loaded ({first_line(error)}).",
+                f"the target in '{path}' cannot be loaded ({reason}).",
                 hint="check that the folder holds a whole mlx-lm or Hugging Face model",
             ) from error
         if adapter is not None:

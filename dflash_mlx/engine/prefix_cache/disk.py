@@ -525,8 +525,8 @@ def pair_key(target: Target, folder: Path | None, draft: nn.Module | None) -> st
 
 def fingerprint(folder: Path) -> list[str]:
     """One line per file of a model: its weights and its config."""
-    files = [*matching(folder, "*.safetensors"), folder / "config.json"]
-    return [f"{file.name} {digest(file)}" for file in files]
+    weights = [file for file in matching(folder, "*.safetensors") if file.exists()]
+    return [f"{file.name} {digest(file)}" for file in (*weights, folder / "config.json")]
 
 
 def digest(file: Path) -> str:
