@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from dflash_mlx.errors import DFlashError
 
-from .folder import TEMPLATES, matching
+from .folder import TEMPLATES, marked_text, matching
 from .formats import MTP_TENSOR, Format, format_of
 
 # Weights as torch.save writes them, which are pickles: reading one could run any code.
@@ -155,7 +155,7 @@ class Checkpoint:
         """The chat template as transformers finds it, else `processor_template`; or empty."""
         file = self.path / "chat_template.jinja"
         if file.exists():
-            return file.read_text(encoding="utf-8-sig", errors="replace")
+            return marked_text(file) or file.read_text(encoding="utf-8", errors="replace")
         found = self.tokenizer_config.get("chat_template")
         if isinstance(found, list):  # several by name
             named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}

@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 
 SIDECAR = "._"  # begins the name of a file with the attributes of another one (AppleDouble)
 TEMPLATES = "additional_chat_templates"
-MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # of UTF-32 the last two, too
+# The first two bytes of UTF-32's marks are those of UTF-16, or are zeros.
+MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 
 
 def is_sidecar(name: str) -> bool:
@@ -66,7 +67,7 @@ def marked_text(file: Path) -> str:
     if file.suffix not in (".json", ".jinja") or not file.is_file():
         return ""
     with file.open("rb") as stream:
-        if not stream.read(3).startswith(MARKS):
+        if not stream.read(4).startswith(MARKS):
             return ""
     data = file.read_bytes()
     return data.decode(json.detect_encoding(data), "replace")

@@ -218,14 +218,21 @@ def head_config(draft: Path, target: dict[str, Any]) -> dict[str, Any]:
 
 def head_row_bytes(config: dict[str, Any], item_bytes: int) -> int:
     """What an MTP head keeps of a token: the row of one full layer, and the feature before it."""
-    return (row_width(config) + config["hidden_size"]) * item_bytes
+    return (row_width(config) + size_in(config, "hidden_size")) * item_bytes
 
 
 def row_width(config: dict[str, Any]) -> int:
     """How many numbers a layer of a drafter's own caches for each token."""
-    heads = config["num_attention_heads"]
-    dim = config.get("head_dim") or config["hidden_size"] // heads
+    heads = size_in(config, "num_attention_heads")
+    dim = config.get("head_dim") or size_in(config, "hidden_size") // heads
     return 2 * (config.get("num_key_value_heads") or heads) * dim
+
+
+def size_in(config: dict[str, Any], name: str) -> int:
+    size = config.get(name)
+    if not isinstance(size, int) or size < 1:
+        raise DFlashError(f"the drafter's config has no '{name}'.", hint="download it again")
+    return size
 
 
 def drafter_cache_bytes(draft: Path, tokens: int, item_bytes: int) -> int:

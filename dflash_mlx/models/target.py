@@ -218,6 +218,12 @@ class Target:
         return "" if tree.masks else "its layers make their own masks"
 
     @property
+    def heads(self) -> int:
+        """The most query heads of a layer: by the config, else as its attention has them."""
+        known = max((heads for heads, *_ in self.attention_shapes), default=32)
+        return int(self.config.get("num_attention_heads") or known)
+
+    @property
     def kernels(self) -> Kernels:
         """The kernels that the layers and the drafter run; can be set between passes."""
         return self._kernels
@@ -283,7 +289,8 @@ class Target:
             ) from error
         if adapter is not None:
             try:
-                load_adapters(model, str(adapter.path))
+                with readable(adapter.path) as folder:
+                    load_adapters(model, str(folder))
             except Exception as error:  # of its config and its tensors, many kinds, too
                 raise adapter.misfit(checkpoint.name, error) from error
             model.eval()  # without dropout
