@@ -1,4 +1,4 @@
-"""JSON files of a model's folder that other programs wrote: marks at their start, entries missing."""
+"""JSON files of a model's folder from other programs: marks at their start, missing entries."""
 
 import codecs
 import json
