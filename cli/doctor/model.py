@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dflash_mlx.address import model_name
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.folder import matching
 
@@ -26,7 +27,7 @@ def check_files(model: str | None, draft: str | None, out: Output, *, json: bool
         names["target"] = known_target(model, out)
         draft = draft or downloaded_drafter(names["target"])
     if draft is not None:
-        names["drafter"] = draft
+        names["drafter"] = model_name(draft)
     report = CheckReport(out)
     entries = []
     damaged = []
