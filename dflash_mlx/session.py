@@ -293,7 +293,10 @@ class Session:
         options = options_of(options, keywords, self.mode)
         check_mode(self.pair, options.mode)
         template_options = TemplateOptions(
-            options.think, options.reasoning_effort, options.tools or None
+            options.think,
+            options.reasoning_effort,
+            options.tools or None,
+            options.chat_template_kwargs or None,
         )
         structure = options.structure
         if structure is not None:  # compiled here, so that only the caller waits for it
@@ -409,8 +412,8 @@ class Session:
             return self.pair.chat_tokens(messages, options)
         if options != TemplateOptions():
             raise UsageError(
-                "thinking, effort and tools need a chat template, and this prompt is sent without "
-                "one.",
+                "thinking, effort, tools and variables need a chat template, and this prompt is "
+                "sent without one.",
                 hint="leave them out, or send messages (without --raw)",
             )
         if isinstance(prompt, str):
