@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperCommand
 
 from dflash_mlx.errors import UsageError
+from dflash_mlx.files.folder import is_sidecar
 from dflash_mlx.gone import gone
 
 from .options import DisplayOptions, option_groups
@@ -80,7 +81,8 @@ def help_page(
 
 def topics() -> dict[str, str]:
     guide = guide_folder()
-    names = sorted(file.name for file in guide.iterdir() if file.name.endswith(".md"))
+    pages = [file.name for file in guide.iterdir() if file.name.endswith(".md")]
+    names = sorted(name for name in pages if not is_sidecar(name))
     texts = {name: (guide / name).read_text(encoding="utf-8") for name in names}
     return {
         name.removesuffix(".md").replace("_", "-"): text.split("\n", 1)[0].lstrip("# ")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_mlx.address import is_address
+from dflash_mlx.address import is_address, model_name
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .awake import awake
@@ -69,7 +69,8 @@ def known_target(name: str, out: Output, folders: Sequence[Path] = ()) -> str:
     """
     from dflash_mlx.hub.local import find_model
 
-    target = find_model(name, folders) or name
+    given = model_name(name)
+    target = find_model(given, folders) or given
     if target != name and not out.quiet:
         out.info(f"'{name}' is {target}", "dim")
     return target

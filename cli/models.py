@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dflash_mlx.address import model_name
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.models.ability import ALL_DRAFTS
 
@@ -393,6 +394,7 @@ def pull(
     model = known_id(model, out)
     check_id(model)
     if draft is not None:
+        draft = model_name(draft)
         check_id(draft)
         if no_draft:
             raise UsageError(
@@ -481,7 +483,8 @@ def known_id(name: str, out: Output) -> str:
     """The Hub id of a short name, which is printed; other names are unchanged."""
     from dflash_mlx.hub.registry import find_target
 
-    target = find_target(name) or name
+    given = model_name(name)
+    target = find_target(given) or given
     if target != name and not out.quiet:
         out.info(f"'{name}' is {target}", "dim")
     return target

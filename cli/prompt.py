@@ -9,6 +9,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from dflash_mlx.errors import UsageError
+from dflash_mlx.files.folder import is_sidecar
 from dflash_mlx.grammar import Grammar, asked_grammar
 
 from .config_file import file_error_reason
@@ -159,7 +160,8 @@ def matching_files(name: str) -> Iterator[tuple[str, bool]]:
             )
         yield from ((file, False) for file in paths)
     elif has_magic(path) and not os.path.lexists(path):
-        paths = sorted(file for file in glob(path, recursive=True) if os.path.isfile(file))
+        found = (file for file in glob(path, recursive=True) if os.path.isfile(file))
+        paths = sorted(file for file in found if not is_sidecar(os.path.basename(file)))
         if not paths:
             raise UsageError(
                 f"no file matches '{name}'.",
@@ -215,7 +217,9 @@ def complete_path(start: str) -> list[str]:
             paths = [
                 f"{prefix}{entry.name}{'/' if entry.is_dir() else ''}"
                 for entry in entries
-                if entry.name.startswith(name) and (name or entry.name[0] != ".")
+                if entry.name.startswith(name)
+                and (name or entry.name[0] != ".")
+                and not is_sidecar(entry.name)
             ]
     except OSError:
         return []

@@ -7,7 +7,7 @@ from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import GenerationOptions
 from .pair import Pair
 from .result import Result
-from .session import Prompt, Session
+from .session import Prompt, Session, default_mode
 from .types import Block, Progress, silent
 
 
@@ -26,7 +26,7 @@ def stream(
     them. `on_prefill(done, total)` counts the prompt tokens that are read. Closing the iterator
     ends the answer.
     """
-    asked = options_of(options, keywords, "dflash")
+    asked = options_of(options, keywords, default_mode(pair))
     return Session(pair, mode=asked.mode).stream(prompt, asked, on_prefill=on_prefill)
 
 
@@ -44,7 +44,7 @@ def stream_async(
     Several at once share their passes. The answer ends when its task is cancelled or the iterator
     is closed (`aclose`).
     """
-    asked = options_of(options, keywords, "dflash")
+    asked = options_of(options, keywords, default_mode(pair))
     return Session(pair, mode=asked.mode).stream_async(prompt, asked, on_prefill=on_prefill)
 
 
@@ -61,7 +61,7 @@ def generate(
 
     `pair.generate(prompts)` answers many prompts at once.
     """
-    asked = options_of(options, keywords, "dflash")
+    asked = options_of(options, keywords, default_mode(pair))
     session = Session(pair, mode=asked.mode)
     blocks = list(session.stream(prompt, asked, on_prefill=on_prefill))
     return Result.of(blocks, session.stats)

@@ -80,5 +80,8 @@ class ServerLost(DFlashError):
 
 def first_line(error: BaseException) -> str:
     """The start of an error's text, short enough for one sentence."""
-    text = str(error).strip().splitlines()
-    return (text[0] if text else type(error).__name__)[:200].rstrip(".")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    if text.endswith(":"):  # names follow
+        text = " ".join(lines[:2])
+    return text[:200].rstrip(".,")

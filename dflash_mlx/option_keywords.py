@@ -39,6 +39,7 @@ class OptionKeywords(TypedDict, total=False):
     schema: dict[str, Any] | str | None
     grammar: Grammar | str | None
     raw: bool
+    chat_template_kwargs: dict[str, Any] | None
 
 
 def takes_options(function: Callable[P, T]) -> Callable[P, T]:

@@ -327,7 +327,7 @@ class GenerationOptions:
     Schema and grammar constrain the answer after its thinking. In all modes the tokens are those
     that plain decoding would choose among the allowed ones. The answer ends when no token is
     allowed any more, or at `max_tokens`. The prompt does not mention the constraint. raw: send a
-    string without the chat template.
+    string without the chat template. chat_template_kwargs: more variables that it reads, by name.
 
     Raises UsageError for a value outside its range. Values that contradict each other are refused
     when an answer begins, so that they can be changed one after the other.
@@ -427,6 +427,7 @@ class GenerationOptions:
     schema: dict[str, Any] | str | None = None
     grammar: Grammar | str | None = None
     raw: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Turn a single stop text and None into values, and check all values."""

@@ -44,7 +44,7 @@ from .options import GenerationOptions
 from .result import Result
 from .selfcheck.check import TIME_BUDGET, PairCheck, build, check_exact
 from .selfcheck.shapes import Shapes
-from .session import Prompt
+from .session import Prompt, default_mode
 from .types import Progress, silent
 
 
@@ -76,7 +76,7 @@ class Pair(LoadedPair):
         Raises UsageError, before any model runs, for wrong options and prompts; its message names
         the prompt. If an answer fails later, DFlashError is raised, and no result is returned.
         """
-        asked = options_of(options, keywords, "dflash")
+        asked = options_of(options, keywords, default_mode(self))
         return generate_all(
             self,
             prompts,

@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from operator import index
 from typing import Any, Self, Unpack
 
 from dflash_mlx.chat.messages import SYSTEM, Messages, checked_messages
@@ -182,7 +183,8 @@ class Session:
     """Answers prompts one after another; the part of a prompt that was read before is reused.
 
     If `use_prefix_cache`, the session reads from and writes to the pair's prefix cache, which all
-    sessions share. `mode` may be set between answers. Any thread may use a session, one at a
+    sessions share. `mode` may be set between answers; None is "dflash", or "baseline" for a pair
+    without a drafter. Any thread may use a session, one at a
     time. As a context manager it is closed at the end.
     """
 
@@ -190,16 +192,16 @@ class Session:
         self,
         pair: LoadedPair,
         *,
-        mode: Mode = "dflash",
+        mode: Mode | None = None,
         use_prefix_cache: bool = True,
     ):
         if not isinstance(pair, LoadedPair):
             raise UsageError(
                 f"a pair cannot be {pair!r:.60}.", hint="give the pair that dflash_mlx.load returns"
             )
-        check_mode(pair, mode)
+        self.mode: Mode = mode or default_mode(pair)
+        check_mode(pair, self.mode)
         self.pair = pair
-        self.mode: Mode = mode
         self.sequence = TokenSequence(
             pair.target, *pair.engine.drafters, use_prefix_cache=use_prefix_cache
         )
@@ -296,7 +298,10 @@ class Session:
         options = options_of(options, keywords, self.mode)
         check_mode(self.pair, options.mode)
         template_options = TemplateOptions(
-            options.think, options.reasoning_effort, options.tools or None
+            options.think,
+            options.reasoning_effort,
+            options.tools or None,
+            options.chat_template_kwargs or None,
         )
         structure = options.structure
         if structure is not None:  # compiled here, so that only the caller waits for it
@@ -414,15 +419,18 @@ class Session:
             return self.pair.chat_tokens(messages, options)
         if options != TemplateOptions():
             raise UsageError(
-                "thinking, effort and tools need a chat template, and this prompt is sent without "
-                "one.",
+                "thinking, effort, tools and variables need a chat template, and this prompt is "
+                "sent without one.",
                 hint="leave them out, or send messages (without --raw)",
             )
         if isinstance(prompt, str):
             self.pair.check_length(prompt)
             return self.pair.tokenizer.encode(prompt)
         try:
-            return [int(token) for token in prompt]  # type: ignore[arg-type]
+            if isinstance(prompt, bytes | bytearray | memoryview | Mapping | Set):
+                raise TypeError
+            ids = getattr(prompt, "tolist", lambda: prompt)()
+            return [index(token) for token in ids]  # type: ignore[arg-type]
         except (TypeError, ValueError):
             raise UsageError(
                 f"a prompt cannot be {prompt!r:.60}.",
@@ -430,14 +438,16 @@ class Session:
             ) from None
 
 
+def default_mode(pair: LoadedPair) -> Mode:
+    return "dflash" if getattr(pair, "drafts", True) else "baseline"
+
+
 def check_mode(pair: LoadedPair, mode: Mode) -> None:
     """Raise UsageError for an unknown mode, and for one that needs a drafter if there is none."""
     if mode not in MODES:
         raise UsageError(f"there is no mode '{mode}'.", hint=f"use one of {', '.join(MODES)}")
     if mode != "baseline" and not pair.drafts:
-        raise UsageError(
-            "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
-        )
+        raise UsageError("this pair was loaded without a drafter.", hint="use the mode baseline")
 
 
 def another_chat(messages: Messages) -> Messages:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.folder import matching
 from dflash_mlx.tools.call import CALL_STATES, Call, Step, arguments_of
 
 from ..prompt import close_fence, fenced
@@ -176,7 +177,7 @@ def chat_names() -> list[str]:
         return 0
 
     folder = data_path() / "chats"
-    stems = [path.stem for path in sorted(folder.glob("*.json"), key=latest_first)]
+    stems = [path.stem for path in sorted(matching(folder, "*.json"), key=latest_first)]
     return [stem for stem in stems if CHAT_NAME.fullmatch(stem)]
 
 

@@ -26,6 +26,7 @@ from urllib.request import url2pathname
 import typer
 
 import dflash_mlx
+from dflash_mlx.files.folder import is_sidecar, matching
 from dflash_mlx.installation import install_command, installed
 
 from ..chat.transcript import data_path
@@ -152,8 +153,10 @@ def product_library() -> Path:
 
 def kernels(*, gpu: bool) -> CheckResult:
     """The Metal kernels in the package; with a GPU also the results of their last self-check."""
-    sources = files("dflash_mlx.metal_kernels").iterdir()
-    names = sorted(p.name.removesuffix(".metal") for p in sources if p.name.endswith(".metal"))
+    sources = [
+        p.name for p in files("dflash_mlx.metal_kernels").iterdir() if not is_sidecar(p.name)
+    ]
+    names = sorted(name.removesuffix(".metal") for name in sources if name.endswith(".metal"))
     if not names:
         return ok("none yet: MLX's own operations compute everything")
     summary = f"{len(names)} in the package: {', '.join(names)}"
@@ -213,10 +216,10 @@ def cache() -> CheckResult:
 
 def cached_models(folder: Path) -> tuple[int, int]:
     """How many models the cache holds, and their bytes."""
-    models = list(folder.glob("models--*"))
+    models = matching(folder, "models--*")
     total_bytes = 0
     for model in models:
-        for blob in (model / "blobs").glob("*"):
+        for blob in matching(model / "blobs"):
             with suppress(FileNotFoundError):  # another program is downloading
                 total_bytes += blob.stat().st_size
     return len(models), total_bytes

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+from dflash_mlx.address import model_name
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.folder import matching
 
 from ..confirm import can_ask
 from ..downloads import download_models
@@ -25,7 +27,7 @@ def check_files(model: str | None, draft: str | None, out: Output, *, json: bool
         names["target"] = known_target(model, out)
         draft = draft or downloaded_drafter(names["target"])
     if draft is not None:
-        names["drafter"] = draft
+        names["drafter"] = model_name(draft)
     report = CheckReport(out)
     entries = []
     damaged = []
@@ -91,7 +93,7 @@ def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
     if missing := first_missing_file(folder, head_only=is_head_only(name)):
         hint = f"{pull} completes it" if in_cache else "copy the whole folder again"
         return fail(f"{name} · {missing} is missing or cannot be read", hint), False
-    files = [path for path in folder.iterdir() if path.is_file()]
+    files = [path for path in matching(folder) if path.is_file()]
     size = format_bytes(sum(path.stat().st_size for path in files))
     summary = f"{name} · {format_count(len(files), 'file', 'files')}, {size}"
     try:

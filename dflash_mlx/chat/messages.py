@@ -19,6 +19,8 @@ def checked_messages(messages: list[Any]) -> Messages:
     for message in messages:
         if not isinstance(message, dict):
             raise UsageError(f"a message cannot be a {type(message).__name__}.", hint=HINT)
+        if isinstance(message.get("content"), bytes | bytearray):
+            raise UsageError("the content of a message cannot be bytes.", hint="decode them")
     return [
         {**message, "content": joined_text(message["content"])}
         if isinstance(message.get("content"), list)

@@ -3,16 +3,21 @@
 The supported options are found by rendering with them, not by the name of the model.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from typing import Any
 
+from jinja2 import Environment, TemplateError
+from jinja2.meta import find_undeclared_variables
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_tokenizer as load_mlx_tokenizer
 
 from dflash_mlx.errors import DFlashError, UsageError, first_line
-from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.checkpoint import TEXTS, Checkpoint, check_file
+from dflash_mlx.files.folder import matching, readable
 from dflash_mlx.options import EFFORTS
 
 from .messages import Messages, accepted_forms
@@ -22,6 +27,9 @@ from .reasoning_parser import end_of_turn_ids
 THINK_VARIABLES = ("enable_thinking", "thinking")
 # Template variables: gpt-oss; Muse.
 EFFORT_VARIABLES = ("reasoning_effort", "reasoning_strength")
+# Names in templates that stand for other things than switches.
+OWN_NAMES = frozenset(("messages", "raise_exception", "strftime_now"))
+GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")  # tags for training, of transformers
 COMMON_EFFORTS = ("low", "medium", "high")  # others are tried if the template mentions them
 SAMPLE_CHAT: Messages = [{"role": "user", "content": "?"}]
 SAID, THOUGHT = "said so", "thought so"  # no template has these texts
@@ -38,12 +46,14 @@ class TemplateOptions:
     """Options of a template; None is the template's default.
 
     `think`: whether to think. `reasoning_effort`: "low", "medium" or "high" (some templates have
-    more). `tools`: JSON schemas of the functions that the model may call.
+    more). `tools`: JSON schemas of the functions that the model may call. `variables`: others that
+    the template reads.
     """
 
     think: bool | None = None
     reasoning_effort: str | None = None
     tools: Sequence[dict[str, Any]] | None = None
+    variables: dict[str, Any] | None = None
 
 
 DEFAULTS = TemplateOptions()
@@ -91,7 +101,12 @@ class Template:
 
     def switches(self, options: TemplateOptions) -> dict[str, Any]:
         """The options as variables of this template. Raises UsageError for an unsupported one."""
-        variables: dict[str, Any] = {}
+        variables = dict(options.variables or {})
+        if unread := variables.keys() - self.variables:
+            raise UsageError(
+                f"this target's chat template reads no '{min(unread):.40}'.",
+                hint=f"leave it out; it reads {', '.join(sorted(self.variables)) or 'no others'}",
+            )
         effort = options.reasoning_effort
         if options.think is not None:
             if self.think_switch is None:
@@ -130,6 +145,18 @@ class Template:
                 )
             variables["tools"] = list(options.tools)
         return variables
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The variables that the template reads, beside the messages and other arguments."""
+        source = GENERATION.sub("", str(self._tokenizer.chat_template))
+        try:
+            tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
+            names = find_undeclared_variables(tree)
+        except TemplateError:  # of a tag that only transformers knows
+            names = set(re.findall(r"[^\W\d]\w*", source))
+        arguments = signature(self._tokenizer._tokenizer.apply_chat_template).parameters
+        return frozenset(names - OWN_NAMES - (arguments.keys() - {"documents"}))
 
     @cached_property
     def shows_tools(self) -> bool:
@@ -253,6 +280,9 @@ def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
     path = checkpoint.path
     if not checkpoint.has_tokenizer:  # transformers would guess
         raise DFlashError(f"there is no tokenizer in '{path}'.", hint="download the model again")
+    for file in matching(path):
+        if file.suffix in TEXTS:
+            check_file(file)
     code = [] if trust_remote_code else checkpoint.tokenizer_code
     if code and not (path / "tokenizer.json").exists():
         raise untrusted_code(checkpoint, code)  # transformers may fall back to a wrong tokenizer
@@ -262,7 +292,8 @@ def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -
     if template := checkpoint.processor_template:
         settings["chat_template"] = template
     try:
-        tokenizer = load_mlx_tokenizer(path, settings, eos_token_ids=stops)
+        with readable(path) as folder:
+            tokenizer = load_mlx_tokenizer(folder, settings, eos_token_ids=stops)
     except Exception as error:  # transformers and tokenizers raise many types
         if code:
             raise untrusted_code(checkpoint, code) from error

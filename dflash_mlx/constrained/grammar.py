@@ -1,6 +1,7 @@
 """Grammars in the form of llguidance, and its errors."""
 
 import json
+from functools import lru_cache
 from typing import Any
 
 from dflash_mlx.errors import UsageError, first_line
@@ -9,6 +10,8 @@ from dflash_mlx.grammar import Grammar, parse_schema
 # One space, or a line break with its indentation: four levels of four blanks, eight of two or of
 # tabs. Without a limit a model may never stop, and with a high one it indents for fun.
 WHITESPACE = r" |\n( {0,16}|\t{0,8})"
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+VALUES = ("const", "enum", "default", "examples")
 
 
 def check_grammar(grammar: Grammar) -> None:
@@ -34,9 +37,32 @@ def llguidance_source(grammar: Grammar) -> str:
         settings = schema.get("x-guidance")
         sets_whitespace = isinstance(settings, dict) and "whitespace_flexible" in settings
         defaults: Any = {} if sets_whitespace else {"whitespace_pattern": WHITESPACE}
-        return LLMatcher.grammar_from_json_schema(schema, defaults=defaults)
+        return LLMatcher.grammar_from_json_schema(with_known_formats(schema), defaults=defaults)
     except (ValueError, TypeError, RecursionError) as error:  # half a character, too deep a schema
         raise grammar_error(grammar, first_line(error)) from error
+
+
+def with_known_formats(schema: Any) -> Any:
+    """A schema without the formats that llguidance does not know, which only describe a text."""
+    if isinstance(schema, list):
+        return [with_known_formats(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    known = {}
+    for key, value in schema.items():
+        if key in NAMED and isinstance(value, dict):
+            known[key] = {name: with_known_formats(one) for name, one in value.items()}
+        elif key != "format" or not isinstance(value, str) or is_format(value):
+            known[key] = value if key in VALUES else with_known_formats(value)
+    return known
+
+
+@lru_cache(maxsize=256)
+def is_format(name: str) -> bool:
+    from llguidance import LLMatcher
+
+    source = LLMatcher.grammar_from_json_schema({"type": "string", "format": name})
+    return not LLMatcher.validate_grammar(source)
 
 
 def ebnf_grammar(text: str) -> Grammar:

@@ -18,7 +18,7 @@ from dflash_mlx.chat.call_formats import find_call_format
 from dflash_mlx.errors import UsageError
 from dflash_mlx.grammar import Grammar, parse_schema
 
-from .grammar import WHITESPACE, check_grammar
+from .grammar import WHITESPACE, check_grammar, with_known_formats
 
 # Narrowing a tool's parameters to one type each, for arguments between tags
 
@@ -375,7 +375,8 @@ class GrammarWriter:
 
     def _json(self, schema: dict[str, Any]) -> str:
         guide = schema.get("x-guidance") or {"whitespace_pattern": WHITESPACE}
-        return self._rule(f"%json {json.dumps({**schema, 'x-guidance': guide})}")
+        own = {**with_known_formats(schema), "x-guidance": guide}
+        return self._rule(f"%json {json.dumps(own)}")
 
     def _rule(self, text: str, *, terminal: bool = False) -> str:
         """The name of a rule with this text; a rule with the same text is used again."""

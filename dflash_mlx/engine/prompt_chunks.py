@@ -75,5 +75,4 @@ def heads_with_scores(target: Target) -> int:
     fused = all(dim in FUSED_HEAD_SIZES for _, _, dim, window, _ in shapes if not window)
     if fused and shapes and not target.stock_attention and not target.kv_bits:
         return 0
-    known = max((heads for heads, *_ in shapes), default=32)
-    return int(target.config.get("num_attention_heads") or known)
+    return target.heads

@@ -69,6 +69,7 @@ class MLXThread:
     """Runs functions one after another, and rounds for all sequences whose blocks are wanted."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self._jobs: SimpleQueue[FunctionJob | BlockJob | None] = SimpleQueue()
         self._wanted: list[BlockJob] = []  # for the next round
         self._lock = Lock()
@@ -88,6 +89,7 @@ class MLXThread:
         """
         if current_thread() is self._thread:
             return function(*arguments, **options)
+        self._check_process()
         job = FunctionJob(lambda: function(*arguments, **options))
         self._jobs.put(job)
         try:
@@ -102,11 +104,21 @@ class MLXThread:
         A second request before the block is computed is for the block after it. The future is
         cancelled if the answer has ended.
         """
+        self._check_process()
         job = BlockJob(engine, sequence)
         self._jobs.put(job)
         while current_thread() is self._thread and not job.result.done():
             self._next()
         return job.result
+
+    def _check_process(self) -> None:
+        """Raise DFlashError in a forked process, which has this object and not its thread."""
+        if os.getpid() != self._process:
+            raise DFlashError(
+                "this process was forked after its parent had started MLX, which does not work.",
+                hint="use multiprocessing.get_context('spawn'), and load the models in the new "
+                "process",
+            )
 
     def pause(self) -> None:
         """Run what waits by now and one round, within a function that runs in the thread for long.
@@ -239,6 +251,8 @@ class MLXThread:
         return True
 
     def _end(self) -> None:
+        if os.getpid() != self._process:
+            return
         self._jobs.put(None)
         self._thread.join()  # MLX aborts if its running pass is cut off
 

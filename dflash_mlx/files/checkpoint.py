@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +12,15 @@ from typing import Any, Self
 
 from dflash_mlx.errors import DFlashError
 
-from .formats import Format, format_of
+from .folder import TEMPLATES, marked_text, matching
+from .formats import MTP_TENSOR, Format, format_of
 
 # Weights as torch.save writes them, which are pickles: reading one could run any code.
 TORCH_FILES = "pytorch_model*.bin"
+WEIGHT_INDEX = "model.safetensors.index.json"
+NUMBERED = re.compile(r"(.*-)(\d+)(-of-(\d+)\.safetensors)")  # one of several weight files
+POINTER = b"version https://git-lfs.github.com/spec/"  # begins what Git LFS has in a file's place
+TEXTS = (".json", ".jinja", ".model", ".tiktoken", ".txt")  # of a tokenizer's files
 MASK_FILE = "mask_embedding.pt"  # a DFlash drafter's trained row of the mask token
 CONTEXT_NAMES = (
     "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length",
@@ -23,6 +30,11 @@ WRONG_FILES = "the weights do not belong to this config.json: download the draft
 TOKENIZER_PATTERNS = (
     "tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "*.tiktoken"
 )  # fmt: skip
+TensorChoice = Callable[[str], object]  # whether a tensor of this name is wanted
+
+
+def every(tensor: str) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +76,14 @@ class Checkpoint:
 
     @cached_property
     def weight_files(self) -> list[Path]:
-        """The sorted safetensors files. Raises DFlashError for none and for a damaged one."""
+        """The sorted safetensors files, as `weight_files`.
+
+        Raises DFlashError for none, for a missing or damaged one, and for a tensor in two of them.
+        """
         return list(self._headers)
 
     def check_weights(self) -> None:
-        """Raise DFlashError if there is no weight file, or if one is damaged."""
+        """Raise DFlashError as `weight_files`."""
         _ = self._headers
 
     @cached_property
@@ -79,9 +94,14 @@ class Checkpoint:
     def headers(self, pattern: str) -> dict[Path, dict[str, TensorHeader]]:
         """The headers by file, of the files whose names match `pattern`; empty if there are none.
 
-        Raises DFlashError if one is damaged.
+        Files that no index names are among them, before those that it names. Raises DFlashError if
+        one is damaged.
         """
-        files = sorted(self.path.glob(pattern))
+        named = set(shard_names(self.path / WEIGHT_INDEX))
+        files = [file for file in matching(self.path, pattern) if file.exists()]
+        return self.headers_of(sorted(files, key=lambda file: file.name in named))
+
+    def headers_of(self, files: list[Path]) -> dict[Path, dict[str, TensorHeader]]:
         for file in files:
             if file not in self._known:
                 self._known[file] = tensor_headers(file)
@@ -91,12 +111,28 @@ class Checkpoint:
     def _known(self) -> dict[Path, dict[str, TensorHeader]]:
         return {}
 
+    @property
+    def weight_pattern(self) -> str:
+        return "model*.safetensors" if self.format == "language model" else "*.safetensors"
+
     @cached_property
     def _headers(self) -> dict[Path, dict[str, TensorHeader]]:
-        pattern = "model*.safetensors" if self.format == "language model" else "*.safetensors"
-        headers = self.headers(pattern)
+        pattern = self.weight_pattern
+        index = self.path / WEIGHT_INDEX
+        needed = shard_names(index, lambda tensor: not MTP_TENSOR.match(tensor))
+        spare = set(shard_names(index)) - set(needed)  # a conversion may have left the head out
+        files = weight_files(self.path, pattern)
+        headers = self.headers_of([f for f in files if f.exists() or f.name not in spare])
+        owners: dict[str, Path] = {}
+        for file, tensors in headers.items():
+            for tensor in tensors:
+                if (other := owners.setdefault(tensor, file)) != file:
+                    raise DFlashError(
+                        f"'{other}' and '{file.name}' beside it both have the tensor '{tensor}'.",
+                        hint="remove the one of another version, or download the model again",
+                    )
         if not headers:
-            for file in sorted(self.path.glob(TORCH_FILES)):
+            for file in matching(self.path, TORCH_FILES):
                 raise torch_file_error(self.name, file.name)
             raise DFlashError(
                 f"there are no weights ({pattern}) in '{self.path}'.",
@@ -119,7 +155,7 @@ class Checkpoint:
         """The chat template as transformers finds it, else `processor_template`; or empty."""
         file = self.path / "chat_template.jinja"
         if file.exists():
-            return file.read_text(encoding="utf-8", errors="replace")
+            return marked_text(file) or file.read_text(encoding="utf-8", errors="replace")
         found = self.tokenizer_config.get("chat_template")
         if isinstance(found, list):  # several by name
             named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
@@ -132,7 +168,7 @@ class Checkpoint:
 
         Tokenizers of transformers do not read that file. Empty if there is another template.
         """
-        others = [*self.path.glob("*.jinja"), *self.path.glob("additional_chat_templates")]
+        others = matching(self.path, "*.jinja") + matching(self.path, TEMPLATES)
         if others or self.tokenizer_config.get("chat_template"):
             return ""
         found = optional_json(self.path / "chat_template.json").get("chat_template")
@@ -140,7 +176,7 @@ class Checkpoint:
 
     @property
     def has_tokenizer(self) -> bool:
-        return any(any(self.path.glob(pattern)) for pattern in TOKENIZER_PATTERNS)
+        return any(matching(self.path, pattern) for pattern in TOKENIZER_PATTERNS)
 
     @property
     def tokenizer_code(self) -> list[str]:
@@ -173,13 +209,69 @@ def context_length(config: dict[str, Any]) -> int | None:
     return next(filter(None, (config.get(name) for name in CONTEXT_NAMES)), None)
 
 
+def weight_files(folder: Path, pattern: str, of: TensorChoice = every) -> list[Path]:
+    """The weight files of a folder, sorted; also those that its index names and that are missing.
+
+    With an index they are its files and no others. An index of which no file is here is another
+    model's: then, and without one, they are all that match `pattern`. of: as `shard_names`. Raises
+    DFlashError for a damaged index.
+    """
+    named = [folder / name for name in shard_names(folder / WEIGHT_INDEX, of)]
+    found = matching(folder, pattern)
+    return named if not found or any(file.exists() for file in named) else found
+
+
+def missing_number(folder: Path) -> str:
+    """The first weight file that the numbers of others promise and that is missing; or empty."""
+    names = {file.name for file in matching(folder, "*.safetensors")}
+    for name in sorted(names):
+        if part := NUMBERED.fullmatch(name):
+            before, digits, after, total = part.groups()
+            numbered = [f"{before}{n:0{len(digits)}}{after}" for n in range(int(total) + 1)]
+            expected = numbered[:-1] if numbered[0] in names else numbered[1:]
+            return next((name for name in expected if name not in names), "")
+    return ""
+
+
+def shard_names(index: Path, of: TensorChoice = every) -> list[str]:
+    """The weight files of an index that have such a tensor; empty without an index."""
+    if not os.path.lexists(index):
+        return []
+    files = json_object(index).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise DFlashError(f"'{index}' has no weight_map.", hint="download the model again")
+    return sorted({file for tensor, file in files.items() if of(tensor)})
+
+
+def fault_of(file: Path) -> str:
+    """Why a file cannot be read, as a clause; empty if it can be."""
+    if not file.exists():
+        return "is a link to a file that is gone" if file.is_symlink() else "is missing"
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(len(POINTER))
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return "is a Git LFS pointer in the file's place" if start == POINTER else ""
+
+
+def check_file(file: Path) -> None:
+    if fault := fault_of(file):
+        fetch = "run `git lfs pull` in its folder" if "LFS" in fault else "download it again"
+        raise DFlashError(f"'{file}' {fault}.", hint=fetch)
+
+
 def header(file: Path) -> dict[str, list[int]]:
     """Tensor names and shapes of a safetensors file; raises as `tensor_headers`."""
     return {name: tensor.shape for name, tensor in tensor_headers(file).items()}
 
 
 def tensor_headers(file: Path) -> dict[str, TensorHeader]:
-    """Headers by tensor name. Raises DFlashError if the file is shorter than its header says."""
+    """Headers by tensor name. Raises DFlashError if the file is shorter than its header says.
+
+    So it does for one that is missing or cannot be read.
+    """
+    check_file(file)
     damaged = DFlashError(f"'{file}' is damaged or incomplete.", hint="download it again")
     size = file.stat().st_size
     with file.open("rb") as stream:
@@ -220,9 +312,11 @@ def optional_json(path: Path) -> dict[str, Any]:
 
 def json_object(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises DFlashError for other content, or FileNotFoundError."""
+    if os.path.lexists(path):
+        check_file(path)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raw = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
         raise DFlashError(
             f"'{path}' is not valid JSON ({error}).", hint="download the model again"
         ) from None

@@ -6,14 +6,20 @@ and has its full length. An incomplete revision is never returned for loading.
 A model may be named `owner/model#mtp`: only its MTP head, which is in one or two of many shards.
 """
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import Checkpoint, tensor_headers
+from dflash_mlx.files.checkpoint import (
+    TEXTS,
+    WEIGHT_INDEX,
+    Checkpoint,
+    fault_of,
+    weight_files,
+)
+from dflash_mlx.files.folder import SIDECAR, matching
 from dflash_mlx.files.formats import MTP_TENSOR
 
 # `allow_patterns` and `ignore_patterns` of huggingface_hub: files of a repository's top folder.
@@ -22,9 +28,8 @@ TEXT_PATTERNS = [
     "*.json", "*.jinja", "*.txt", "tokenizer.model", "tiktoken.model", "*.tiktoken", "*.py"
 ]  # fmt: skip
 ALLOW_PATTERNS = ["*.safetensors", *TEXT_PATTERNS]
-IGNORE_PATTERNS = ["*/*"]
+IGNORE_PATTERNS = ["*/*", f"{SIDECAR}*"]
 INCOMPLETE = ".dflash.incomplete"  # suffix of a blob during its download
-WEIGHT_INDEX = "model.safetensors.index.json"
 HEAD_ONLY = "#mtp"  # behind a model's Hub id
 
 
@@ -100,18 +105,21 @@ def first_missing_file(folder: Path, *, head_only: bool = False) -> str:
 def missing_file(checkpoint: Checkpoint, *, head_only: bool = False) -> str:
     """`first_missing_file` of a folder whose config.json was read."""
     folder = checkpoint.path
-    for path in folder.rglob("*"):
-        if not path.exists():  # a symlink to a deleted blob
+    for path in matching(folder, "**/*"):
+        is_text = path.parent == folder and path.suffix in TEXTS
+        if not path.exists() or (is_text and fault_of(path)):  # a deleted blob, a pointer
             return path.name
     try:
-        shards = shard_names(folder / WEIGHT_INDEX, head_only=head_only)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        if head_only:
+            files = weight_files(folder, "*.safetensors", MTP_TENSOR.match)
+        else:
+            files = weight_files(folder, checkpoint.weight_pattern)
+    except DFlashError:
         return WEIGHT_INDEX
-    files = [folder / name for name in shards] or sorted(folder.glob("*.safetensors"))
     for file in files:
         try:
-            tensor_headers(file)
-        except (DFlashError, FileNotFoundError):
+            checkpoint.headers_of([file])
+        except DFlashError:
             return file.name
     if not files:
         return "*.safetensors"
@@ -126,15 +134,6 @@ def missing_file(checkpoint: Checkpoint, *, head_only: bool = False) -> str:
     return next((name for name in code if "/" not in name and not (folder / name).exists()), "")
 
 
-def shard_names(index: Path, *, head_only: bool = False) -> list[str]:
-    """The weight files of an index, empty without one. head_only: those of an MTP head."""
-    if not index.exists():
-        return []
-    files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    wanted = (file for tensor, file in files.items() if not head_only or MTP_TENSOR.match(tensor))
-    return sorted(set(wanted))
-
-
 def cached_state(repo: str) -> Literal["yes", "partly", "no"]:
     if cached_folder(repo) is not None:
         return "yes"
@@ -143,22 +142,24 @@ def cached_state(repo: str) -> Literal["yes", "partly", "no"]:
 
 def cached_bytes(repo: str) -> int:
     """The bytes of one model in the cache, incomplete files included."""
-    return sum(path.stat().st_size for path in repo_folder(repo).glob("blobs/*") if path.exists())
+    blobs = matching(repo_folder(repo), "blobs/*")
+    return sum(path.stat().st_size for path in blobs if path.exists())
 
 
 def cached_repos() -> list[str]:
     """The sorted Hub ids of the cached models that have weight files, complete or not."""
     repos = []
-    for folder in sorted(cache_folder().glob("models--*--*")):
+    for folder in matching(cache_folder(), "models--*--*"):
         patterns = ("snapshots/*/*.safetensors", f"blobs/*{INCOMPLETE}")
-        if any(any(folder.glob(pattern)) for pattern in patterns):
+        if any(matching(folder, pattern) for pattern in patterns):
             repos.append(folder.name.removeprefix("models--").replace("--", "/", 1))
     return repos
 
 
 def cached_gguf() -> list[str]:
     """The sorted Hub ids of the cached models that are GGUF files only."""
-    folders = {path.parents[2] for path in cache_folder().glob("models--*--*/snapshots/*/*.gguf")}
+    files = matching(cache_folder(), "models--*--*/snapshots/*/*.gguf")
+    folders = {path.parents[2] for path in files}
     names = (folder.name.removeprefix("models--").replace("--", "/", 1) for folder in folders)
     return sorted(set(names) - set(cached_repos()))
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from dflash_mlx.files.folder import matching
 from dflash_mlx.types import Progress, silent
 
 HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -20,7 +21,7 @@ def blobs_of(folder: Path) -> dict[str, Path]:
 
     Files that are no links to a blob are left out: nothing tells what their content should be.
     """
-    blobs = {path.name: path.resolve() for path in sorted(folder.iterdir()) if path.is_symlink()}
+    blobs = {path.name: path.resolve() for path in matching(folder) if path.is_symlink()}
     return {name: blob for name, blob in blobs.items() if HASH.fullmatch(blob.name)}
 
 

@@ -16,20 +16,25 @@ from threading import Event, Lock, Thread
 from typing import Any, BinaryIO
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import MASK_FILE, TORCH_FILES, torch_file_error
+from dflash_mlx.files.checkpoint import (
+    MASK_FILE,
+    TORCH_FILES,
+    WEIGHT_INDEX,
+    shard_names,
+    torch_file_error,
+)
+from dflash_mlx.files.formats import MTP_TENSOR
 from dflash_mlx.types import Progress, silent
 
 from .cache import (
     ALLOW_PATTERNS,
     IGNORE_PATTERNS,
     INCOMPLETE,
-    WEIGHT_INDEX,
     cache_folder,
     first_missing_file,
     is_head_only,
     repo_folder,
     repo_of,
-    shard_names,
 )
 from .content import blobs_of, damaged_files, hash_of
 from .failures import RETRY_STATUS, dflash_errors, is_transient
@@ -325,7 +330,7 @@ def request_plan(model: str) -> Plan:
         raise torch_file_error(repo, MASK_FILE if MASK_FILE in siblings else torch_files[0])
     if is_head_only(model) and WEIGHT_INDEX in names:
         index = Path(hf_hub_download(repo, WEIGHT_INDEX, revision=commit, etag_timeout=TIMEOUT))
-        others = set(shard_names(index)) - set(shard_names(index, head_only=True))
+        others = set(shard_names(index)) - set(shard_names(index, MTP_TENSOR.match))
         names = [name for name in names if name not in others]
         if not any(name.endswith(".safetensors") for name in names):
             raise DFlashError(f"'{repo}' has no MTP head.", hint="use --draft lookup")

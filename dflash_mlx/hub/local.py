@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.checkpoint import Checkpoint, fault_of
+from dflash_mlx.files.folder import matching
 
 from .cache import (
     cached_folder,
@@ -73,10 +74,7 @@ def in_folders(folders: Sequence[Path]) -> Iterator[LocalModel]:
 
 def model_folders(start: Path, depth: int = DEPTH) -> Iterator[Path]:
     """The folders at or below `start` that hold a model, sorted; nothing if it cannot be read."""
-    try:
-        entries = sorted(start.iterdir())
-    except OSError:
-        return
+    entries = matching(start)
     if any(entry.name == "config.json" or entry.suffix == ".gguf" for entry in entries):
         yield start
         return
@@ -95,10 +93,12 @@ def model_in(folder: Path, name: str, source: str) -> LocalModel | None:
             return None
         missing = missing_file(checkpoint)
         reason = lacks(*facts_of(checkpoint))
+        if not missing:
+            checkpoint.check_weights()
     except DFlashError as error:
         return LocalModel(name, source, folder, f"cannot be read ({error.message.rstrip('.')})")
     if missing and not reason:
-        reason = f"is not complete ('{missing}' is missing)"
+        reason = f"is not complete ('{missing}' {fault_of(folder / missing) or 'is damaged'})"
     return LocalModel(name, source, folder, reason)
 
 

@@ -101,7 +101,7 @@ def format_lacks(config: dict[str, Any], tensors: Iterable[str]) -> str:
     modules = {module_of(config.get("model_type")), module_of(text.get("model_type"))}
     name = NAMES.get(method, method)
     if not method:
-        return ""
+        return "is stored in a format that its config.json does not name" if settings else ""
     if method == "fp8":
         return "" if modules & FP8 else f"is stored as FP8, {UNREAD}"
     if method == "compressed-tensors":
@@ -138,7 +138,8 @@ def quantisation(config: dict[str, Any]) -> dict[str, Any]:
     if config.get("quantization"):
         return {}
     text = config.get("text_config") or {}
-    return config.get("quantization_config") or text.get("quantization_config") or {}
+    settings = config.get("quantization_config") or text.get("quantization_config") or {}
+    return settings if isinstance(settings, dict) else {"quant_method": str(settings)}
 
 
 def with_modelopt(config: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:

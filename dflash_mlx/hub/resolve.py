@@ -5,7 +5,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from dflash_mlx.address import is_address, is_bare_address
+from dflash_mlx.address import is_address, is_bare_address, model_name
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.files.model_types import is_known
@@ -68,6 +68,8 @@ def pair_names(
         raise UsageError(
             "a drafter and no_draft contradict each other.", hint="leave one of them out"
         )
+    target = model_name(target) if isinstance(target, str) else target
+    draft = model_name(draft) if isinstance(draft, str) else draft
     if target is None:
         source: str | Path = bundled("target")
         label = BUNDLED

@@ -15,7 +15,14 @@ from typing import Any, Literal
 
 from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import Checkpoint, load_config, tensor_headers, text_config
+from dflash_mlx.files.checkpoint import (
+    Checkpoint,
+    load_config,
+    tensor_headers,
+    text_config,
+    weight_files,
+)
+from dflash_mlx.files.folder import matching
 from dflash_mlx.files.formats import MTP_TENSOR, TRAINED_MTP, is_mtp
 from dflash_mlx.files.programs import ProgramEntry, ending, held_bytes, named
 from dflash_mlx.hub import registry
@@ -156,7 +163,7 @@ def estimate_memory(
         config = load_config(target)
         weights = weight_bytes(target, "model*.safetensors")
         if draft == target:  # the head's own weights are the drafter's
-            weights -= tensor_bytes(target, "model*.safetensors", MTP_TENSOR)
+            weights -= tensor_bytes(weight_files(target, "model*.safetensors"), MTP_TENSOR)
         quantised = is_packed(config)
         if quant_method(config) == "fp8" and not quantised:
             weights *= 2  # mlx-lm makes 16 bits of them
@@ -177,7 +184,8 @@ def estimate_memory(
 
 
 def weight_bytes(folder: Path, pattern: str) -> int:
-    return sum(file.stat().st_size for file in folder.glob(pattern))
+    files = weight_files(folder, pattern)
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def head_bytes(draft: Path, target: dict[str, Any]) -> int:
@@ -193,14 +201,14 @@ def head_bytes(draft: Path, target: dict[str, Any]) -> int:
     shapes = {(one.get("model_type"), one.get("hidden_size")) for one in models}
     if len(shapes) > 1:
         return 0
-    return tensor_bytes(draft, "*.safetensors", MTP_TENSOR)
+    return tensor_bytes(matching(draft, "*.safetensors"), MTP_TENSOR)
 
 
-def tensor_bytes(folder: Path, pattern: str, names: re.Pattern[str]) -> int:
-    """The bytes of the tensors that have such a name, in a folder's files that match `pattern`."""
+def tensor_bytes(files: list[Path], names: re.Pattern[str]) -> int:
+    """The bytes of the tensors that have such a name."""
     return sum(
         tensor.nbytes
-        for file in folder.glob(pattern)
+        for file in files
         for name, tensor in tensor_headers(file).items()
         if names.search(name)
     )
@@ -214,14 +222,21 @@ def head_config(draft: Path, target: dict[str, Any]) -> dict[str, Any]:
 
 def head_row_bytes(config: dict[str, Any], item_bytes: int) -> int:
     """What an MTP head keeps of a token: the row of one full layer, and the feature before it."""
-    return (row_width(config) + config["hidden_size"]) * item_bytes
+    return (row_width(config) + size_in(config, "hidden_size")) * item_bytes
 
 
 def row_width(config: dict[str, Any]) -> int:
     """How many numbers a layer of a drafter's own caches for each token."""
-    heads = config["num_attention_heads"]
-    dim = config.get("head_dim") or config["hidden_size"] // heads
+    heads = size_in(config, "num_attention_heads")
+    dim = config.get("head_dim") or size_in(config, "hidden_size") // heads
     return 2 * (config.get("num_key_value_heads") or heads) * dim
+
+
+def size_in(config: dict[str, Any], name: str) -> int:
+    size = config.get(name)
+    if not isinstance(size, int) or size < 1:
+        raise DFlashError(f"the drafter's config has no '{name}'.", hint="download it again")
+    return size
 
 
 def drafter_cache_bytes(draft: Path, tokens: int, item_bytes: int) -> int:

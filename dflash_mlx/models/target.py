@@ -32,7 +32,8 @@ from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.adapter import Adapter
-from dflash_mlx.files.checkpoint import Checkpoint, context_length, text_config
+from dflash_mlx.files.checkpoint import Checkpoint, context_length, missing_number, text_config
+from dflash_mlx.files.folder import readable
 from dflash_mlx.files.programs import Notice
 from dflash_mlx.hub.openable import why_not
 from dflash_mlx.kernels.dispatch import Kernels, available
@@ -220,6 +221,12 @@ class Target:
         return "" if tree.masks else "its layers make their own masks"
 
     @property
+    def heads(self) -> int:
+        """The most query heads of a layer: by the config, else as its attention has them."""
+        known = max((heads for heads, *_ in self.attention_shapes), default=32)
+        return int(self.config.get("num_attention_heads") or known)
+
+    @property
     def kernels(self) -> Kernels:
         """The kernels that the layers and the drafter run; can be set between passes."""
         return self._kernels
@@ -272,17 +279,21 @@ class Target:
         path = checkpoint.path
         checkpoint.check_weights()
         try:
-            model, config = read_model(path)
+            with readable(path, checkpoint.weight_files) as folder:
+                model, config = read_model(folder)
         except DFlashError:
             raise
         except Exception as error:  # mlx-lm and its model classes raise many kinds
+            missing = missing_number(path)
+            reason = f"'{missing}' is missing" if missing else first_line(error)
             raise DFlashError(
-                f"the target in '{path}' cannot be loaded ({first_line(error)}).",
+                f"the target in '{path}' cannot be loaded ({reason}).",
                 hint="check that the folder holds a whole mlx-lm or Hugging Face model",
             ) from error
         if adapter is not None:
             try:
-                load_adapters(model, str(adapter.path))
+                with readable(adapter.path) as folder:
+                    load_adapters(model, str(folder))
             except Exception as error:  # of its config and its tensors, many kinds, too
                 raise adapter.misfit(checkpoint.name, error) from error
             model.eval()  # without dropout

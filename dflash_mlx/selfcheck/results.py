@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from dflash_mlx.device import device_info
+from dflash_mlx.files.folder import is_sidecar
 from dflash_mlx.files.measurements import MeasurementStore, fingerprint
 from dflash_mlx.kernels.dispatch import Kernels
 
@@ -73,7 +74,7 @@ def source_hash() -> str:
     digest = hashlib.sha256()
     for package in ("dflash_mlx.metal_kernels", "dflash_mlx.kernels"):
         for file in sorted(files(package).iterdir(), key=lambda file: file.name):
-            if file.name.endswith((".metal", ".h", ".py")):
+            if file.name.endswith((".metal", ".h", ".py")) and not is_sidecar(file.name):
                 digest.update(f"{file.name}\n".encode() + file.read_bytes())
     return digest.hexdigest()[:24]
 

@@ -178,7 +178,7 @@ OTHERS = (
     *rejected("reasoning_effort reasoning", "use think", *OLLAMA),
     *ignored("reasoning.context reasoning.mode", "all of the input is read", RESPONSES),
     *ignored("thinking.budget_tokens", "thinking cannot be cut", MESSAGES),
-    *ignored("chat_template_kwargs.*", "only enable_thinking and thinking are read"),
+    OtherField("chat_template_kwargs.*", "supported", ""),  # as far as the template reads them
     # The prompt
     *rejected("echo", "the prompt is not sent back"),
     *rejected("suffix", "text is only added at the end"),
@@ -258,6 +258,10 @@ OTHERS = (
 )
 
 
+def shown_name(name: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in name[:100])
+
+
 @dataclass(frozen=True, slots=True)
 class FieldCheck:
     """The fields of one body that have no effect, as "name (why)", and the unknown ones."""
@@ -295,7 +299,7 @@ class FieldRegister:
                 continue
             if status == "rejected":
                 raise Problem(400, f"{name} is not supported: {other.why}.", param=name)
-            shown = "".join(c if c.isprintable() else " " for c in name[:100])
+            shown = shown_name(name)
             listed[f"{shown} ({other.why})"] = None
             if other.why == UNKNOWN:
                 unknown[shown] = None

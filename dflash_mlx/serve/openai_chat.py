@@ -12,8 +12,9 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any, ClassVar
 
 from dflash_mlx import __version__
+from dflash_mlx.chat.template import EFFORT_VARIABLES
 from dflash_mlx.chat.tool_parser import ToolCall, named_calls
-from dflash_mlx.options import Effort
+from dflash_mlx.options import EFFORTS
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import TokenLogprob
 
@@ -29,11 +30,13 @@ from .answer_request import (
 from .body import Fields, Integer, SamplingFields, answer_range, read_body
 from .chat_messages import template_messages
 from .chat_tools import Tool, tool_use
+from .fields import MAX_IGNORED, shown_name
 from .logprobs import chat_logprobs
 from .output_format import grammar_of
 from .protocol import Problem, Settings, sse_event
 from .runner import PreparedChoice, Runner
 
+LEVELS = ("none", *EFFORTS)
 FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
 
 
@@ -44,7 +47,10 @@ class StreamOptions(Fields):
 
 
 class TemplateFields(Fields):
-    """vLLM's and llama-server's fields to turn thinking on or off."""
+    """vLLM's and llama-server's fields to turn thinking on or off.
+
+    Others are variables of the template, or without an effect.
+    """
 
     enable_thinking: bool | None = None
     thinking: bool | None = None
@@ -80,7 +86,8 @@ def to_request(body: ChatBody, pair: Pair, settings: Settings) -> AnswerRequest:
         raise Problem(400, "top_logprobs needs logprobs to be true.", "top_logprobs")
     grammar = grammar_of(body, body.response_format)
     use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls, grammar, pair)
-    think, effort = thinking_of(body, pair)
+    think, effort, ignored = thinking_of(body, pair)
+    variables, unread = variables_of(body, pair)
     options = replace(
         body.options(settings.options),
         max_tokens=body.max_completion_tokens or body.max_tokens,
@@ -88,6 +95,7 @@ def to_request(body: ChatBody, pair: Pair, settings: Settings) -> AnswerRequest:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         grammar=use.grammar,
         tools=use.tools,
+        chat_template_kwargs=variables,
     )
     if think is not None:
         options = replace(options, think=think)
@@ -100,6 +108,7 @@ def to_request(body: ChatBody, pair: Pair, settings: Settings) -> AnswerRequest:
         parser_tools=use.parser_tools,
         single_call=use.single_call,
         return_progress=bool(body.return_progress),
+        ignored=(*ignored, *unread),
     )
 
 
@@ -110,25 +119,46 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     return strings
 
 
-def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, Effort | None]:
-    """Whether to think and how hard, as far as the model's template supports it."""
+def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, str | None, list[str]]:
+    """Whether to think and how hard, as far as the model's template supports it.
+
+    Also what becomes of an effort that the template lacks: it is the nearest one.
+    """
     switches = body.chat_template_kwargs or TemplateFields()
     think = switches.thinking if switches.enable_thinking is None else switches.enable_thinking
-    effort = body.reasoning_effort
-    if effort is None:
-        return think, None
+    effort = body.reasoning_effort or effort_in(switches)
     template = pair.template
-    if effort in template.efforts:
-        return think, effort  # type: ignore[return-value]
-    if template.think_switch is not None:
-        return effort != "none" if think is None else think, None
-    if effort == "none" or template.effort_switch is None:
-        return think, None  # a model that does not think has no effort to set
-    raise Problem(
-        400,
-        f"reasoning_effort cannot be '{effort:.20}': give {', '.join(template.efforts)}.",
-        "reasoning_effort",
-    )
+    efforts = template.efforts
+    if effort is None or effort in efforts:
+        return think, effort, []
+    if template.think_switch is not None and (effort == "none" or not efforts):
+        return effort != "none" if think is None else think, None, []
+    if not efforts:
+        return think, None, []  # a model that does not think has no effort to set
+    if effort not in LEVELS:
+        message = f"reasoning_effort cannot be '{effort:.20}': give {', '.join(efforts)}."
+        raise Problem(400, message, "reasoning_effort")
+    place = LEVELS.index(effort)
+    nearest = min(efforts, key=lambda known: abs(LEVELS.index(known) - place - 0.1))
+    return think, nearest, [f"reasoning_effort {effort} (this model has {nearest} nearest to it)"]
+
+
+def effort_in(switches: TemplateFields) -> str | None:
+    """An effort among the variables of the template."""
+    values = switches.model_extra or {}
+    return next((v for n in EFFORT_VARIABLES if isinstance(v := values.get(n), str)), None)
+
+
+def variables_of(body: ChatBody, pair: Pair) -> tuple[dict[str, Any], list[str]]:
+    """The other variables of the template in a body, and those that it does not read."""
+    given = (body.chat_template_kwargs or TemplateFields()).model_extra or {}
+    known = pair.template.variables
+    others = {n: v for n, v in given.items() if n not in EFFORT_VARIABLES or not isinstance(v, str)}
+    unread = [shown_name(f"chat_template_kwargs.{name}") for name in others if name not in known]
+    if len(unread) > MAX_IGNORED:
+        raise Problem(400, "more than 200 fields of the body have no effect.")
+    read = {name: value for name, value in others.items() if name in known}
+    return read, [f"{name} (the chat template does not read it)" for name in unread]
 
 
 def write_problem(problem: Problem) -> bytes:

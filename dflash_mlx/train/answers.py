@@ -19,6 +19,7 @@ from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import weight_files
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
@@ -163,7 +164,7 @@ class AnswerFile:
 def fingerprint(folder: Path) -> str:
     """A hash of a target's config and samples of each weight file."""
     digest = hashlib.sha256((folder / "config.json").read_bytes())
-    for file in sorted(folder.glob("model*.safetensors")):
+    for file in weight_files(folder, "model*.safetensors"):
         size = file.stat().st_size
         digest.update(f"{file.name} {size}".encode())
         with file.open("rb") as stream:

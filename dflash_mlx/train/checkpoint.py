@@ -15,6 +15,7 @@ from mlx.optimizers import Optimizer
 from mlx.utils import tree_flatten, tree_unflatten
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.folder import matching
 
 from .settings import Dtype
 
@@ -44,7 +45,7 @@ def save_state(folder: Path, model: nn.Module, optimizer: Optimizer, state: dict
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder, oldest first."""
-    return sorted(p for p in folder.glob("step-*") if (p / "state.json").is_file())
+    return [p for p in matching(folder, "step-*") if (p / "state.json").is_file()]
 
 
 def read_state(folder: Path) -> dict[str, Any]:

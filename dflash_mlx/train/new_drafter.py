@@ -159,7 +159,7 @@ def text_entries(target: Target) -> dict[str, Any]:
 def layer_sizes(target: Target, shape: DrafterShape) -> dict[str, Any]:
     """The config's entries of Qwen3 layers. Raises UsageError for a shape that is not possible."""
     raw = text_entries(target)
-    heads = shape.heads or raw["num_attention_heads"]
+    heads = shape.heads or target.heads
     kv_heads = shape.kv_heads or min(heads, raw.get("num_key_value_heads") or heads)
     head_dim = shape.head_dim or raw.get("head_dim") or target.hidden_size // heads
     rope = raw.get("rope_parameters") or {}

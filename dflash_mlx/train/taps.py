@@ -18,6 +18,7 @@ import numpy as np
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import header
+from dflash_mlx.files.folder import matching
 from dflash_mlx.models.target import Target
 
 from . import data
@@ -53,7 +54,7 @@ class TapStore:
         self._bytes = 0
         self.damaged: list[Path] = []
         folder.mkdir(parents=True, exist_ok=True)
-        files = sorted(folder.glob("shard-*.safetensors"))
+        files = matching(folder, "shard-*.safetensors")
         for file in files:
             try:
                 self._places |= places(file, width)

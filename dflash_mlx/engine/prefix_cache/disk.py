@@ -26,6 +26,7 @@ from mlx.utils import tree_flatten
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import cache_file, replace_json
+from dflash_mlx.files.folder import matching
 from dflash_mlx.models.target import Target
 
 # Files in the safetensors format, with a checksum of all before it at their end
@@ -212,7 +213,7 @@ class PairFolder:
         make_private(self.path.parent)
         make_private(self.path)
         replace_json(self.path / LABELS, {"target": labels.target, "draft": labels.draft})
-        for part in self.path.glob(f"*{PART}*"):
+        for part in matching(self.path, f"*{PART}*"):
             if not is_alive(part.name.rpartition(PART)[2].partition("-")[0]):
                 part.unlink(missing_ok=True)
 
@@ -230,7 +231,7 @@ class PairFolder:
                 return
             if time.time_ns() - changed > SETTLED:
                 self._changed = changed
-            names = {item.name for item in os.scandir(self.path) if item.name.endswith(SUFFIX)}
+            names = {path.name for path in matching(self.path, f"*{SUFFIX}")}
             for name in sorted(names - self._seen):
                 with suppress(FileNotFoundError):
                     yield self._record(self.path / name)
@@ -264,7 +265,7 @@ class CacheFile:
 def cache_files(root: Path) -> list[CacheFile]:
     """The files of all pairs, the least recently used first."""
     files = []
-    for path in root.glob(f"*/*{SUFFIX}"):
+    for path in matching(root, f"*/*{SUFFIX}"):
         with suppress(FileNotFoundError):
             status = path.stat()
             files.append(CacheFile(path, status.st_size, status.st_mtime_ns))
@@ -431,7 +432,7 @@ def cached_texts(root: Path) -> list[CachedText]:
 
 
 def pair_folders(root: Path) -> list[PairFolder]:
-    return [PairFolder(path.parent.name, root) for path in sorted(root.glob(f"*/{LABELS}"))]
+    return [PairFolder(path.parent.name, root) for path in matching(root, f"*/{LABELS}")]
 
 
 def unread_files(root: Path) -> list[Path]:
@@ -445,8 +446,9 @@ def clear(root: Path) -> int:
     freed = 0
     for folder in pair_folders(root):
         for file in [*folder.path.iterdir()]:
-            freed += file.stat().st_size
-            file.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # a sidecar, which goes with its file
+                freed += file.stat().st_size
+                file.unlink()
         folder.path.rmdir()
     return freed
 
@@ -523,8 +525,8 @@ def pair_key(target: Target, folder: Path | None, draft: nn.Module | None) -> st
 
 def fingerprint(folder: Path) -> list[str]:
     """One line per file of a model: its weights and its config."""
-    files = [*sorted(folder.glob("*.safetensors")), folder / "config.json"]
-    return [f"{file.name} {digest(file)}" for file in files]
+    weights = [file for file in matching(folder, "*.safetensors") if file.exists()]
+    return [f"{file.name} {digest(file)}" for file in (*weights, folder / "config.json")]
 
 
 def digest(file: Path) -> str:
