@@ -162,13 +162,13 @@ class AdaptivePolicy:
 
     def _rates(
         self, drafter: int, states: Sequence[DraftState], batch: Batch
-    ) -> dict[Choice, float]:
+    ) -> dict[Choice | None, float]:
         """Tokens per second of a round with such drafts of these, by width; none is made yet."""
         options = self._options(drafter, states[0])
         survivals = [survivals_of(state, options[-1]) for state in states]
         part = batch.part(len(states))
         verify = self._verify_of(batch)
-        rates = {}
+        rates: dict[Choice | None, float] = {}
         for choice in options:
             chains = [chain[: choice.width - 1] for chain in survivals]
             drafted = self._costs.draft(*choice, part)
