@@ -17,7 +17,7 @@ from math import ceil, log
 from dflash_mlx.types import Plan
 
 from .acceptance import Acceptance
-from .costs import Batch, Costs, Part, edges, knot
+from .costs import LATE, Batch, Costs, Part, edges, knot
 from .policy import Choice, DraftState, PolicyState, StepResult
 from .prior import KNOTS
 
@@ -247,6 +247,8 @@ class AdaptivePolicy:
             soon, most = ANCHORS
             if abs(late) > CHANGED:
                 self._anchor = soon
+                if late <= -LATE:  # other work has ended: what drafts lost beside it says little
+                    self._drafting = BackOff()
             elif self._drafted >= self._anchor:
                 self._anchor = min(most, 2 * self._anchor)
             self._drafted = 0
