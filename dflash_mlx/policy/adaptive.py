@@ -17,7 +17,7 @@ from math import ceil, log
 from dflash_mlx.types import Plan
 
 from .acceptance import Acceptance
-from .costs import Batch, Costs, Part, edges, knot
+from .costs import LATE, Batch, Costs, Part, edges, knot
 from .policy import Choice, DraftState, PolicyState, StepResult
 from .prior import KNOTS
 
@@ -162,13 +162,13 @@ class AdaptivePolicy:
 
     def _rates(
         self, drafter: int, states: Sequence[DraftState], batch: Batch
-    ) -> dict[Choice, float]:
+    ) -> dict[Choice | None, float]:
         """Tokens per second of a round with such drafts of these, by width; none is made yet."""
         options = self._options(drafter, states[0])
         survivals = [survivals_of(state, options[-1]) for state in states]
         part = batch.part(len(states))
         verify = self._verify_of(batch)
-        rates = {}
+        rates: dict[Choice | None, float] = {}
         for choice in options:
             chains = [chain[: choice.width - 1] for chain in survivals]
             drafted = self._costs.draft(*choice, part)
@@ -247,6 +247,8 @@ class AdaptivePolicy:
             soon, most = ANCHORS
             if abs(late) > CHANGED:
                 self._anchor = soon
+                if late <= -LATE:  # other work has ended: what drafts lost beside it says little
+                    self._drafting = BackOff()
             elif self._drafted >= self._anchor:
                 self._anchor = min(most, 2 * self._anchor)
             self._drafted = 0

@@ -17,6 +17,7 @@ DOUBTS = {"verify": 0.05, "draft": 0.5}  # variance of a part's correction at fi
 NOISE = 0.003  # variance of a round's seconds, as a part of them
 DRIFT = 1e-5  # what a round adds to the variance of its parts' corrections
 FAR = 3.0  # standard deviations; rounds that are off by more teach no more than this
+UNSURE = 0.5  # the variance of a correction after many rounds in a row that are that far off
 LATE = log(1.5)  # decode steps that are off by more teach no more than this
 
 Part = tuple[str, int]  # what is done, and the knot of its rows
@@ -144,11 +145,14 @@ class Costs:
         factors = [(self._factors[part], own / expected) for part, own in parts.items()]
         doubt = NOISE + sum(factor.doubt * share**2 for factor, share in factors)
         bound = FAR * sqrt(doubt)
-        late = max(-bound, min(bound, log(seconds / expected)))
+        off = log(seconds / expected)
+        late = max(-bound, min(bound, off))
         for factor, share in factors:
             gain = factor.doubt * share / doubt
             factor.log += gain * late
             factor.doubt += DRIFT - gain * share * factor.doubt
+            if late != off:  # once it is a disturbance; again and again, the machine has changed
+                factor.doubt = min(UNSURE, 3 * factor.doubt)
         return expected * exp(late)
 
 

@@ -263,6 +263,29 @@ def test_one_bad_minute_spoils_nothing() -> None:
     assert costs.verify(8, ALONE) == pytest.approx(CPU.verify(8), rel=0.05)
 
 
+def test_a_machine_that_has_changed_is_learned() -> None:
+    """Rounds that go on to take six times as long are no disturbance."""
+    costs = CPU.prior()
+    for _ in range(5):
+        costs.learn_step(CPU.plain, ALONE, 1)
+    for late in [1.0] * 20 + [6.0] * 12:
+        costs.learn({("verify", 8): costs.verify(8, ALONE)}, CPU.verify(8) * late)
+    assert costs.verify(8, ALONE) > 5 * CPU.verify(8)
+
+
+def test_the_wait_ends_when_other_work_does() -> None:
+    """What drafts lost beside other work says nothing of the quiet machine."""
+    policy = proven(auto(CPU))
+    (text,) = policy.new_sequence(1)
+    while drafting(policy, text):
+        policy.update([result_of(text, Plan(8, drafted=8), 0)], 50.0)
+    policy.update([result_of(text, DECODE_STEP, 0)], 1.0)
+    assert not drafting(policy, text)
+    policy.update([result_of(text, DECODE_STEP, 0)], 0.4)
+    policy._steps_due = 0
+    assert drafting(policy, text)
+
+
 @pytest.mark.parametrize("drafter", [sim.GOOD, sim.RANDOM])
 def test_noisy_clocks(drafter: Drafter) -> None:
     """Other work on the machine: every round up to twice as long, some ten times."""
