@@ -118,7 +118,7 @@ class LoadedPair:
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a template's text, which has its special tokens already."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return self.template.encode(text)
 
 
 def evaluate(model: nn.Module) -> None:

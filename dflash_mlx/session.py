@@ -32,6 +32,9 @@ from .types import Block, Progress, silent
 # One answer, block by block
 
 
+ONLY_THOUGHT = "the model ended in its thinking and gave no answer"
+
+
 class Reply:
     """One answer of a sequence, block by block.
 
@@ -64,6 +67,8 @@ class Reply:
         self._ahead = 2 if drafting or not sequence.target_cache.needs_snapshots else 1
         self._asked: deque[Future[Block]] = deque()
         self._closed = False
+        self._thinks = False
+        self._says = False
 
     @property
     def prompt_read(self) -> int:
@@ -105,6 +110,10 @@ class Reply:
             thinking += last.thinking
             self.stop = last.stop or None
             reason = "stop" if self.stop else reason
+        self._thinks = self._thinks or bool(thinking.strip())
+        self._says = self._says or bool(text.strip())
+        if reason and self._thinks and not self._says:
+            self.stats.notes.append(ONLY_THOUGHT)
         return replace(block, text=text, thinking=thinking, finish_reason=reason)
 
     def blocks(self, on_prefill: Progress) -> Generator[Block]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
+from itertools import chain
 from typing import Any
 
 from jinja2 import Environment, TemplateError
@@ -20,7 +21,7 @@ from dflash_mlx.files.checkpoint import TEXTS, Checkpoint, check_file
 from dflash_mlx.files.folder import matching, readable
 from dflash_mlx.options import EFFORTS
 
-from .messages import Messages, accepted_forms
+from .messages import SYSTEM, Messages, accepted_forms
 from .reasoning_parser import end_of_turn_ids
 
 # Template variables: Qwen, GLM, Gemma; Kimi, DeepSeek.
@@ -57,6 +58,8 @@ class TemplateOptions:
 
 
 DEFAULTS = TemplateOptions()
+APART = "\ufdd0\ufdd1"  # stands where a text is split before it is encoded; both are no characters
+CONTROL = re.compile("<[|\uff5c].*[|\uff5c]>")  # DeepSeek's have wide bars
 
 
 class Template:
@@ -81,6 +84,7 @@ class Template:
         all forms.
         """
         variables = self.switches(options)
+        messages = [self._untrusted_as_text(message) for message in messages]
         refusal: Exception | None = None
         for form in accepted_forms(messages):
             try:
@@ -94,6 +98,29 @@ class Template:
             f"the chat template refuses these messages ({first_line(refusal)}).",
             hint="check the roles, their order, and the tools",
         ) from refusal
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text as `write` returns it, which has its special tokens already."""
+        pieces = [
+            self._tokenizer.encode(piece, add_special_tokens=False) for piece in text.split(APART)
+        ]
+        return [*chain.from_iterable(pieces)]
+
+    def _untrusted_as_text(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message of a user or a tool, whose control tokens are taken apart: they are text."""
+        content = message.get("content")
+        if message.get("role") in (*SYSTEM, "assistant") or not isinstance(content, str):
+            return message
+        split = self._control_tokens.sub(lambda found: found[0][0] + APART + found[0][1:], content)
+        return {**message, "content": split}
+
+    @cached_property
+    def _control_tokens(self) -> re.Pattern[str]:
+        """The added tokens that are no text: special ones, and those that look like <|this|>."""
+        added = self._tokenizer.added_tokens_decoder.values()
+        names = [token.content for token in added if token.special or CONTROL.match(token.content)]
+        by_length = sorted(filter(str.strip, names), key=len, reverse=True)
+        return re.compile("|".join(re.escape(name) for name in by_length) or "(?!)")
 
     def check(self, think: bool | None, effort: str | None) -> None:
         """Raise UsageError if the template does not support one of these options."""

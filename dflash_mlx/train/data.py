@@ -120,7 +120,7 @@ def tokenize(
             text = template.write(list(prompt.messages), options)
         except DFlashError as error:
             raise DFlashError(f"line {prompt.line}: {error.message}", hint=error.hint) from error
-        tokens = tokenizer.encode(text, add_special_tokens=False)
+        tokens = template.encode(text)
         if len(tokens) >= target.context_length:
             raise DFlashError(
                 f"the prompt in line {prompt.line} has {len(tokens)} tokens, the target's context"

@@ -371,6 +371,14 @@ def test_thinking_is_apart(block_size: int) -> None:
         assert (result.thinking, result.text) == ("why not", "yes")
 
 
+@pytest.mark.parametrize(("said", "noted"), [("why not", 1), ("why not</think>yes", 0)])
+def test_an_answer_that_is_all_thinking_says_so(said: str, noted: int) -> None:
+    tokenizer = tiny.byte_tokenizer()
+    prompt = tokenizer.encode("hi<think>")
+    result = api.generate(speaking(said, tokenizer, prompt), prompt, max_tokens=50)
+    assert sum("gave no answer" in note for note in result.stats.notes) == noted
+
+
 @every_mode
 def test_context_length(mode: Mode) -> None:
     """An answer ends where the context is full; a prompt that fills it is refused."""
