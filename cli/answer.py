@@ -256,7 +256,7 @@ def stats_line(answer: "Answer", backend: Backend, max_tokens: int, columns: int
         end += f" · prompt {stats.prompt_tokens:,}{first_token_summary(stats)}"
     if answer.finish_reason == "length":
         end += f" · {backend.cut_by(stats, max_tokens, '--max-tokens')}"
-    return fitting_line(answer, end, columns)
+    return fitting_line(answer, [end], columns)
 
 
 def cut_note(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
@@ -268,23 +268,31 @@ def cut_note(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
 def chat_stats_line(
     answer: "Answer", backend: Backend, max_tokens: int | None, columns: int
 ) -> str:
-    """The numbers of a finished answer in a chat; in words if these fit into `columns`."""
+    """The numbers of a finished answer in a chat: as many of them as fit into `columns`."""
     stats = answer.stats
     end = ""
+    prompts = [""]
     if stats.generated or "generated" in stats.unknown:
-        end += f" · prompt {prompt_summary(stats)}{first_token_summary(stats)}"
+        prompt = f" · prompt {prompt_summary(stats)}"
+        prompts = [prompt + first_token_summary(stats), prompt, ""]  # /stats has them, too
     if answer.finish_reason == INTERRUPTED:
         end += f" ({LEAVE_HINT})"
     if answer.finish_reason == "length":
         end += f" · {backend.cut_by(stats, max_tokens, 'max-tokens')}"
-    return fitting_line(answer, end, columns)
+    return fitting_line(answer, [prompt + end for prompt in prompts], columns)
 
 
-def fitting_line(answer: "Answer", end: str, columns: int) -> str:
-    words = stats_summary(answer.stats, answer.finish_reason, words=True) + end
-    if len(words) <= columns:
-        return words
-    return stats_summary(answer.stats, answer.finish_reason, words=False) + end
+def fitting_line(answer: "Answer", ends: list[str], columns: int) -> str:
+    """The numbers and the first of the ends that fits; in words if these fit.
+
+    Without a width (0), all of them.
+    """
+    words = stats_summary(answer.stats, answer.finish_reason, words=True) + ends[0]
+    short = stats_summary(answer.stats, answer.finish_reason, words=False)
+    lines = [words, *(short + end for end in ends)]
+    if not columns:
+        return lines[1]
+    return next((line for line in lines if len(line) < columns), lines[-1])
 
 
 def stats_summary(stats: "Stats", finish_reason: str, *, words: bool) -> str:

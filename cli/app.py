@@ -60,6 +60,10 @@ class ErrorBoundary(TyperGroup):
         """Find the command; one that is gone is named."""
         if hint := gone(args[0]):
             raise UsageError(f"there is no `dflash {args[0]}` any more.", hint=hint)
+        if " " in args[0]:
+            raise UsageError(
+                f"'{args[0]:.40}' is no command.", hint='`dflash chat "PROMPT"` answers a prompt'
+            )
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -126,6 +130,8 @@ def usage_hint(error: typer.TyperException) -> str:
         return hint
     if flag := near_flag(name, ctx.command):
         return f"did you mean {flag}?"
+    if not name and (commands := getattr(ctx.command, "commands", None)):
+        return f"`{ctx.command_path}` has the commands {', '.join(commands)}"
     hints = [number_hint(error)]
     if parameter is not None:
         origin = origin_of(ctx, parameter.name)

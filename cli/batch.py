@@ -54,7 +54,7 @@ class BatchOptions:
         typer.Option(
             "--batch",
             metavar="FILE",
-            help="Answer each line of this file: a prompt or a chat.",
+            help="Answer each line of this file: a text, or JSON (`dflash help generate`).",
             rich_help_panel="Prompt and answer",
         ),
     ] = None

@@ -267,8 +267,8 @@ def show_rows(rows: list[Row], out: Output) -> None:
         return
     columns = shutil.get_terminal_size().columns
     out.write("".join(out.ascii_fallback(line) + "\n" for line in fit_rows(cells, columns)))
-    if hides_columns(cells, columns):
-        out.note("a wider terminal shows the drafter, its kind and block size, and the memory, too")
+    if hidden := hidden_columns(cells, columns):
+        out.note(f"a wider terminal also shows {', '.join(hidden)}")
     out.note("size: target + drafter on disk; ~ marks an estimate")
     for row in rows:
         if row.verdict == "no" and row.lacks and not row.gguf:
@@ -298,9 +298,10 @@ def fitting_columns(widths: list[int], width: int) -> tuple[int, ...]:
     return next(fitting, ())
 
 
-def hides_columns(cells: list[tuple[str, ...]], width: int) -> bool:
+def hidden_columns(cells: list[tuple[str, ...]], width: int) -> list[str]:
     widths = [max(map(screen_width, column)) for column in zip(*cells, strict=True)]
-    return len(fitting_columns(widths, width)) < len(TITLES)
+    shown = fitting_columns(widths, width) or COLUMN_SETS[-1]
+    return [title for number, title in enumerate(TITLES) if number not in shown]
 
 
 def format_row(row: tuple[str, ...], indexes: tuple[int, ...], widths: list[int]) -> str:

@@ -257,12 +257,17 @@ def read_prompt(
 def read_file(path: Path, flag: str = "--file") -> str:
     """The text of a file that a flag names, without its last newline."""
     try:
-        return path.expanduser().read_text(encoding="utf-8").removesuffix("\n")
+        text = path.expanduser().read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"the file '{path}' cannot be read ({file_error_reason(error)}).",
             hint=f"{flag} takes a text file",
         ) from None
+    if not text.strip():
+        raise UsageError(
+            f"the file '{path}' is empty.", hint=f"give {flag} another, or leave it out"
+        )
+    return text
 
 
 def read_stdin() -> str:

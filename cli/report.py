@@ -245,7 +245,7 @@ def show_comparison(
 def conclusion(comparison: Comparison) -> str:
     dflash = comparison.dflash.stats
     plain = comparison.plain.stats
-    rates = f"{dflash.tokens_per_second:,.0f} instead of {plain.tokens_per_second:,.0f}"
+    rates = f"{dflash.tokens_per_second:,.1f} instead of {plain.tokens_per_second:,.1f}"
     numbers = f"{rates} tokens per second"
     same = comparison.comparable and comparison.differs_from is None
     if same:

@@ -60,7 +60,7 @@ class ServeOptions:
             help="Address to listen on. [only this machine]",
             panel="Server",
         ),
-    ] = "127.0.0.1"
+    ] = "localhost"
     port: Annotated[
         int,
         option(
@@ -243,7 +243,7 @@ def serve(
     if own.context is not None and own.context > context:
         out.warn(f"--context {own.context:,}: this model holds {context:,} tokens")
     warm_up(server, out)
-    port = listening.getsockname()[1]
+    port = listening[0].getsockname()[1]
     show_address(server, port, own.host, seconds, out)
     notice = None if api_key else Notice(address=address(own.host, port))
     try:
@@ -359,7 +359,7 @@ def served_name(target: str, folders: Sequence[Path]) -> str:
     return next(offered, folder.resolve().name)
 
 
-def run_until_stopped(server: "Server", listening: socket, out: Output) -> None:
+def run_until_stopped(server: "Server", listening: list[socket], out: Output) -> None:
     """Serve until Ctrl-C, which exits with 130, or SIGTERM (143)."""
     from dflash_mlx.serve.listening import STOP_SECONDS, run
 
@@ -404,7 +404,7 @@ def check_address(host: str, api_key: str | None) -> None:
     if not is_loopback(host) and api_key is None:
         raise UsageError(
             f"at {host} every machine of the network could use this server.",
-            hint="give --api-key KEY, or --api-key-file, or leave --host at 127.0.0.1",
+            hint="give --api-key KEY, or --api-key-file, or leave --host out",
         )
 
 

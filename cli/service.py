@@ -75,7 +75,8 @@ def install(ctx: typer.Context, host: str, port: int, out: Output) -> None:
         )
     manager = service_manager()
     if not manager.state().running:
-        listen(host, port).close()  # DFlashError for a port in use
+        for listening in listen(host, port):  # DFlashError for a port in use
+            listening.close()
     flags = [f"--host={host}", f"--port={port}", *service_flags(ctx)]
     if LET_SLEEP not in flags:
         flags.append(LET_SLEEP)
@@ -198,6 +199,7 @@ def value_of(flags: Sequence[str], name: str) -> str | None:
 
 
 def address(host: str, port: int | str) -> str:
+    host = "127.0.0.1" if host == "localhost" else host
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"http://{name}:{port}"
 

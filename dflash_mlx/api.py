@@ -62,6 +62,4 @@ def generate(
     `pair.generate(prompts)` answers many prompts at once.
     """
     asked = options_of(options, keywords, default_mode(pair))
-    session = Session(pair, mode=asked.mode)
-    blocks = list(session.stream(prompt, asked, on_prefill=on_prefill))
-    return Result.of(blocks, session.stats)
+    return Session(pair, mode=asked.mode).generate(prompt, asked, on_prefill=on_prefill)

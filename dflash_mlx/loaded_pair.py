@@ -30,11 +30,11 @@ class LoadedPair:
     generates the answers, in the thread that owns MLX.
     """
 
-    target: Target
-    drafter: Drafter | None
-    tokenizer: TokenizerWrapper
-    template: Template
-    compiler: Compiler
+    target: Target = field(repr=False)
+    drafter: Drafter | None = field(repr=False)
+    tokenizer: TokenizerWrapper = field(repr=False)
+    template: Template = field(repr=False)
+    compiler: Compiler = field(repr=False)
     target_name: str
     draft_name: str | None
     lookup: bool = False

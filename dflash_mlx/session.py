@@ -27,6 +27,7 @@ from .loaded_pair import LoadedPair
 from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import MODES, GenerationOptions, Mode
 from .policy.policy import PolicyState
+from .result import Result
 from .types import Block, Progress, silent
 
 # One answer, block by block
@@ -266,6 +267,19 @@ class Session:
         something fails later.
         """
         return self.begin(self.prepare(prompt, options, **keywords)).blocks(on_prefill)
+
+    @takes_options
+    def generate(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        on_prefill: Progress = silent,
+        **keywords: Unpack[OptionKeywords],
+    ) -> Result:
+        """Answer a prompt and return the whole answer; arguments as `stream`."""
+        blocks = list(self.stream(prompt, options, on_prefill=on_prefill, **keywords))
+        return Result.of(blocks, self.stats)
 
     @takes_options
     async def stream_async(

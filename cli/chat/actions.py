@@ -366,8 +366,9 @@ def export_chat(state: ChatState, name: str) -> None:
     dialogue = state.dialogue
     dialogue.require_turns()
     path = Path(name).expanduser()
+    over = ", over the earlier export" if path.exists() else ""
     transcript.export(path, replace(dialogue.chat, model=dialogue.backend.target_name))
-    state.print_line(f"  written to {path}", "dim")
+    state.print_line(f"  written to {path}{over}", "dim")
 
 
 def clear_chat(state: ChatState, _: str) -> None:

@@ -60,7 +60,7 @@ def show_help(state: ChatState, topic: str) -> None:
         if note := state.dialogue.backend.model_note():
             state.print_line(f"  {note}", "dim")
         return
-    command, _ = find_command(topic.removeprefix("/"))
+    command, _ = find_command(topic.removeprefix("/"), hint="/help all lists all of them")
     aliases = "".join(f", /{alias}" for alias in command.aliases)
     state.print_line(f"  {command.syntax}{aliases}", "bold")
     state.print_line(f"  {command.help}")
@@ -102,16 +102,16 @@ COMMANDS = (
     Command(
         "system",
         "[text|edit|off]",
-        "show, set, edit in $EDITOR or remove the system prompt",
+        "show, set, edit or remove the system prompt",
         actions.change_system_prompt,
         arguments=lambda state: ["edit", "off"],
         everyday=True,
-        detail="The conversation stays, and is read again with the new system prompt.",
+        detail="edit opens $EDITOR. The conversation stays, and is read again with the new prompt.",
     ),
     Command(
         "set",
         "[name [value]]",
-        "show or change settings; /temp 0.7 is short for /set temp 0.7",
+        "show or change settings: /set temp 0.7, /temp 0.7",
         actions.change_setting,
         arguments=actions.setting_names,
         everyday=True,
@@ -137,7 +137,7 @@ COMMANDS = (
     Command(
         "stats",
         "",
-        "show the numbers of the last answer and of the chat",
+        "show the numbers of the last answer and the chat",
         actions.show_stats,
         everyday=True,
     ),
@@ -152,7 +152,7 @@ COMMANDS = (
     Command(
         "compare",
         "",
-        "answer the last prompt with and without drafts, and compare",
+        "the last prompt with and without drafts",
         actions.compare,
         everyday=True,
         local=True,
@@ -160,7 +160,7 @@ COMMANDS = (
     Command(
         "watch",
         "[on|off]",
-        "colour the tokens of an answer by the pass that wrote them",
+        "colour the tokens of an answer by their passes",
         watch,
         arguments=lambda state: list(WATCH_WORDS),
         everyday=True,
@@ -170,7 +170,7 @@ COMMANDS = (
     Command(
         "read",
         "[file...|off]",
-        "attach files to the next prompt, as @file in a prompt does",
+        "attach files to the next prompt, as @file does",
         attachments.read_files,
         everyday=True,
         paths=True,
@@ -187,7 +187,7 @@ COMMANDS = (
     Command(
         "retry",
         "[answers]",
-        "answer the last prompt again, or several times at once",
+        "answer the last prompt again, or several times",
         turns.retry,
         arguments=lambda state: ["2", "3"],
         everyday=True,
@@ -311,7 +311,7 @@ def dispatch(state: ChatState, text: str) -> None:
     command.run(state, argument)
 
 
-def find_command(word: str) -> tuple[Command, str]:
+def find_command(word: str, hint: str = NOTHING_SENT_HINT) -> tuple[Command, str]:
     """The command that a word names, by its full name or by a unique prefix.
 
     A setting's name is short for `/set name`: then the second value is a prefix for the argument.
@@ -327,10 +327,10 @@ def find_command(word: str) -> tuple[Command, str]:
         return find_command(matches[0])
     if matches:
         candidates = ", ".join(f"/{name}" for name in matches)
-        raise UsageError(f"/{word} could be {candidates}.", hint=NOTHING_SENT_HINT)
+        raise UsageError(f"/{word} could be {candidates}.", hint=hint)
     similar = difflib.get_close_matches(word, (*names, *shortcuts), n=1)
     advice = f" Did you mean /{similar[0]}?" if similar else " /help lists the commands."
-    raise UsageError(f"unknown command /{word}.{advice}", hint=NOTHING_SENT_HINT)
+    raise UsageError(f"unknown command /{word}.{advice}", hint=hint)
 
 
 def complete(state: ChatState, text: str) -> list[tuple[str, str]]:

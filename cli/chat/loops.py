@@ -11,9 +11,12 @@ from ..backend.base import Backend
 from ..resolve import RECOMMENDED
 from ..terminal.output import format_count
 
-# So many equal tokens in a row, so many times, are a loop: lists and tables repeat fewer.
-PERIODS = range(20, 61)
+# At most so many equal tokens in a row, so many times and of so many tokens in all, are a loop:
+# lists and tables repeat fewer.
+LONGEST = 100
 TIMES = 4
+TOKENS = 48
+TAIL = (TIMES + 1) * LONGEST  # tokens of a running answer that are looked at
 WORD = re.compile(r"\s*(?:\w+|[^\w\s])")  # about a token, for servers that send none
 
 
@@ -26,29 +29,15 @@ class Loop:
 
 
 def find_loop(tokens: Sequence[object]) -> Loop | None:
-    """The first stretch in which 20 to 60 tokens come four times or more; None without one.
-
-    `length` is that of the shortest part that repeats, so it may be less than 20.
-    """
-    for period in PERIODS:
-        equal = 0  # tokens in a row that are the same as those one period before
-        longest = 0
-        end = 0
-        for place in range(period, len(tokens)):
-            equal = equal + 1 if tokens[place] == tokens[place - period] else 0
-            if equal > longest:
-                longest = equal
-                end = place + 1
-        if longest >= (TIMES - 1) * period:
-            stretch = tokens[end - longest - period : end]
-            length = next(n for n in range(1, period + 1) if repeats(stretch, n))
-            return Loop(length, len(stretch) // length)
+    """The shortest part of up to 100 tokens that comes four times or more; None without one."""
+    for period in range(1, LONGEST + 1):
+        equal = longest = 0  # tokens in a row that are the same as those one period before
+        for token, before in zip(tokens[period:], tokens, strict=False):
+            equal = equal + 1 if token == before else 0
+            longest = max(longest, equal)
+        if longest + period >= max(TIMES * period, TOKENS):
+            return Loop(period, longest // period + 1)
     return None
-
-
-def repeats(tokens: Sequence[object], length: int) -> bool:
-    """Whether each token is the same as the one `length` places before."""
-    return tokens[length:] == tokens[:-length]
 
 
 def loop_hint(answer: Answer, backend: Backend, sampling: SamplingParams) -> list[str]:

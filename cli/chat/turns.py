@@ -60,7 +60,8 @@ def turn_numbers(state: ChatState) -> list[str]:
 def rewind(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
     turns = dialogue.require_turns()
-    if not argument:
+    asked = not argument
+    if asked:
         for line in turn_list(turns, rows=list_rows()):
             state.print_line(line)
         question = "  Back to the end of which turn? 0: the beginning, Enter: stay here ›"
@@ -68,10 +69,14 @@ def rewind(state: ChatState, argument: str) -> None:
     if argument in ("", str(len(turns))):  # the chat is at the end of its last turn
         state.print_line("  nothing was changed", "dim")
         return
+    advice = "/rewind alone lists the turns"
+    if asked and not argument.isdecimal() and state.keys is not None:
+        state.keys.typed.draft = argument  # it may be the next message
+        advice = "what you typed is at the prompt again"
     if not argument.isdecimal() or int(argument) > len(turns):
         raise UsageError(
             f"/rewind cannot be '{argument}'.",
-            hint=f"give 0 to {len(turns)}; /rewind alone lists the turns",
+            hint=f"give 0 to {len(turns)}; {advice}",
         )
     count = int(argument)
     kept_as = rewind_to(state, count)

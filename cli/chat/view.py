@@ -10,6 +10,7 @@ from ..passes import MarkedView, Passes, PassStream
 from ..terminal.live_region import LiveRegion
 from ..terminal.markdown import Fragment, MarkdownStream, PlainTextStream
 from ..terminal.output import Output, stdout_size, strip_control
+from .loops import TAIL, WORD, find_loop
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Stats
@@ -18,6 +19,7 @@ FRAME_INTERVAL = 0.1  # seconds between two frames
 MAX_FRAME_INTERVAL = 1.0  # seconds; the longest pause after a slow frame
 PREFILL_DELAY = 0.3  # seconds; a quicker prefill shows nothing
 TAIL_ROWS = 8  # rows of unfinished text
+LOOP_STEP = 64  # tokens between two looks for a loop
 FOOTER_ROWS = 5  # rows of the text that the user types during the answer
 
 
@@ -87,6 +89,9 @@ class ChatView(PlainView):
         self._fragments: list[Fragment] = []  # finished; the next frame prints them
         self._printed = False  # whether any fragment is on the screen
         self._status: tuple[str, ...] = ("",)  # the same in fewer and fewer columns
+        self._tokens: list[object] = []  # or words, where a server sends no tokens
+        self._looked_at = 0  # of these, when a loop was looked for
+        self._loop = ""
         self._frame = 0
         self._next_frame_at = 0.0
         self._thinking_began = 0.0
@@ -133,9 +138,10 @@ class ChatView(PlainView):
             if self._context_length and not stats.unknown & {"prompt_tokens", "generated"}:
                 used = stats.prompt_tokens + stats.generated
                 context = f" · context {used:,} / {self._context_length:,}"
+            self._look_for_loop(block)
             self._status = (
-                progress_line(stats, words=True) + context,
-                progress_line(stats) + context,
+                progress_line(stats, words=True) + self._loop + context,
+                progress_line(stats) + self._loop + context,
             )
             self._draw()
 
@@ -150,6 +156,13 @@ class ChatView(PlainView):
                 self._draw(last=True)
             finally:
                 self._region.erase()
+
+    def _look_for_loop(self, block: "Block") -> None:
+        self._tokens += block.tokens or WORD.findall(block.thinking + block.text)
+        if len(self._tokens) - self._looked_at >= LOOP_STEP:
+            self._looked_at = len(self._tokens)
+            loop = find_loop(self._tokens[-TAIL:])
+            self._loop = " · repeats itself: Ctrl-C stops" if loop else ""
 
     def _add_thinking(self, block: "Block") -> None:
         if self._thinking is None:

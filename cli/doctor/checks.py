@@ -243,7 +243,9 @@ def config(root: typer.Context) -> CheckResult:
     configured_servers()
     if errors:
         return fail(f"{short_path(path)} · {errors[0]}", "correct the value in this file")
-    return ok(f"{short_path(path)} · sets {', '.join(settings)}")
+    model = (root.default_map or {}).get("chat", {}).get("model")
+    note = f" · `dflash doctor -m {shlex.quote(model)}` checks its model" if model else ""
+    return ok(f"{short_path(path)} · sets {', '.join(settings)}{note}")
 
 
 def variables(root: typer.Context) -> CheckResult:

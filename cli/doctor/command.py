@@ -167,7 +167,7 @@ def self_test(out: Output) -> CheckResult:
         return fail(f"DFlash and plain decoding differ from token {first} on", REINSTALL_HINT)
     tau = dflash.stats.acceptance_length
     summary = (
-        f"{len(dflash.tokens)} tokens, the same both ways · "
+        f"the bundled pair · {len(dflash.tokens)} tokens, the same both ways · "
         f"DFlash {dflash.stats.tokens_per_second:,.1f} tok/s · "
         f"plain {baseline.stats.tokens_per_second:,.1f} tok/s · τ {tau:.2f}"
     )

@@ -293,7 +293,7 @@ class AdaptivePolicy:
         plain = 1 / self._costs.verify(1, self._batch.part(1))
         return (
             f"{tokens / max(1, rounds):.2f} tokens a pass in the newest answer, "
-            f"{tokens / max(1e-9, seconds):.0f} tok/s; plain decoding has {plain:.0f}"
+            f"{tokens / max(1e-9, seconds):.1f} tok/s; plain decoding has {plain:.1f}"
         )
 
 

@@ -1,7 +1,7 @@
 """Answers files of many prompts with one pair, many at once, as the server does.
 
-A line of such a file is a JSON string, {"prompt": ...} or {"messages": [...]}, with a "key" if
-wanted. All lines are checked before a model is loaded.
+A line of such a file is a plain text, a JSON string, {"prompt": ...} or {"messages": [...]}, with a
+"key" if wanted. All lines are checked before a model is loaded.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from .protocol import Problem, Settings
 from .runner import Metrics, Runner
 
 FIELDS = ("key", "prompt", "messages")
-FORMAT_HINT = 'a line is a JSON string, {"prompt": "..."} or {"messages": [...]}'
+FORMAT_HINT = 'a line is a text, a JSON string, {"prompt": "..."} or {"messages": [...]}'
 ID_START = "batch_req_"
 LINE_START = b'{"id": "' + ID_START.encode()
 SYSTEM = ("system", "developer")
@@ -117,7 +117,8 @@ def read_batch(path: Path, defaults: Defaults) -> list[Line]:
 def read_line(text: str, key: str, defaults: Defaults) -> Line:
     """A line; `key` is that of one without a key. Raises Problem."""
     try:
-        value = value_of(text)
+        # A text is none of JSON, even if it is a number.
+        value = value_of(text) if text.lstrip().startswith(('"', "{", "[")) else text.strip()
     except ValueError:
         raise Problem(400, "it is not JSON.") from None
     if isinstance(value, str):

@@ -1,6 +1,7 @@
 """The server's socket and its connections, with uvicorn."""
 
 import asyncio
+import errno
 import logging
 import resource
 import socket
@@ -20,6 +21,7 @@ STOP_SECONDS = 10  # for running answers when the server is stopped
 ERROR_SHARE = 0.8  # of that time; then the answers that still run get an error
 CONNECTIONS = 512
 OTHER_FILES = 512  # that the process may have open beside its connections
+NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 class Connection(H11Protocol):
@@ -71,20 +73,29 @@ class Connection(H11Protocol):
             self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free port. Raises DFlashError if that fails."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host.strip("[]"), port), family=family, backlog=256)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        reason = reason.partition(" (while attempting")[0]  # the address again
-        raise DFlashError(
-            f"the server cannot listen at {host}:{port} ({reason}).",
-            hint="give another --port (0 takes a free one) or --host",
-        ) from None
-    listening.set_inheritable(True)
-    return listening
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets of one port; port 0 takes a free one. Raises DFlashError if that fails.
+
+    "localhost" is both 127.0.0.1 and, where IPv6 exists, ::1: programs try either.
+    """
+    sockets = list[socket.socket]()
+    for name in ("127.0.0.1", "::1") if host == "localhost" else (host.strip("[]"),):
+        family = socket.AF_INET6 if ":" in name else socket.AF_INET
+        try:
+            sockets.append(socket.create_server((name, port), family=family, backlog=256))
+        except (OSError, OverflowError) as error:
+            if sockets and getattr(error, "errno", None) in NO_IPV6:
+                break
+            for listening in sockets:
+                listening.close()
+            reason = getattr(error, "strerror", None) or str(error)
+            reason = reason.partition(" (while attempting")[0]  # the address again
+            raise DFlashError(
+                f"the server cannot listen at {name}:{port} ({reason}).",
+                hint="give another --port (0 takes a free one) or --host",
+            ) from None
+        port = sockets[0].getsockname()[1]
+    return sockets
 
 
 def allow_files(count: int) -> None:
@@ -113,7 +124,7 @@ class StoppableServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run(server: Server, listening: socket.socket, on_stop: Callable[[], None]) -> None:
+def run(server: Server, listening: list[socket.socket], on_stop: Callable[[], None]) -> None:
     """Serve until Ctrl-C or SIGTERM; running answers then have STOP_SECONDS to end.
 
     Those that do not end by themselves end with an error. `on_stop` is called before that time
@@ -134,4 +145,4 @@ def run(server: Server, listening: socket.socket, on_stop: Callable[[], None]) -
         timeout_keep_alive=30,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    StoppableServer(config, on_stop, server.stopping).run(sockets=[listening])
+    StoppableServer(config, on_stop, server.stopping).run(sockets=listening)

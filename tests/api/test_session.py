@@ -287,6 +287,21 @@ def test_bad_arguments_change_nothing(golden: Pair) -> None:
     assert session.sequence.target_cache.offset == offset
 
 
+def test_a_whole_answer(golden: Pair) -> None:
+    """`Session` had only `stream`."""
+    with Session(golden) as session:
+        result = session.generate("river", max_tokens=8)
+        assert result.tokens == api.generate(golden, "river", max_tokens=8).tokens
+        assert len(result.tokens) == 8
+        assert result.stats is session.stats
+
+
+def test_a_pair_is_shown_by_its_names(golden: Pair) -> None:
+    """It had the addresses of all its parts."""
+    assert " at 0x" not in repr(golden)
+    assert repr(golden).startswith("Pair(target_name=")
+
+
 def test_prompt_kinds(golden: Pair) -> None:
     """A string is one user message, raw text is itself, ids are themselves."""
     session = Session(golden)

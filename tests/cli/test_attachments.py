@@ -53,6 +53,13 @@ def test_what_is_taken(tree: Path) -> None:
     assert read([str(tree / "notes.md")]).text.count("````") == 2  # longer than the one inside
 
 
+def test_an_empty_file_is_refused(tree: Path) -> None:
+    """It was sent as if it were not there."""
+    Path("nothing.md").write_text(" \n")
+    with pytest.raises(UsageError, match=r"the file 'nothing\.md' is empty"):
+        attachments.read_prompt("What is this?", ["nothing.md"])
+
+
 def test_files_come_out_of_a_prompt_again(tree: Path) -> None:
     """What a chat shows of a prompt that was sent: its text, and its files as one line."""
     found = read(["notes.md", "src/a.py", "[odd].txt"])

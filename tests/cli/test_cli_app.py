@@ -110,6 +110,20 @@ def test_only_near_options_are_suggested(run, arguments, hint):
     assert given.endswith(hint)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["Why is the sky blue?"], 'Hint:  `dflash chat "PROMPT"` answers a prompt'),
+        (["models"], "has the commands list, pull, rm"),
+        (["lst"], "has the commands chat, generate, serve"),
+    ],
+)
+def test_what_is_no_command_names_a_way_on(run, arguments, hint):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert hint in " ".join(result.stderr.split(" "))
+
+
 def number_options(group, *commands):
     for name, command in group.commands.items():
         if hasattr(command, "commands"):

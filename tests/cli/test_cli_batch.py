@@ -238,9 +238,18 @@ def test_what_failed_is_tried_again(
     check_answers(alone)
 
 
+def test_plain_lines(tmp_path: Path) -> None:
+    """A line was refused unless it was JSON; a text may be a number, and has commas."""
+    serve_batch = import_module("dflash_mlx.serve.batch")
+    Path("plain.txt").write_text("Why, then?\n\n7\n  true\r\n")
+    lines = serve_batch.read_batch(Path("plain.txt"), serve_batch.Defaults("m", ""))
+    assert [line.prompt[0]["content"] for line in lines] == ["Why, then?", "7", "true"]
+    assert [line.key for line in lines] == ["1", "3", "4"]
+
+
 WRONG = [
     ("{", "it is not JSON."),
-    ("7", "it is neither a text nor an object."),
+    ("[7]", "it is neither a text nor an object."),
     ('""', "prompt must be a text that is not empty."),
     ('{"prompt": "a", "tepm": 1}', "there is no field 'tepm'"),
     ('{"prompt": "a", "messages": []}', "either a prompt or messages"),

@@ -94,9 +94,9 @@ def test_bundled_pair_is_named(cli_app, monkeypatch):
          "5.0 s instead of 2.0 s."),
         ((2.0, 2.08), (17, 17), True, "The same answer, token for token, no difference in speed "
          "beyond the spread of ±5%: 2.0 s instead of 2.1 s."),
-        ((2.0, 5.0), (21, 11), True, "The answers differ from token 12; 5.0 times as fast: 10 "
-         "instead of 2 tokens per second."),
-        ((2.0, 5.0), (21, 11), False, "Two random answers, 5.0 times as fast: 10 instead of 2 "
+        ((2.0, 5.0), (21, 11), True, "The answers differ from token 12; 5.0 times as fast: 10.0 "
+         "instead of 2.0 tokens per second."),
+        ((2.0, 5.0), (21, 11), False, "Two random answers, 5.0 times as fast: 10.0 instead of 2.0 "
          "tokens per second."),
         ((2.0, 5.0), (8, 8), True, "The same answer, token for token, too short to compare the "
          "speeds."),

@@ -1,8 +1,10 @@
 """`dflash serve` before its first request."""
 
+import errno
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,19 @@ import pytest
 import tiny
 import typer
 from typer.testing import Result
+
+from dflash_mlx.errors import DFlashError
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+HAS_IPV6 = has_ipv6()
 
 
 @pytest.fixture
@@ -45,6 +60,47 @@ def test_a_port_in_use(run: Callable[..., Result], monkeypatch: pytest.MonkeyPat
     message = f"the server cannot listen at 127.0.0.1:{port} (Address already in use)."
     assert message in found.stderr
     assert found.exit_code == 1
+
+
+def test_localhost_is_both_addresses() -> None:
+    """Programs try ::1 first, or only 127.0.0.1; another program may have one of the two."""
+    listen = import_module("dflash_mlx.serve.listening").listen
+    sockets = listen("localhost", 0)
+    names = [each.getsockname()[:2] for each in sockets]
+    port = names[0][1]
+    assert names == [("127.0.0.1", port), ("::1", port)][: 1 + HAS_IPV6]
+    for each in sockets[:HAS_IPV6]:
+        each.close()
+        with pytest.raises(DFlashError, match=f"cannot listen at ::1:{port}"):
+            listen("localhost", port)
+    for each in sockets:
+        each.close()
+
+
+def test_localhost_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    listening = import_module("dflash_mlx.serve.listening")
+    create = socket.create_server
+
+    def without(name: Any, **how: Any) -> socket.socket:
+        if how["family"] == socket.AF_INET6:
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        return create(name, **how)
+
+    monkeypatch.setattr(socket, "create_server", without)
+    (only,) = listening.listen("localhost", 0)
+    assert only.getsockname()[0] == "127.0.0.1"
+    only.close()
+
+
+def test_the_default_is_localhost(
+    serve: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts: list[str] = []
+    listening = import_module("dflash_mlx.serve.listening")
+    listen = listening.listen
+    monkeypatch.setattr(listening, "listen", lambda *at: hosts.append(at[0]) or listen(*at))
+    assert "  OpenAI     http://127.0.0.1:" in serve().stderr
+    assert hosts == ["localhost"]
 
 
 def test_a_drafter_of_no_use_is_told_once(

@@ -176,7 +176,13 @@ def test_numbers_have_words_where_there_is_room():
     for block in (Block((1,)), Block((2, 3), drafted=7, accepted=1)):
         stats.record(block)
     answer = view.Answer(stats, [1, 2, 3], "x", finish_reason="stop")
-    assert " · τ 2.00 tokens per pass · 14% of drafts accepted · " in view.fitting_line(
-        answer, "", 99
-    )
-    assert " · τ 2.00 · accept 14% · " in view.fitting_line(answer, "", 60)
+    ends = [" · prompt 40 new · first token after 0.3 s", " · prompt 40 new", ""]
+    words = " · τ 2.00 tokens per pass · 14% of drafts accepted · "
+    line = view.fitting_line(answer, ends, 130)
+    assert words in line
+    assert line.endswith(ends[0])
+    for columns, end in ((80, ends[1]), (66, ends[2]), (0, ends[0])):
+        line = view.fitting_line(answer, ends, columns)
+        assert " · τ 2.00 · accept 14% · " in line
+        assert line.endswith(" s" + end)
+        assert len(line) < (columns or 120)

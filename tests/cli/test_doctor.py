@@ -98,7 +98,7 @@ def test_a_healthy_installation(cli_app):
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
     assert "\x1b" not in result.stdout
     assert re.search(
-        r"self-test \d\d tokens, the same both ways · DFlash [\d.,]+ tok/s · "
+        r"self-test the bundled pair · \d\d tokens, the same both ways · DFlash [\d.,]+ tok/s · "
         r"plain [\d.,]+ tok/s · τ ([2-9]|1\d)\.\d\d$",
         " ".join(result.stdout.split()),
     )
@@ -265,7 +265,9 @@ def test_config_file_in_force(quick, look):
     path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
     path.parent.mkdir(parents=True)
     path.write_text('temp = 0.5\nmodel = "x/y"\n')
-    assert look()["config"]["found"] == "~/.config/dflash/config.toml · sets temp, model"
+    assert look()["config"]["found"] == (
+        "~/.config/dflash/config.toml · sets temp, model · `dflash doctor -m x/y` checks its model"
+    )
 
 
 def test_variables(monkeypatch, no_variables, quick, look):

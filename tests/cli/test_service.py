@@ -183,7 +183,7 @@ def test_folders_are_absolute(mac: Mac, tmp_path: Path, monkeypatch: pytest.Monk
     flags = ("-m", "models/a", "--api-key-file", "key", "--log-file", "logs/x.log")
     assert mac.run("serve", "--install", *flags).exit_code == 0
     assert mac.words[5:] == [
-        *("--host=127.0.0.1", "--port=8080", f"--model={tmp_path}/models/a"),
+        *("--host=localhost", "--port=8080", f"--model={tmp_path}/models/a"),
         *(f"--log-file={tmp_path}/logs/x.log", "--let-sleep", f"--api-key-file={tmp_path}/key"),
     ]
     assert mac.environment["DFLASH_DRAFT"] == f"{tmp_path}/models/a"

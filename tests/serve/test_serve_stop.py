@@ -61,7 +61,7 @@ class Stopping:
             os.kill(os.getpid(), self._number)
 
 
-def run_and_stop(server: app.Server, at: socket.socket, stopping: Stopping) -> int:
+def run_and_stop(server: app.Server, at: list[socket.socket], stopping: Stopping) -> int:
     for thread in stopping.threads:
         thread.start()
     with pytest.raises(typer.Exit) as caught:
@@ -92,7 +92,7 @@ def test_ctrl_c_while_an_answer_runs(
         "max_tokens": 1900,
         "stream": stream,
     }
-    stopping = Stopping(server, at.getsockname()[1], body, twice=twice)
+    stopping = Stopping(server, at[0].getsockname()[1], body, twice=twice)
     began = time.monotonic()
     assert run_and_stop(server, at, stopping) == 130
     assert time.monotonic() - began < 10
@@ -124,7 +124,7 @@ def test_sigterm_ends_streams_with_an_error(
     prompt, error, end = ENDS[path]
     limit = {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 1900}
     body = {**prompt, **limit, "ignore_eos": True, "stream": True}
-    stopping = Stopping(server, at.getsockname()[1], body, number=signal.SIGTERM, path=path)
+    stopping = Stopping(server, at[0].getsockname()[1], body, number=signal.SIGTERM, path=path)
     assert run_and_stop(server, at, stopping) == 143
     last = stopping.reply.removesuffix("data: [DONE]\n\n").rstrip().rpartition("\n\n")[2]
     assert STOPPED in last

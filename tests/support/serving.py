@@ -77,7 +77,7 @@ def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
     log = AccessLog(lines.append, as_json=True, prompts=prompts, progress_seconds=seconds)
     more = {key: settings.pop(key) for key in ("offers", "keep_alive") if key in settings}
     server = Server(pair, settings_of("m", settings), log, **more)
-    listening = listen("127.0.0.1", 0)
+    (listening,) = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         server.app, http=Connection, ws="none", lifespan="off", log_config=None,
         timeout_graceful_shutdown=2, limit_concurrency=limit,

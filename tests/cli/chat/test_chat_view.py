@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -86,6 +87,23 @@ def test_the_screen(terminal):
     assert screen.lines() == [
         *["Title", "", "A word and", "more", "", " • one", " • two", "", "x = 1", "", "end"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("all of this is one and the same again. " * 12, True), (DOCUMENT, False)]
+)
+def test_a_loop_is_told_while_it_runs(terminal, text, told):
+    """One ran for 3,375 tokens without a word."""
+    screen = Screen(80, 24)
+    blocks = [replace(block, tokens=(*map(ord, block.text),)) for block in blocks_of(text, 3)]
+    seen = set()
+
+    def between(_):
+        seen.add("repeats itself: Ctrl-C stops" in screen.text())
+
+    play(chat_view.make_chat_view(terminal(screen)), blocks, between)
+    assert (True in seen) is told
+    assert "repeats itself" not in screen.text()
 
 
 @pytest.mark.quick_every(3)

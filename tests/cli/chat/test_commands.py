@@ -166,6 +166,29 @@ def test_wrong_use(text: str, message: str, state: Any, use: Callable[[str], str
     assert (state.dialogue.settings, state.dialogue.chat, state.dialogue.backend.session) == before
 
 
+@pytest.mark.parametrize("topic", ["tmep", "e", "xyzzy"])
+def test_help_for_no_command(topic: str, use: Callable[[str], str]) -> None:
+    """It was `nothing was sent; start with // to send a slash`."""
+    with pytest.raises(DFlashError) as found:
+        use(f"/help {topic}")
+    assert found.value.hint == "/help all lists all of them"
+
+
+def test_help_fits_a_small_screen(use: Callable[[str], str]) -> None:
+    """With the prompt below it: its top rows scrolled off at 80 columns and 24 rows."""
+    lines = use("/help").split("\n")
+    assert len(lines) <= 22
+    assert all(len(line) < 80 for line in lines)
+
+
+def test_an_export_over_an_earlier_one_is_told(
+    state: RecordedState, use: Callable[[str], str], tmp_path: Path
+) -> None:
+    state.dialogue.replace_chat(transcript.Chat(turns=(transcript.Turn("one", "two"),)))
+    assert use(f"/export {tmp_path}/chat.md").endswith("chat.md")
+    assert use(f"/export {tmp_path}/chat.md").endswith("chat.md, over the earlier export")
+
+
 def test_help(use: Callable[[str], str]) -> None:
     shown = {
         topic: [command for command in commands.COMMANDS if command.syntax in use(f"/help {topic}")]

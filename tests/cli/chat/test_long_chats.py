@@ -25,6 +25,7 @@ compacts = import_module("dflash_mlx.cli.chat.compact")
 messages = import_module("dflash_mlx.cli.chat.messages")
 options = import_module("dflash_mlx.cli.options")
 tool_box = import_module("dflash_mlx.cli.chat.tools")
+terminal_keys = import_module("dflash_mlx.cli.terminal.keys")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 
 LONG = "word " * 40
@@ -302,6 +303,19 @@ def test_a_turn_from_the_list(
     use("/rewind")
     assert len(state.dialogue.chat.turns) == 1
     assert "Enter: stay here" in asked[0]
+
+
+def test_a_message_at_the_question_of_rewind_comes_back(
+    state: RecordedState, use: Callable[[str], str], monkeypatch: Any
+) -> None:
+    """It was lost, with `/rewind cannot be 'and in winter?'`."""
+    fill(state, 2)
+    state.keys = terminal_keys.KeyReader(terminal_keys.TypeAhead(), lambda: None)
+    monkeypatch.setattr(RecordedState, "ask_line", lambda *_: "and in winter?\n", raising=False)
+    with pytest.raises(UsageError) as found:
+        use("/rewind")
+    assert found.value.hint == "give 0 to 2; what you typed is at the prompt again"
+    assert state.keys.typed.take_draft() == "and in winter?"
 
 
 def test_a_long_list_fits_on_the_screen() -> None:

@@ -24,17 +24,18 @@ LINE = "the cat sat down on the warm mat and "  # a token for each character
         ([1, 2, *PART * 4, 3], (25, 4)),
         ([*PART * 3, *PART[:24]], None),  # one token is missing
         ([*PART * 3, 1, *PART * 3], None),
-        ([*range(19)] * 4, None),  # 19 tokens, 4 times
-        ([*range(60)] * 4, (60, 4)),
-        ([*range(61)] * 9, None),
-        ([7] * 80, (1, 80)),  # what repeats may be shorter
+        ([*range(11)] * 4, None),  # 44 tokens
+        *[([*range(n)] * 4, (n, 4)) for n in (12, 13, 14, 60, 70, 100)],
+        ([*range(101)] * 9, None),
+        ([7] * 47, None),
+        ([7] * 80, (1, 80)),
         ([5, 6, 7] * 40, (3, 40)),
         ([*range(2000)], None),
         ([], None),
     ],
 )
 def test_what_is_a_loop(tokens: list[int], found: tuple[int, int] | None) -> None:
-    """20 to 60 tokens, four times; the length that is told is the shortest that repeats."""
+    """Up to 100 tokens, four times, 48 in all; the length is that of the shortest that repeats."""
     loop = loops.find_loop(tokens)
     assert (loop and (loop.length, loop.times)) == found
 
