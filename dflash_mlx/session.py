@@ -27,6 +27,7 @@ from .loaded_pair import LoadedPair
 from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import MODES, GenerationOptions, Mode
 from .policy.policy import PolicyState
+from .text import whole_text
 from .types import Block, Progress, silent
 
 # One answer, block by block
@@ -330,9 +331,8 @@ class Session:
 
     def _ways_to_write(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The tokens of each word at the start of a text and after a space, as in vLLM."""
-        encode = self.pair.tokenizer.encode
         texts = [text for word in words for text in (word, " " + word.lstrip())]
-        encoded = [tuple(encode(text, add_special_tokens=False)) for text in texts]
+        encoded = [tuple(self.pair.encode(text)) for text in texts]
         return tuple(dict.fromkeys(ids for ids in encoded if ids))
 
     def begin(self, prompted: Prompted) -> Reply:
@@ -425,7 +425,7 @@ class Session:
             )
         if isinstance(prompt, str):
             self.pair.check_length(prompt)
-            return self.pair.tokenizer.encode(prompt)
+            return self.pair.tokenizer.encode(whole_text(prompt))
         try:
             if isinstance(prompt, bytes | bytearray | memoryview | Mapping | Set):
                 raise TypeError
