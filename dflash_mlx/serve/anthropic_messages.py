@@ -41,21 +41,13 @@ def chat_messages(system: Any, messages: list[Any]) -> list[dict[str, Any]]:
     if instructions:
         result.append({"role": "system", "content": joined(instructions)})
     names: dict[str, str] = {}
-    turns = turns_of(messages)
-    for role, blocks in turns:
+    for role, blocks in turns_of(messages):
         if role == "assistant":
             result.append(assistant_message(blocks, names))
         elif role == "system":
             result.append({"role": "system", "content": joined(blocks)})
         else:
             result += user_messages(blocks, names)
-    if turns and turns[-1][0] == "assistant":
-        raise Problem(
-            400,
-            "the last message is the assistant's: this server cannot go on from its text. "
-            "(End with the user's message.)",
-            "messages",
-        )
     return result
 
 

@@ -394,7 +394,13 @@ class Runner:
             parser = None
             if request.parser_tools is not None:
                 parser = make_tool_parser(self.pair.tokenizer, request.parser_tools)
-            deltas = Deltas(choice.index, reply, parser, request.single_call)
+            deltas = Deltas(
+                choice.index,
+                reply,
+                parser,
+                request.single_call,
+                goes_on=choice.prompted.goes_on,
+            )
             in_prefill = request.return_progress and not choice.index
             try:
                 if in_prefill:
@@ -429,13 +435,21 @@ class Runner:
 class Deltas:
     """One choice's blocks as deltas, without line breaks before thinking and before text."""
 
-    def __init__(self, index: int, reply: Reply, parser: ToolParser | None, single_call: bool):
+    def __init__(
+        self,
+        index: int,
+        reply: Reply,
+        parser: ToolParser | None,
+        single_call: bool,
+        *,
+        goes_on: bool = False,
+    ):
         self._index = index
         self._reply = reply
         self._parser = parser
         self._single_call = single_call
         self._passes = 0
-        self._has_text = False
+        self._has_text = goes_on
         self._has_thinking = False
         self.finish_reason: str | None = None
 
