@@ -414,6 +414,9 @@ class RemoteSession:
             self._add_calls(tool_calls)
         thinking = delta.get("reasoning_content") or delta.get("reasoning")
         text = delta.get("content") or delta.get("refusal")
+        if isinstance(text, list):  # of content parts
+            texts = [part.get("text") for part in text if isinstance(part, dict)]
+            text = "".join(part for part in texts if isinstance(part, str))
         return Block(
             (),
             text=text if isinstance(text, str) else "",

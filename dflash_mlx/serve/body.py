@@ -75,6 +75,17 @@ def answer_range(name: str) -> Any:
     return Field(**declared_range(option))
 
 
+NO_LIMIT = 2**31 - 1  # tokens
+
+
+def check_limit(value: Any) -> Any:
+    """A number of tokens; -1 is NO_LIMIT, as in llama-server and Ollama."""
+    return NO_LIMIT if check_number(value) == -1 else value
+
+
+TokenLimit = Annotated[int, BeforeValidator(check_limit), answer_range("max_tokens")]
+
+
 def sampling_field(option: Option) -> Any:
     kind = Integer if option.type is int else Number
     limits = API_RANGES.get(option.name, declared_range(option))

@@ -13,7 +13,7 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.types import TokenLogprob
 
 from .answer_request import AnswerRequest, Delta, Progress, prompt_progress, usage
-from .body import Integer, SamplingFields, answer_range
+from .body import Integer, SamplingFields, TokenLimit, answer_range
 from .logprobs import text_logprobs
 from .openai_chat import OpenAIWriter, StreamOptions, in_order, stop_strings
 from .output_format import grammar_of
@@ -26,7 +26,7 @@ FINISH = {"stop": "stop", "length": "length"}
 class CompletionBody(SamplingFields):
     prompt: str | list[Any]
     model: str | None = None
-    max_tokens: Annotated[Integer, answer_range("max_tokens")] | None = None
+    max_tokens: TokenLimit | None = None
     n: Integer | None = None
     best_of: Integer | None = None
     stop: str | list[str] | None = None

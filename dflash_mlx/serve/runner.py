@@ -27,6 +27,7 @@ from dflash_mlx.session import Prompted, Reply, Session
 from dflash_mlx.types import Block
 
 from .answer_request import AnswerRequest, Completion, Delta, Pass, Progress
+from .body import NO_LIMIT
 from .protocol import Problem, Settings, problem_of
 
 # Admission: running and waiting answers
@@ -306,7 +307,7 @@ class Runner:
         stats = [answer.stats for answer in answers]
         more = {}
         asked = request.options.max_tokens
-        if asked is not None and asked > request.token_limit:
+        if asked not in (None, NO_LIMIT) and asked > request.token_limit:
             more["clipped_from"] = asked
         cut = any(answer.finish_reason == "length" for answer in answers)
         if cut and request.options.grammar is not None:
