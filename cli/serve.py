@@ -284,7 +284,7 @@ def start(
     warned = set[str]()
 
     def on_answered(line: str) -> None:
-        write_line(line, out, data=own.log_json, timed=log_file is not None)
+        write_line(line, out, data=own.log_json, dated=log_file is not None)
         for served in server.models.loaded:
             warnings = LocalBackend(served.pair).drafter_warning()
             if warnings and served.name not in warned:
@@ -383,16 +383,16 @@ def run_until_stopped(server: "Server", listening: list[socket], out: Output) ->
         signal.signal(signal.SIGTERM, before)
 
 
-def write_line(line: str, out: Output, *, data: bool, timed: bool) -> None:
+def write_line(line: str, out: Output, *, data: bool, dated: bool) -> None:
     """Write a line of the log: JSON to stdout, text to stderr unless --quiet.
 
-    timed: with the time, which is in the JSON anyway. A full disk does not end an answer.
+    dated: with the date before the time of day. The JSON has both. A full disk ends no answer.
     """
     with suppress(OSError):
         if data:
             out.write(line + "\n")
         elif not out.quiet:
-            out.info(f"{datetime.now():%Y-%m-%d %H:%M:%S} {line}" if timed else line)
+            out.info(f"{datetime.now():{'%Y-%m-%d ' if dated else ''}%H:%M:%S} {line}")
 
 
 def check_address(host: str, api_key: str | None) -> None:

@@ -16,6 +16,7 @@ from .engine.worker_thread import mlx_thread
 from .errors import PromptTooLong
 from .hub import resolve
 from .models.target import Target
+from .text import whole_text
 
 SAMPLES = 64  # of a long text, to estimate its tokens
 SAMPLE_LENGTH = 1024  # characters
@@ -118,7 +119,7 @@ class LoadedPair:
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a template's text, which has its special tokens already."""
-        return self.template.encode(text)
+        return self.template.encode(whole_text(text))
 
 
 def evaluate(model: nn.Module) -> None:

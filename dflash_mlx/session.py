@@ -11,7 +11,7 @@ from itertools import takewhile
 from operator import index
 from typing import Any, Self, Unpack
 
-from dflash_mlx.chat.messages import SYSTEM, Messages, checked_messages
+from dflash_mlx.chat.messages import SYSTEM, Messages, checked_messages, is_begun
 from dflash_mlx.engine.stats import Stats
 
 from .chat.reasoning_parser import IncrementalDetokenizer
@@ -28,6 +28,7 @@ from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import MODES, GenerationOptions, Mode
 from .policy.policy import PolicyState
 from .result import Result
+from .text import whole_text
 from .types import Block, Progress, silent
 
 # One answer, block by block
@@ -176,7 +177,8 @@ class Prompted:
     """A request, and how to serve it.
 
     snapshots_at: lengths in tokens of prefixes of the prompt that other prompts will share.
-    before: the tokens that the answer's text goes on from. split: separate thinking from text.
+    before: the tokens that the answer's text goes on from. goes_on: whether the prompt ends with
+    the beginning of the answer. split: separate thinking from text.
     tools: the schemas of those that the answer may call.
     requested: when, by `time.perf_counter`.
     """
@@ -184,6 +186,7 @@ class Prompted:
     request: Request
     snapshots_at: tuple[int, ...]
     before: tuple[int, ...] = ()
+    goes_on: bool = False
     split: bool = True
     requested: float = field(default_factory=time.perf_counter)
     tools: Sequence[dict[str, Any]] = ()
@@ -312,7 +315,8 @@ class Session:
         A prompt is a string (one user message; plain text if `raw`), messages, or ids. Messages
         pass to the template as they are, with the role "tool", `tool_calls` and all other fields;
         only a content of several text parts becomes one text, and messages that a template refuses
-        are joined (`Template.write`). Tool calls of the answer are part of its text.
+        are joined (`Template.write`). If the last message is the assistant's, the answer goes on
+        from its text. Tool calls of the answer are part of its text.
 
         The options are a `GenerationOptions`, or its fields as keywords: then the session's mode
         holds unless `mode` is among them. Raises UsageError for bad arguments.
@@ -327,6 +331,13 @@ class Session:
             options.chat_template_kwargs or None,
         )
         structure = options.structure
+        messages = as_messages(prompt, options.raw)
+        goes_on = messages is None or is_begun(messages)
+        if structure is not None and messages and goes_on:
+            raise UsageError(
+                "an answer that goes on from a text cannot have a form of its own.",
+                hint="leave the form (or the forced call) out, or end with the user's message",
+            )
         if structure is not None:  # compiled here, so that only the caller waits for it
             self.pair.compiler.compile(structure)
         ids = self._ids(prompt, template_options, options.raw)
@@ -346,16 +357,16 @@ class Session:
             generation_prompt=tuple(generation_prompt),
         )
         # Text that goes on from a prompt, and that of a grammar, keep their first space.
-        goes_on = structure is not None or as_messages(prompt, options.raw) is None
-        before = tuple(ids[-NEAR:]) if goes_on else ()
+        before = tuple(ids[-NEAR:]) if goes_on or structure is not None else ()
         tools = options.tools or ()
-        return Prompted(request, tuple(snapshots_at), before, requested=requested, tools=tools)
+        return Prompted(
+            request, tuple(snapshots_at), before, goes_on, requested=requested, tools=tools
+        )
 
     def _ways_to_write(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The tokens of each word at the start of a text and after a space, as in vLLM."""
-        encode = self.pair.tokenizer.encode
         texts = [text for word in words for text in (word, " " + word.lstrip())]
-        encoded = [tuple(encode(text, add_special_tokens=False)) for text in texts]
+        encoded = [tuple(self.pair.encode(text)) for text in texts]
         return tuple(dict.fromkeys(ids for ids in encoded if ids))
 
     def begin(self, prompted: Prompted) -> Reply:
@@ -448,7 +459,7 @@ class Session:
             )
         if isinstance(prompt, str):
             self.pair.check_length(prompt)
-            return self.pair.tokenizer.encode(prompt)
+            return self.pair.tokenizer.encode(whole_text(prompt))
         try:
             if isinstance(prompt, bytes | bytearray | memoryview | Mapping | Set):
                 raise TypeError

@@ -195,6 +195,13 @@ COMMANDS = (
         "passes, and need a temperature above 0. /watch does not colour them.",
     ),
     Command(
+        "continue",
+        "",
+        "go on from the end of the last answer",
+        turns.go_on,
+        detail="For an answer that was stopped or cut. The new text becomes a part of it.",
+    ),
+    Command(
         "undo",
         "",
         "forget the last prompt and its answer",

@@ -25,7 +25,7 @@ from ..terminal.render import wrap_hanging
 from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
 from .hints import Hints, Totals
 from .loops import loop_hint
-from .messages import ChatFile, chat_messages, step_of, turn_of
+from .messages import NOTHING, ChatFile, chat_messages, step_of, turn_of
 from .tools import ToolBox
 from .transcript import Chat, Turn
 from .unfinished import AnswerKeeper, AnswerMark, set_mark
@@ -139,32 +139,40 @@ class Dialogue:
         except PromptTooLong as error:
             return error.tokens
 
-    def ask(self, prompt: str, *, again: bool = False) -> Answer:
+    def ask(self, prompt: str, *, again: bool = False, go_on: bool = False) -> Answer:
         """Answer a prompt, run the tools that the model calls, and record the turn.
 
         `again`: in place of the last turn, which stays, also on disk, until the new answer has
-        tokens. Returns the last answer. LeaveChat after a second Ctrl-C.
+        tokens; with `go_on` the answer begins as that of the last turn. Returns the last answer.
+        LeaveChat after a second Ctrl-C.
         """
         self.tools.offer_to(self.backend)
         before = self.chat
         started_at = time.perf_counter()
+        kept: Steps = ()  # of the last turn
+        begun = NOTHING
         if again:
-            _, self.chat = self.split_last_turn()
+            turn, self.chat = self.split_last_turn()
+            if go_on:
+                kept = turn.steps
+                begun = Step(turn.answer, turn.thinking)
         earlier_turns = self.chat.turns
         answers: list[Answer] = []
 
         def with_steps(steps: Steps) -> Chat:
-            return replace(self.chat, turns=(*earlier_turns, turn_of(prompt, steps)))
+            return replace(self.chat, turns=(*earlier_turns, turn_of(prompt, (*kept, *steps))))
 
         def record(steps: Steps) -> None:
             self.replace_chat(with_steps(steps))
 
         def next_step(steps: Steps) -> Step:
-            self.drop_oldest_turns(prompt, steps, earlier_turns)
+            start = NOTHING if steps else begun
+            sent = (*kept, *steps, start) if start.text else (*kept, *steps)
+            self.drop_oldest_turns(prompt, sent, earlier_turns)
             earlier = replace(self.chat, turns=earlier_turns)
 
             def write(answer: Answer) -> int | None:
-                return self.file.update(self._named(with_steps((*steps, step_of(answer)))))
+                return self.file.update(self._named(with_steps((*steps, step_of(answer, start)))))
 
             keeper = AnswerKeeper(write)
 
@@ -178,12 +186,12 @@ class Dialogue:
                 if steps or not answer.is_empty:
                     self.last_answer = answer
                     self.totals.add(answer)
-                    record((*steps, step_of(answer)))
+                    record((*steps, step_of(answer, start)))
 
-            messages = self.messages(earlier, prompt, steps)
+            messages = self.messages(earlier, prompt, sent)
             options = replace(self.options(), tools=self.tools.schemas)
             answers.append(self._stream(messages, options, on_start, on_end))
-            return step_of(answers[-1])
+            return step_of(answers[-1], start)
 
         with self._on_disk(prompt, before):
             steps = run_rounds(next_step, self.tools.run, MAX_ROUNDS, record)

@@ -18,6 +18,7 @@ from . import transcript
 from .transcript import Chat, Turn, call_text, latest_chat_name
 from .unfinished import forget_mark
 
+NOTHING = Step("")
 SUMMARY_PROMPT = "Summarise our conversation so far."  # is sent before the summary
 
 
@@ -56,10 +57,12 @@ def with_turn(chat: Chat, prompt: str, answer: Answer) -> Chat:
     return replace(chat, turns=(*chat.turns, turn_of(prompt, [step_of(answer)])))
 
 
-def step_of(answer: Answer) -> Step:
-    """An answer as a step; its tool calls only count if it is complete."""
+def step_of(answer: Answer, begun: Step = NOTHING) -> Step:
+    """An answer that goes on from a step as one step; calls only count if it is complete."""
     calls = answer.calls if answer.finish_reason == "stop" else ()
-    return Step(answer.text.strip("\n"), answer.thinking.strip("\n"), calls, answer.finish_reason)
+    text = (begun.text + answer.text).strip("\n")
+    thinking = begun.thinking or answer.thinking.strip("\n")
+    return Step(text, thinking, calls, answer.finish_reason)
 
 
 def turn_of(prompt: str, steps: Sequence[Step]) -> Turn:

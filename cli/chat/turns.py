@@ -28,6 +28,13 @@ def retry(state: ChatState, argument: str) -> None:
         state.print_line("  the same again: temperature is 0. /temp 0.7 makes answers vary", "dim")
 
 
+def go_on(state: ChatState, _: str) -> None:
+    turn, _earlier = state.dialogue.split_last_turn()
+    if not turn.answer:
+        raise UsageError("the last answer has no text to go on from.", hint="/retry answers again")
+    state.dialogue.ask(turn.prompt, again=True, go_on=True)
+
+
 def undo(state: ChatState, _: str) -> None:
     chat = state.dialogue.chat
     if chat.summary is not None and chat.summary.written_after >= len(chat.turns):

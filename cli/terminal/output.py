@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from dflash_mlx.text import whole_text
+
 from .live_region import STYLE_SEQUENCE
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ class Output:
         if self.stdout_is_tty:
             self.draw(strip_control(text))
         else:
-            sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+            sys.stdout.buffer.write(whole_text(text).encode())
             sys.stdout.flush()
         self._at_line_start = text.endswith("\n") if text else self._at_line_start
 

@@ -8,16 +8,17 @@ import json
 import re
 from typing import Any
 
+from dflash_mlx.text import whole_text
+
 # A string, or a bracket outside of strings.
 JSON_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
 ESCAPE = re.compile(r'\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt])|\\')
-SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # the escape of half a character
 
 
 def as_json(value: Any) -> str:
     """Raises ValueError for numbers that JSON lacks."""
-    written = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return json.dumps(value) if SURROGATE.search(written) else written
+    return whole_text(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def json_end(text: str) -> int:
@@ -33,7 +34,8 @@ def json_end(text: str) -> int:
 def json_object(text: str) -> str | None:
     """An object that is JSON or nearly so, as JSON; None for any other text.
 
-    In strings, control characters may stand for their escapes, and a backslash for itself.
+    In strings, control characters may stand for their escapes, and a backslash for itself. Halves
+    of characters are written as `whole_text`.
     """
     escaped = ESCAPE.sub(lambda escape: escape[0] if escape[0][1:] else r"\\", text)
     for written, strict in ((text, True), (escaped, False)):
@@ -43,7 +45,7 @@ def json_object(text: str) -> str | None:
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
-            return text if strict else again
+            return text if strict and not SURROGATE.search(text) else again
     return None
 
 

@@ -14,8 +14,9 @@ REPLACEMENT = "\ufffd"  # what `decode` writes for bytes that are no whole chara
 class Detokenizer:
     """Its pieces join to what `decode` makes of all tokens at once.
 
-    before: tokens that the first one goes on from. Without them, a tokenizer whose `decode` drops
-    the first space of a text (Llama 2, Mistral, Phi-3) drops it here.
+    length: the characters of all pieces. before: tokens that the first one goes on from. Without
+    them, a tokenizer whose `decode` drops the first space of a text (Llama 2, Mistral, Phi-3) drops
+    it here.
 
     Only invalid bytes right after byte tokens of a whole character come out otherwise: `decode`
     replaces that character, too, which is shown already.
@@ -23,6 +24,7 @@ class Detokenizer:
 
     def __init__(self, tokenizer: TokenizerWrapper, before: Sequence[int] = ()):
         self._tokenizer = tokenizer
+        self.length = 0
         self._start_after([*before])
 
     def add(self, token: int) -> str:
@@ -42,6 +44,7 @@ class Detokenizer:
         is_longer = text.startswith(self._shown)
         new = text[len(self._shown) :] if is_longer else self._tokenizer.decode(held)
         self._start_after(held)
+        self.length += len(new)
         return new
 
     def _start_after(self, tokens: list[int]) -> None:

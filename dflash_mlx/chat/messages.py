@@ -46,6 +46,11 @@ def joined_text(parts: list[Any]) -> str:
     return "\n".join(part["text"] for part in parts)
 
 
+def is_begun(messages: Messages) -> bool:
+    """Whether the last message is the assistant's: the answer goes on from its text."""
+    return bool(messages) and messages[-1].get("role") == "assistant"
+
+
 # Templates that allow only some roles, in turns
 
 

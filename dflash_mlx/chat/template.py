@@ -21,7 +21,7 @@ from dflash_mlx.files.checkpoint import TEXTS, Checkpoint, check_file
 from dflash_mlx.files.folder import matching, readable
 from dflash_mlx.options import EFFORTS
 
-from .messages import SYSTEM, Messages, accepted_forms
+from .messages import SYSTEM, Messages, accepted_forms, is_begun
 from .reasoning_parser import end_of_turn_ids
 
 # Template variables: Qwen, GLM, Gemma; Kimi, DeepSeek.
@@ -33,6 +33,7 @@ OWN_NAMES = frozenset(("messages", "raise_exception", "strftime_now"))
 GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")  # tags for training, of transformers
 COMMON_EFFORTS = ("low", "medium", "high")  # others are tried if the template mentions them
 SAMPLE_CHAT: Messages = [{"role": "user", "content": "?"}]
+TEXT_ENDS = "\ue000 the text ends here \ue000"  # marks where an answer goes on
 SAID, THOUGHT = "said so", "thought so"  # no template has these texts
 SAMPLE_ANSWER = {"role": "assistant", "content": SAID}
 SAMPLE_THINKING = {**SAMPLE_ANSWER, "reasoning_content": THOUGHT, "thinking": THOUGHT}
@@ -78,6 +79,8 @@ class Template:
     ) -> str:
         """Render a chat as text; with `add_generation_prompt` the generation prompt is added.
 
+        With it, a chat whose last message is the assistant's ends after the text of that message.
+
         The messages are passed to the template as they are, with tool calls and results; only if
         it refuses them, in the first of `accepted_forms` that it does not. Raises UsageError for an
         option that the template does not support, DFlashError if there is no template or it refuses
@@ -85,10 +88,19 @@ class Template:
         """
         variables = self.switches(options)
         messages = [self._untrusted_as_text(message) for message in messages]
+        goes_on = add_generation_prompt and is_begun(messages)
+        if goes_on:
+            messages = with_end_marked(messages)
         refusal: Exception | None = None
         for form in accepted_forms(messages):
             try:
-                return self._render(form, add_generation_prompt, variables)
+                text = self._render(form, add_generation_prompt and not goes_on, variables)
+                if goes_on and TEXT_ENDS not in text:
+                    raise DFlashError(
+                        "this chat template does not write the last answer, to go on from it.",
+                        hint="end with the user's message",
+                    )
+                return text.rpartition(TEXT_ENDS)[0] if goes_on else text
             except DFlashError:
                 raise
             except Exception as error:  # a template may raise any exception
@@ -119,8 +131,11 @@ class Template:
         """The added tokens that are no text: special ones, and those that look like <|this|>."""
         added = self._tokenizer.added_tokens_decoder.values()
         names = [token.content for token in added if token.special or CONTROL.match(token.content)]
-        by_length = sorted(filter(str.strip, names), key=len, reverse=True)
-        return re.compile("|".join(re.escape(name) for name in by_length) or "(?!)")
+        names = sorted(filter(str.strip, names), key=len, reverse=True)
+        if not names:
+            return re.compile("(?!)")
+        first = "".join({re.escape(name[0]) for name in names})  # some have thousands of names
+        return re.compile(f"(?=[{first}])(?:{'|'.join(map(re.escape, names))})")
 
     def check(self, think: bool | None, effort: str | None) -> None:
         """Raise UsageError if the template does not support one of these options."""
@@ -284,6 +299,17 @@ class Template:
             add_generation_prompt=add_generation_prompt,
             **variables,
         )
+
+
+def with_end_marked(messages: Messages) -> Messages:
+    """The messages with TEXT_ENDS after the last text. Raises UsageError for a last call."""
+    *earlier, last = messages
+    if last.get("tool_calls"):
+        raise UsageError(
+            "the last message calls tools, and their results are missing.",
+            hint="send the results, or end with the user's message",
+        )
+    return [*earlier, {**last, "content": (last.get("content") or "") + TEXT_ENDS}]
 
 
 def choices_text(choices: Sequence[str]) -> str:

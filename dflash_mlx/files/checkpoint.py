@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.text import whole_text
 
 from .folder import TEMPLATES, marked_text, matching
 from .formats import MTP_TENSOR, Format, format_of
@@ -401,13 +402,11 @@ def read_lines(path: Path, hint: str) -> list[str]:
 
 
 def value_of(line: str) -> Any:
-    """The JSON value of a line. Raises ValueError for invalid JSON or a lone surrogate."""
+    """The JSON value of a line, its texts as `whole_text`. Raises ValueError for invalid JSON."""
     try:
-        value = json.loads(line)
-        json.dumps(value, ensure_ascii=False).encode()
+        return json.loads(whole_text(json.dumps(json.loads(line), ensure_ascii=False)))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    return value
 
 
 # Small JSON files in the user's cache folder

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.text import whole_text
 
 
 class LineFile:
@@ -52,7 +53,7 @@ class LineFile:
     def append(self, data: dict[str, Any], *, ascii_only: bool = True) -> None:
         """Write a line at once."""
         text = json.dumps(data, ensure_ascii=ascii_only)
-        self._file.write(text.encode("utf-8", "replace") + b"\n")
+        self._file.write(whole_text(text).encode() + b"\n")
         self._file.flush()
 
     def close(self) -> None:

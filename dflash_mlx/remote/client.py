@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError, ServerLost, first_line
+from dflash_mlx.text import whole_text
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -153,7 +154,7 @@ def send(
         else:
             use_keepalive(connection.sock)
             headers["Content-Type"] = "application/json"
-            data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+            data = whole_text(json.dumps(body, ensure_ascii=False)).encode()
             connection.request("POST", parts.path, data, headers)
         response = connection.getresponse()
         if response.status != 200:

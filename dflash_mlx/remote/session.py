@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from dflash_mlx.address import Address
-from dflash_mlx.chat.messages import Messages
+from dflash_mlx.chat.messages import Messages, is_begun
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.grammar import Grammar
@@ -32,6 +32,13 @@ XTC_KINDS = ("dflash", "llamacpp")
 RULE_FIELDS = ("min_tokens", "ignore_eos", "bad_words")
 RULE_KINDS = ("dflash", "vllm")
 PROGRESS_KINDS = ("dflash", "llamacpp")
+# The fields with which servers go on from a last message of the assistant's.
+GO_ON_FIELDS: dict[str, dict[str, bool]] = {
+    "dflash": {},
+    "llamacpp": {},
+    "sglang": {"continue_final_message": True},
+    "vllm": {"continue_final_message": True, "add_generation_prompt": False},
+}
 
 
 def sampling_fields(params: SamplingParams, kind: str) -> dict[str, Any]:
@@ -340,6 +347,13 @@ class RemoteSession:
         """The body of a request; forgets the answer before."""
         body = {"model": self.server.model, "messages": api_messages(messages)}
         body |= request_fields(self.server.kind, options)
+        if is_begun(messages):
+            if self.server.kind not in GO_ON_FIELDS:
+                raise UsageError(
+                    f"{OTHER} may not go on from the text of an answer.",
+                    hint="ask it in words to go on",
+                )
+            body |= GO_ON_FIELDS[self.server.kind]
         self.stats = RemoteStats()
         self.calls = ()
         self._call_places = {}
@@ -400,6 +414,9 @@ class RemoteSession:
             self._add_calls(tool_calls)
         thinking = delta.get("reasoning_content") or delta.get("reasoning")
         text = delta.get("content") or delta.get("refusal")
+        if isinstance(text, list):  # of content parts
+            texts = [part.get("text") for part in text if isinstance(part, dict)]
+            text = "".join(part for part in texts if isinstance(part, str))
         return Block(
             (),
             text=text if isinstance(text, str) else "",

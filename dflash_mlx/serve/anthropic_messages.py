@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Any
 
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.pair import Pair
@@ -22,7 +22,7 @@ from .answer_request import (
     prompt_progress,
     timings,
 )
-from .body import Fields, Integer, SamplingFields, answer_range
+from .body import Fields, SamplingFields, TokenLimit
 from .openai_chat import sampling_values, to_chat_request
 from .protocol import Problem, Settings, as_problem, sse_event
 from .runner import PreparedChoice, Runner
@@ -41,21 +41,13 @@ def chat_messages(system: Any, messages: list[Any]) -> list[dict[str, Any]]:
     if instructions:
         result.append({"role": "system", "content": joined(instructions)})
     names: dict[str, str] = {}
-    turns = turns_of(messages)
-    for role, blocks in turns:
+    for role, blocks in turns_of(messages):
         if role == "assistant":
             result.append(assistant_message(blocks, names))
         elif role == "system":
             result.append({"role": "system", "content": joined(blocks)})
         else:
             result += user_messages(blocks, names)
-    if turns and turns[-1][0] == "assistant":
-        raise Problem(
-            400,
-            "the last message is the assistant's: this server cannot go on from its text. "
-            "(End with the user's message.)",
-            "messages",
-        )
     return result
 
 
@@ -225,7 +217,7 @@ class CountBody(SamplingFields):
 class MessagesBody(CountBody):
     """The body of a request. `seed` and the penalties are beyond Anthropic's API."""
 
-    max_tokens: Annotated[Integer, answer_range("max_tokens")]
+    max_tokens: TokenLimit
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     return_progress: bool | None = None

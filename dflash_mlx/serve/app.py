@@ -59,6 +59,7 @@ from .web_page import page_routes
 LARGE_BODY = 1 << 20  # bytes; larger ones are read beside the event loop
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
 UNLOAD = "/v1/models/unload"
+PROMPTS = ("messages", "prompt", "input")  # fields
 STAYS = "keep_alive (this model stays loaded)"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -280,7 +281,9 @@ class Server:
         answer_request = await self.models.prompt_threads.run(to_request)
         answer_request = replace(answer_request, began=began, load_seconds=load)
         answer_request = answer_request.with_ignored(ignored)
-        choices = await runner.prepare(answer_request)
+        name = next(name for name in PROMPTS if name in type(body).model_fields)
+        with openai_chat.own_names({"messages": name}):
+            choices = await runner.prepare(answer_request)
         held.callback(runner.release, choices)
         limit = choices[0].prompted.request.token_limit
         answer_request = replace(answer_request, token_limit=limit)

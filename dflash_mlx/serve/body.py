@@ -1,6 +1,8 @@
 """Bodies of requests: reading them, and the fields that all APIs share."""
 
+import json
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, Optional
 
@@ -9,6 +11,7 @@ from pydantic_core import from_json
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
+from dflash_mlx.text import whole_text
 
 from .protocol import Problem
 
@@ -70,6 +73,17 @@ def declared_range(option: Option) -> dict[str, Any]:
 def answer_range(name: str) -> Any:
     (option,) = (option for option in declared(GenerationOptions) if option.name == name)
     return Field(**declared_range(option))
+
+
+NO_LIMIT = 2**31 - 1  # tokens
+
+
+def check_limit(value: Any) -> Any:
+    """A number of tokens; -1 is NO_LIMIT, as in llama-server and Ollama."""
+    return NO_LIMIT if check_number(value) == -1 else value
+
+
+TokenLimit = Annotated[int, BeforeValidator(check_limit), answer_range("max_tokens")]
 
 
 def sampling_field(option: Option) -> Any:
@@ -142,9 +156,15 @@ def read_body(model: type[Any], body: Any) -> Any:
 
 
 def read_json(raw: bytes) -> Any:
-    """Parse a body. Raises Problem 400 if it is not JSON, or has more than 200 levels."""
-    try:
+    """Parse a body, with texts as `whole_text`.
+
+    Raises Problem 400 if it is not JSON, or has more than 200 levels.
+    """
+    with suppress(ValueError):  # of half a character, too
         return from_json(raw, allow_inf_nan=False)
-    except ValueError:
+    try:
+        value = json.loads(raw.decode("utf-8", "surrogatepass"))
+        return from_json(whole_text(json.dumps(value, ensure_ascii=False)), allow_inf_nan=False)
+    except (ValueError, RecursionError):
         message = "the body is not JSON in UTF-8, or nested too deeply."
         raise Problem(400, message) from None

@@ -79,6 +79,7 @@ FIRST_COME = "requests are served in the order in which they come"
 LAST_20 = "penalties look at the last 20 tokens"
 OWN_MEMORY = "the server shares out memory and threads by itself"
 REFUSED_LONG = "a prompt that is too long is refused"
+LAST_MESSAGE = "an answer goes on from a last message of the assistant's, and only then"
 CHAT_HAS = f"{CHAT} has it"
 FORCED_ONLY = "calls follow their schema where tool_choice forces them"
 
@@ -184,8 +185,7 @@ OTHERS = (
     *rejected("suffix", "text is only added at the end"),
     *rejected("system", "use a message with the role system", CHAT, RESPONSES, OLLAMA_CHAT),
     *rejected("context", f"nothing is kept here: send the whole conversation to {OLLAMA_CHAT}"),
-    *rejected("continue_final_message", "an answer is a message of its own"),
-    *rejected("add_generation_prompt", "an answer is a message of its own", neutral=(True,)),
+    *ignored("continue_final_message add_generation_prompt", LAST_MESSAGE, neutral=()),
     *rejected("add_special_tokens", "the chat template writes them", CHAT),
     *rejected("add_special_tokens", "the tokenizer adds them", COMPLETIONS, neutral=(True,)),
     *rejected("documents chat_template role_mapping", "the model's own template is used"),

@@ -56,6 +56,8 @@ class Guard:
             return
         if settings.api_key is not None and not self._has_key(headers):
             raise Problem(401, "the API key is missing or wrong.", code="invalid_api_key")
+        if (coding := headers.get("content-encoding", "identity")) != "identity":
+            raise Problem(415, f"the body cannot be read with the Content-Encoding {coding:.20}.")
         if scope["method"] == "POST" and not has_json(scope["path"], headers):
             raise Problem(415, "the body must be JSON, with the Content-Type application/json.")
 

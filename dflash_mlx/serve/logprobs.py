@@ -5,7 +5,7 @@ from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.chat.detokenizer import token_text
+from dflash_mlx.chat.detokenizer import Detokenizer, token_text
 from dflash_mlx.types import TokenLogprob
 
 MIN_LOGPROB = -9999.0  # as in OpenAI's API, because JSON has no infinity
@@ -28,16 +28,18 @@ def chat_logprobs(
 
 
 def text_logprobs(
-    tokenizer: TokenizerWrapper, logprobs: Sequence[TokenLogprob], offset: int
+    tokenizer: TokenizerWrapper, logprobs: Sequence[TokenLogprob], detokenizer: Detokenizer
 ) -> dict[str, Any]:
-    """`choices[].logprobs` of a text completion; `offset`: characters before these tokens."""
-    texts = [token_text(tokenizer, position.token) for position in logprobs]
+    """`choices[].logprobs` of a text completion; `detokenizer`: has read the tokens before these.
+
+    The tokens of one character have the same offset.
+    """
     offsets = []
-    for text in texts:
-        offsets.append(offset)
-        offset += len(text)
+    for position in logprobs:
+        offsets.append(detokenizer.length)
+        detokenizer.add(position.token)
     return {
-        "tokens": texts,
+        "tokens": [token_text(tokenizer, position.token) for position in logprobs],
         "token_logprobs": [max(position.logprob, MIN_LOGPROB) for position in logprobs],
         "top_logprobs": [
             {

@@ -23,7 +23,7 @@ from dflash_mlx.types import TokenLogprob
 
 from . import openai_completions
 from .answer_request import AnswerRequest, Completion, Delta, Progress
-from .body import Integer, SamplingFields, answer_range, read_body
+from .body import NO_LIMIT, Integer, SamplingFields, answer_range, read_body
 from .chat_tools import Tool
 from .keep_alive import parse_keep_alive
 from .logprobs import chat_logprobs
@@ -172,7 +172,7 @@ def shared_values(body: OllamaBody, pair: Pair) -> dict[str, Any]:
         values["repeat_penalty"] = None
     limit = body.num_predict
     if limit is not None and limit < 1:
-        limit = pair.engine.context_length
+        limit = NO_LIMIT
     return {
         **values,
         "max_tokens": limit,
@@ -419,8 +419,6 @@ class OllamaWriter:
     def _end(self, answer: Delta | Completion) -> dict[str, Any]:
         """The fields of the last line, by the last delta or the whole answer."""
         dflash = self._runner.dflash_fields(self._request, [answer])
-        if self._body.num_predict is None or self._body.num_predict < 1:
-            dflash.pop("clipped_from", None)  # the limit was the whole context
         if self._calls.cut is not None:
             dflash["incomplete"] = f"the answer ended inside the call of {self._calls.cut}"
         reason = DONE[answer.finish_reason or "stop"]

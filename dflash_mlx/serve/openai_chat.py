@@ -27,7 +27,7 @@ from .answer_request import (
     timings,
     usage,
 )
-from .body import Fields, Integer, SamplingFields, answer_range, read_body
+from .body import Fields, Integer, SamplingFields, TokenLimit, answer_range, read_body
 from .chat_messages import template_messages
 from .chat_tools import Tool, tool_use
 from .fields import MAX_IGNORED, shown_name
@@ -59,8 +59,8 @@ class TemplateFields(Fields):
 class ChatBody(SamplingFields):
     messages: list[Any]
     model: str | None = None
-    max_tokens: Annotated[Integer, answer_range("max_tokens")] | None = None
-    max_completion_tokens: Annotated[Integer, answer_range("max_tokens")] | None = None
+    max_tokens: TokenLimit | None = None
+    max_completion_tokens: TokenLimit | None = None
     n: Integer | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None

@@ -8,11 +8,12 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any
 
+from dflash_mlx.chat.detokenizer import Detokenizer
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import TokenLogprob
 
 from .answer_request import AnswerRequest, Delta, Progress, prompt_progress, usage
-from .body import Integer, SamplingFields, answer_range
+from .body import Integer, SamplingFields, TokenLimit, answer_range
 from .logprobs import text_logprobs
 from .openai_chat import OpenAIWriter, StreamOptions, in_order, stop_strings
 from .output_format import grammar_of
@@ -25,7 +26,7 @@ FINISH = {"stop": "stop", "length": "length"}
 class CompletionBody(SamplingFields):
     prompt: str | list[Any]
     model: str | None = None
-    max_tokens: Annotated[Integer, answer_range("max_tokens")] | None = None
+    max_tokens: TokenLimit | None = None
     n: Integer | None = None
     best_of: Integer | None = None
     stop: str | list[str] | None = None
@@ -76,16 +77,15 @@ class CompletionWriter(OpenAIWriter):
     def __init__(self, body: CompletionBody, request: AnswerRequest, runner: Runner):
         super().__init__(body, request, runner)
         self._head["object"] = "text_completion"
+        self._read: dict[int, Detokenizer] = {}  # of each choice, for the offsets of its tokens
 
     async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
         completions = await self._runner.complete(self._request, choices)
         return {
             **self._head,
             "choices": [
-                self._choice(
-                    index, completion.text, completion.logprobs, completion.finish_reason, 0
-                )
-                for index, completion in enumerate(completions)
+                self._choice(choice, done.text, done.logprobs, done.finish_reason)
+                for choice, done in zip(choices, completions, strict=True)
             ],
             "usage": usage([completion.stats for completion in completions]),
             **self._extras(completions),
@@ -93,7 +93,6 @@ class CompletionWriter(OpenAIWriter):
 
     async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
         last: dict[int, Delta] = {}
-        lengths = [0] * len(choices)
         include_usage = (self._body.stream_options or StreamOptions()).include_usage
         ended = 0
         async with aclosing(self._runner.answer(self._request, choices)) as events:
@@ -102,12 +101,10 @@ class CompletionWriter(OpenAIWriter):
                     progress = prompt_progress(event)
                     yield sse_event({**self._head, "choices": [], "prompt_progress": progress})
                     continue
-                index = event.index
-                last[index] = event
+                last[event.index] = event
                 choice = self._choice(
-                    index, event.text, event.logprobs, event.finish_reason, lengths[index]
+                    choices[event.index], event.text, event.logprobs, event.finish_reason
                 )
-                lengths[index] += len(event.text)
                 ended += event.finish_reason is not None
                 is_last = ended == len(choices) and not include_usage
                 if event.text or event.logprobs or event.finish_reason:
@@ -121,16 +118,16 @@ class CompletionWriter(OpenAIWriter):
 
     def _choice(
         self,
-        index: int,
+        choice: PreparedChoice,
         text: str,
         logprobs: Sequence[TokenLogprob],
         finish_reason: str | None,
-        offset: int,
     ) -> dict[str, Any]:
-        """`offset`: characters of the answer before `text`."""
+        index = choice.index
         shown = None
         if self._request.options.logprobs is not None:
-            shown = text_logprobs(self._tokenizer, logprobs, offset)
+            new = Detokenizer(self._tokenizer, choice.prompted.before)
+            shown = text_logprobs(self._tokenizer, logprobs, self._read.setdefault(index, new))
         return {
             "index": index,
             "text": text,

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from dflash_mlx.pair import Pair
 
@@ -23,7 +23,7 @@ from .answer_request import (
     prompt_progress,
     timings,
 )
-from .body import Fields, Integer, SamplingFields, answer_range
+from .body import Fields, SamplingFields, TokenLimit
 from .openai_chat import sampling_values, to_chat_request
 from .protocol import Problem, Settings, as_problem, sse_event
 from .response_input import chat_messages
@@ -54,7 +54,7 @@ class ResponsesBody(SamplingFields):
     input: str | list[Any]
     instructions: str | None = None
     model: str | None = None
-    max_output_tokens: Annotated[Integer, answer_range("max_tokens")] | None = None
+    max_output_tokens: TokenLimit | None = None
     stop: str | list[str] | None = None
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None

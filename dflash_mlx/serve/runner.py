@@ -27,6 +27,7 @@ from dflash_mlx.session import Prompted, Reply, Session
 from dflash_mlx.types import Block
 
 from .answer_request import AnswerRequest, Completion, Delta, Pass, Progress
+from .body import NO_LIMIT
 from .protocol import Problem, Settings, problem_of
 
 # Admission: running and waiting answers
@@ -306,7 +307,7 @@ class Runner:
         stats = [answer.stats for answer in answers]
         more = {}
         asked = request.options.max_tokens
-        if asked is not None and asked > request.token_limit:
+        if asked not in (None, NO_LIMIT) and asked > request.token_limit:
             more["clipped_from"] = asked
         cut = any(answer.finish_reason == "length" for answer in answers)
         if cut and request.options.grammar is not None:
@@ -394,7 +395,13 @@ class Runner:
             parser = None
             if request.parser_tools is not None:
                 parser = make_tool_parser(self.pair.tokenizer, request.parser_tools)
-            deltas = Deltas(choice.index, reply, parser, request.single_call)
+            deltas = Deltas(
+                choice.index,
+                reply,
+                parser,
+                request.single_call,
+                goes_on=choice.prompted.goes_on,
+            )
             in_prefill = request.return_progress and not choice.index
             try:
                 if in_prefill:
@@ -429,13 +436,21 @@ class Runner:
 class Deltas:
     """One choice's blocks as deltas, without line breaks before thinking and before text."""
 
-    def __init__(self, index: int, reply: Reply, parser: ToolParser | None, single_call: bool):
+    def __init__(
+        self,
+        index: int,
+        reply: Reply,
+        parser: ToolParser | None,
+        single_call: bool,
+        *,
+        goes_on: bool = False,
+    ):
         self._index = index
         self._reply = reply
         self._parser = parser
         self._single_call = single_call
         self._passes = 0
-        self._has_text = False
+        self._has_text = goes_on
         self._has_thinking = False
         self.finish_reason: str | None = None
 

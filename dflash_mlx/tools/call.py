@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from dflash_mlx.chat.call_json import json_object
 from dflash_mlx.chat.messages import Messages, call_id
 
 CallState = Literal["open", "done", "failed", "refused", "interrupted"]
@@ -76,11 +77,8 @@ def step_messages(steps: Iterable[Step], before: Messages) -> Messages:
 
 def arguments_of(call: Call) -> dict[str, Any] | None:
     """A call's arguments; None if they are not a JSON object."""
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return arguments if isinstance(arguments, dict) else None
+    written = json_object(call.arguments or "{}")
+    return None if written is None else json.loads(written)
 
 
 # The loop of a model that calls tools

@@ -1,5 +1,6 @@
 """`--log-file`: all output of a process in files that do not grow for ever."""
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -66,15 +67,16 @@ def test_a_file_that_cannot_be_written(run: Any, tmp_path: Path) -> None:
     assert "cannot be written" in told.stderr
 
 
+@pytest.mark.parametrize("dated", [False, True])
 @pytest.mark.parametrize("as_json", [False, True])
-def test_lines_have_the_time(as_json: bool, capfd: Any) -> None:
-    """A log on a terminal needs none, and JSON has it."""
+def test_lines_have_the_time(as_json: bool, dated: bool, capfd: Any) -> None:
+    """In a file with the date; JSON has both."""
     serve = import_module("dflash_mlx.cli.serve")
     output = import_module("dflash_mlx.cli.terminal.output").Output()
-    serve.write_line("200 POST /", output, data=as_json, timed=True)
+    serve.write_line("200 POST /", output, data=as_json, dated=dated)
     written = capfd.readouterr()
     if as_json:
         assert written.out == "200 POST /\n"
     else:
-        assert len(written.err) == len("2026-11-26 06:00:00 200 POST /\n")
-        assert written.err.endswith(" 200 POST /\n")
+        day = r"\d{4}-\d\d-\d\d " if dated else ""
+        assert re.fullmatch(day + r"\d\d:\d\d:\d\d 200 POST /\n", written.err)

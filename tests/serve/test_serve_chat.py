@@ -201,7 +201,6 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex"),
     ({"guided_choice": []}, "guided_choice"),
     ({"guided_json": {"$ref": "#"}}, "schema"),
-    ({"continue_final_message": True}, "continue_final_message"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"messages": []}, "messages"),
     ({"messages": "hello"}, "messages"),

@@ -1,0 +1,46 @@
+"""The log-probabilities of a completion fit its text: first blanks, characters of many tokens."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from scripted_pair import speaking
+from scripted_server import URL, server_of, tool_tokenizer, transport
+
+PROMPT = "it is"
+TEXTS = ["  so é漢 on", " 👍🏽 yes", "\n\n    x\x00y", "plain"]
+
+
+def choices_of(text: str, **asked: Any) -> list[Any]:
+    """The choice of an answer that says `text`, or those of all its chunks."""
+    tokenizer = tool_tokenizer()
+    prompt = tokenizer.encode(PROMPT, add_special_tokens=False)
+    server = server_of(speaking(text, tokenizer, prompt, strict=False))
+    body = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0, "logprobs": 1, **asked}
+
+    async def ask() -> str:
+        async with transport(server) as client:
+            return (await client.post(URL + "/v1/completions", json=body)).text
+
+    reply = asyncio.run(ask())
+    if not asked.get("stream"):
+        return json.loads(reply)["choices"]
+    lines = [line.removeprefix("data: ") for line in reply.splitlines() if line]
+    return [json.loads(line)["choices"][0] for line in lines if line != "[DONE]"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("asked", [{}, {"stream": True}, {"stream": True, "stop": ["none", "zz"]}])
+def test_offsets_are_places_in_the_text(text: str, asked: dict[str, Any]) -> None:
+    """In a stream, too, where the start of a stop string is held back."""
+    choices = choices_of(text, **asked)
+    assert "".join(choice["text"] for choice in choices) == text
+    logprobs = [choice["logprobs"] for choice in choices]
+    offsets = [offset for one in logprobs for offset in one["text_offset"]]
+    tokens = [token for one in logprobs for token in one["tokens"]]
+    # A byte tokenizer: each character has as many tokens as bytes, then comes the end.
+    expected = [place for place, sign in enumerate(text) for _ in sign.encode()]
+    assert offsets == [*expected, len(text)]
+    for token, offset in zip(tokens, offsets, strict=True):
+        assert token in ("\ufffd", "<|end|>") or text[offset] == token
