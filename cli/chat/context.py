@@ -57,10 +57,10 @@ def fixed_parts(dialogue: Dialogue) -> list[Part]:
         """Once the probe and all before it, less the probe; a server's estimate may be below 0."""
         once = dialogue.estimate_tokens([*before, *PROBE], with_tools=with_tools)
         twice = dialogue.estimate_tokens([*before, *PROBE, *PROBE], with_tools=with_tools)
-        return max(2 * once - twice, 0)
+        return 2 * once - twice
 
     alone = fixed(with_tools=False)
-    parts = [Part("template" if system is None else "system prompt", alone, system or "")]
+    parts = [Part("template" if system is None else "system prompt", max(alone, 0), system or "")]
     if tools := len(dialogue.tools.schemas):
         label = format_count(tools, "tool", "tools")
         parts.append(Part(label, fixed(with_tools=True) - alone))

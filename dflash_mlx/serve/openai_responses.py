@@ -23,7 +23,7 @@ from .answer_request import (
     prompt_progress,
     timings,
 )
-from .body import Fields, SamplingFields, TokenLimit
+from .body import NO_LIMIT, Fields, SamplingFields, TokenLimit
 from .openai_chat import sampling_values, to_chat_request
 from .protocol import Problem, Settings, as_problem, sse_event
 from .response_input import chat_messages
@@ -223,6 +223,7 @@ class ResponseObject:
 
     def _object(self, status: str, output: list[dict[str, Any]] | None = None) -> dict[str, Any]:
         body = self._body
+        limit = body.max_output_tokens
         sampling = self._request.options.sampling
         reasoning = body.reasoning or Reasoning()
         config = body.text or TextConfig()
@@ -239,7 +240,7 @@ class ResponseObject:
             "incomplete_details": None,
             "usage": None,
             "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
+            "max_output_tokens": None if limit == NO_LIMIT else limit,
             "max_tool_calls": None,
             "tools": [self._tool(tool) for tool in self._tools.all],
             "tool_choice": body.tool_choice or "auto",
