@@ -16,6 +16,7 @@ from pathlib import Path
 from weakref import finalize
 
 from .checkpoint import cache_file
+from .folder import matching
 from .measurements import DAMAGED
 
 log = logging.getLogger(__name__)
@@ -84,14 +85,7 @@ def remove(path: Path, handle: int, pid: int) -> None:
 
 def other_programs() -> list[ProgramEntry]:
     """The entries of the other programs that run now."""
-    try:
-        paths = sorted(cache_file("loaded").iterdir())
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        log.info("what other programs have loaded is not known: %s", error)
-        return []
-    entries = [read(path) for path in paths if path.suffix == ".json"]
+    entries = [read(path) for path in matching(cache_file("loaded"), "*.json")]
     return [entry for entry in entries if entry is not None and entry.pid != os.getpid()]
 
 

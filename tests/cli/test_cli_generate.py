@@ -195,8 +195,11 @@ def test_thinking(cli_app, thinker):
     assert run("--think").stdout == ""
     aloud = run("--think", "--show-thinking")
     assert aloud.stdout == ""
-    cut = "the answer was cut by --max-tokens, after 40 tokens\n"
-    assert aloud.stderr == f"[thinking]\n{found['reasoning']}\n[end of thinking]\n{cut}"
+    assert aloud.stderr == (
+        f"[thinking]\n{found['reasoning']}\n[end of thinking]\n"
+        "the model ended in its thinking and gave no answer\n"
+        "the answer was cut by --max-tokens, after 40 tokens\n"
+    )
 
 
 def test_an_empty_answer_is_reported(cli_app):
