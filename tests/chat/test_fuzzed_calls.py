@@ -18,7 +18,7 @@ from dflash_mlx.chat.reasoning_parser import TagReasoningParser
 from dflash_mlx.chat.tool_parser import LONGEST_PIECE, ToolParser, call_finder, make_tool_parser
 
 SEED = 20260917
-COUNTS = [400, pytest.param(20_000, marks=pytest.mark.slow)]
+COUNTS = [400, pytest.param(20_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 KEYS = ("path", "text", "more")
 TOOLS: list[dict[str, Any]] = [
     {
