@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from terminal import SLOWED, Terminal, environment
+from terminal import NUMBERS, SLOWED, Terminal, environment
 
 from dflash_mlx.errors import DFlashError, UsageError
 
@@ -81,13 +81,13 @@ def piped(tmp_path: Path) -> Iterator[Terminal]:
 @pytest.mark.slow
 def test_a_pipe_and_then_the_terminal(piped: Terminal, tmp_path: Path) -> None:
     """The text is the first prompt, after the argument; the chat goes on, and is saved."""
-    piped.wait_for(r"› A question:\s+/help me\s+with this\s+Fine\.[\s\S]*prompt \d+ new")
+    piped.wait_for(r"› A question:\s+/help me\s+with this\s+Fine\.[\s\S]*" + NUMBERS)
     piped.prompted()
     piped.send("/temp\r")
     piped.wait_for("temp 0")
     piped.prompted()
     piped.send("more\r")
-    piped.wait_for(r"prompt \d+ new")
+    piped.wait_for(NUMBERS)
     piped.prompted()
     piped.send("\x04")
     piped.leaves(0)

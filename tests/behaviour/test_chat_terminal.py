@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from terminal import ChatTerminal, environment
+from terminal import NUMBERS, ChatTerminal, environment
 
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.options import GenerationOptions
@@ -133,9 +133,9 @@ def test_streaming(chat: ChatTerminal, size: tuple[int, int]) -> None:
     chat.send("Tell me one.\r")
     context = r" · (accept \d+%|\d+% of drafts accepted) · context \d+ / 4,096"
     chat.wait_for(r"\S \d+ tok · [\d.]+ tok/s[^\n]*" + (context if size[0] > 40 else ""))
-    prompt = r"prompt \d+ new \+ \d+ cached[\s·]+first\s+token\s+after\s+[\d.]+ s"
-    numbers = chat.wait_for(r"\d+ tokens · [\s\S]*?" + prompt)
-    assert cached(numbers.group()) > 20  # the first turn
+    numbers = chat.wait_for(NUMBERS + r"[^\n]*").group()
+    if size[0] >= 100:
+        assert cached(numbers) > 20  # the first turn
     chat.prompted()
     text = chat.screen_text()
     assert text.count("first of chapter one") == 1
@@ -150,7 +150,7 @@ def test_thinking_is_folded(chat: ChatTerminal) -> None:
     chat.send("Ben has 4 baskets with 4 nuts in each and 7 more nuts. How many in all?\r")
     chat.wait_for(r"\d+ tok · ")
     chat.wait_for("thought for")
-    chat.wait_for(r"prompt \d+ new")
+    chat.wait_for(NUMBERS)
     chat.prompted()
     said = turns(chat.script.parent)[-1]
     assert said["thinking"]
@@ -265,7 +265,7 @@ def test_a_paste_is_one_prompt(chat: ChatTerminal, size: tuple[int, int]) -> Non
     chat.paste(text)
     chat.wait_until(lambda: chat.cursor_line() == "  x199", "all pasted")
     chat.send("\r")
-    chat.wait_for(r"prompt \d+ new|cached in")
+    chat.wait_for(NUMBERS + "|cached in")
     chat.prompted()
     said = turns(chat.script.parent)
     assert [(turn["prompt"], turn["answer"]) for turn in said] == [(text, "All read.")]
@@ -316,17 +316,17 @@ def test_history_and_editor(chat: ChatTerminal, tmp_path: Path) -> None:
     chat.send("\r")  # ends the search
     chat.prompted("alpha prompt")
     chat.send("\r")
-    chat.wait_for(r"prompt \d+ new")
+    chat.wait_for(NUMBERS)
     chat.prompted()
     chat.send("gamma")
     chat.send("\x18\x05")
     chat.prompted("gamma by hand")  # not sent yet
     chat.send("\r")
-    chat.wait_for(r"prompt \d+ new")
+    chat.wait_for(NUMBERS)
     chat.prompted()
     chat.send("/edit\r")
     chat.wait_for("› gamma by hand by hand")
-    chat.wait_for(r"prompt \d+ new")
+    chat.wait_for(NUMBERS)
     chat.prompted()
     prompts = [turn["prompt"] for turn in turns(chat.script.parent)]
     assert prompts == ["alpha prompt", "beta prompt", "alpha prompt", "gamma by hand by hand"]
@@ -364,6 +364,7 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
         ("/watch", r"a colour for each pass of the\s+target"),
         ("/retry", r"each colour is one pass of the\s+target(?s:.*)the same again"),
         ("/watch", "as Markdown again"),
+        ("/continue", NUMBERS),
         ("/save mine", r"saved in\s[^›]*mine\.json"),
         (f"/export {tmp_path}/chat.md", "written to"),
         ("/copy", "copied"),
@@ -508,7 +509,7 @@ def test_plain_and_killed(start: Callable[..., ChatTerminal], tmp_path: Path) ->
     chat = start("--plain", env={"DFLASH_NO_HISTORY": "1"})
     chat.wait_until(lambda: chat.cursor_line() == ">", "prompted")
     chat.send(WEDNESDAY[0] + "\r")
-    said = r"The day after [\s\S]*? answer complete [\s\S]*? new \| first token after [\d.]+ s"
+    said = r"The day after [\s\S]*? answer complete [\s\S]*? new"
     answer = chat.wait_for(said).group()
     assert answer.isascii()
     assert answer in chat.raw  # as it is: without escape codes

@@ -24,6 +24,9 @@ SLOWED = Path(__file__).with_name("slowed.py")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\a]*\a|\x1b[=>78]")
 PATIENCE = 60.0  # seconds; only a failing test waits that long
 
+# The numbers of an answer, up to its seconds; the prompt's follow where the window has room.
+NUMBERS = r"\d+ tokens?\s+[·|][\s\S]*?[\s·|]+[\d.]+\ss(?=\s)"
+
 
 class Terminal:
     """A child process and its terminal.
@@ -230,7 +233,7 @@ class ChatTerminal(Terminal):
     def ask(self, prompt: str) -> str:
         """Send a prompt and wait for the next one; returns the line of statistics."""
         self.send(prompt + "\r")
-        line = self.wait_for(r"\d+ tokens?[^,][\s\S]*?prompt [\d,]+ new[^\n]*").group()
+        line = self.wait_for(NUMBERS + r"[^\n]*").group()
         self.prompted()
         return line
 
