@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from terminal import ChatTerminal
+from terminal import NUMBERS, ChatTerminal
 
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 output = import_module("dflash_mlx.cli.terminal.output")
@@ -181,15 +181,15 @@ def test_each_enter_is_a_message(chat: ChatTerminal, size: tuple[int, int]) -> N
     chat._write(b"\x15\x1b[A, changed")
     chat.wait_for("› third, changed█")
     chat.answers(says="Fine.\n")
-    chat.wait_for(r"prompt \d+ new")
-    chat.wait_for(r"› sécond[\s\S]*prompt \d+ new[\s\S]*› /set[\s\S]*tree-budget")
+    chat.wait_for(NUMBERS)
+    chat.wait_for(r"› sécond[\s\S]*" + NUMBERS + r"[\s\S]*› /set[\s\S]*tree-budget")
     chat.prompted("third, changed")
     text = chat.screen_text()
     assert "queued" not in text
     assert "█" not in text
     assert max(map(len, text.splitlines()[-size[1] :])) <= size[0]
     chat.send("\r")
-    chat.wait_for(r"prompt \d+ new")
+    chat.wait_for(NUMBERS)
     chat.prompted()
     assert prompts(chat) == ["first", "sécond", "third, changed"]
     chat.send("\x1b[A\x1b[A\x1b[A")
@@ -224,12 +224,12 @@ def test_lines_at_the_prompt(chat: ChatTerminal) -> None:
     chat.send("one\\\rtwo\x1b[13;2uthree\x1b[27;2;13~four\x1b\rfive\nsix")
     chat.wait_until(lambda: chat.cursor_line() == "  six", "six lines")
     chat.send("\r")
-    chat.wait_for(r"prompt \d+ new")
+    chat.wait_for(NUMBERS)
     chat.prompted()
     chat.send('"""\ra\r\rb\r')
     chat.settle()
     chat.send('"""\r')
-    chat.wait_for(r"prompt \d+ new")
+    chat.wait_for(NUMBERS)
     chat.prompted()
     assert prompts(chat) == ["one\ntwo\nthree\nfour\nfive\nsix", "a\n\nb"]
 
