@@ -33,7 +33,6 @@ from .types import Block, Progress, silent
 
 # One answer, block by block
 
-
 ONLY_THOUGHT = "the model ended in its thinking and gave no answer"
 
 
@@ -197,8 +196,8 @@ class Session:
 
     If `use_prefix_cache`, the session reads from and writes to the pair's prefix cache, which all
     sessions share. `mode` may be set between answers; None is "dflash", or "baseline" for a pair
-    without a drafter. Any thread may use a session, one at a
-    time. As a context manager it is closed at the end.
+    without a drafter. Any thread may use a session, one at a time. As a context manager it is
+    closed at the end.
     """
 
     def __init__(
@@ -473,6 +472,7 @@ class Session:
 
 
 def default_mode(pair: LoadedPair) -> Mode:
+    """The mode of a pair; also of what is none, which `Session` refuses."""
     return "dflash" if getattr(pair, "drafts", True) else "baseline"
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dflash_mlx.options import SamplingParams
 
@@ -10,6 +11,9 @@ from ..answer import Answer
 from ..backend.base import Backend
 from ..resolve import RECOMMENDED
 from ..terminal.output import format_count
+
+if TYPE_CHECKING:
+    from dflash_mlx import Block
 
 # At most so many equal tokens in a row, so many times and of so many tokens in all, are a loop:
 # lists and tables repeat fewer.
@@ -40,8 +44,13 @@ def find_loop(tokens: Sequence[object]) -> Loop | None:
     return None
 
 
+def words_of(part: "Answer | Block") -> Sequence[object]:
+    """The tokens of a text, or its words, where a server sends no tokens."""
+    return part.tokens or WORD.findall(part.thinking + part.text)
+
+
 def loop_hint(answer: Answer, backend: Backend, sampling: SamplingParams) -> list[str]:
-    loop = find_loop(answer.tokens or WORD.findall(answer.thinking + answer.text))
+    loop = find_loop(words_of(answer))
     if loop is None:
         return []
     noun = ("token", "tokens") if answer.tokens else ("word", "words")

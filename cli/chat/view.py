@@ -10,7 +10,7 @@ from ..passes import MarkedView, Passes, PassStream
 from ..terminal.live_region import LiveRegion
 from ..terminal.markdown import Fragment, MarkdownStream, PlainTextStream
 from ..terminal.output import Output, stdout_size, strip_control
-from .loops import TAIL, WORD, find_loop
+from .loops import TAIL, find_loop, words_of
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Stats
@@ -158,7 +158,7 @@ class ChatView(PlainView):
                 self._region.erase()
 
     def _look_for_loop(self, block: "Block") -> None:
-        self._tokens += block.tokens or WORD.findall(block.thinking + block.text)
+        self._tokens += words_of(block)
         if len(self._tokens) - self._looked_at >= LOOP_STEP:
             self._looked_at = len(self._tokens)
             loop = find_loop(self._tokens[-TAIL:])

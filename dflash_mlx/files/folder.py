@@ -37,8 +37,9 @@ def readable(folder: Path, weights: Sequence[Path] | None = None) -> Iterator[Pa
     to read where mlx-lm would take others.
     """
     marked = {file: text for file in matching(folder) if (text := marked_text(file))}
+    sidecars = any((folder / TEMPLATES).glob(f"{SIDECAR}*"))
     others = weights is not None and weights != matching(folder, "model*.safetensors")
-    if not marked and not others and not any(map(is_sidecar, names_in(folder / TEMPLATES))):
+    if not (marked or others or sidecars):
         yield folder
         return
     with TemporaryDirectory(prefix="dflash-") as name:
@@ -56,10 +57,6 @@ def readable(folder: Path, weights: Sequence[Path] | None = None) -> Iterator[Pa
             else:
                 place.symlink_to(file.absolute())
         yield linked
-
-
-def names_in(folder: Path) -> list[str]:
-    return [path.name for path in folder.glob("*")]
 
 
 def marked_text(file: Path) -> str:

@@ -264,13 +264,12 @@ class AdaptivePolicy:
         drafter = result.choice.drafter
         for acceptance in (result.acceptance, self._learned[drafter]):
             acceptance.update(result.confidence, result.own, result.kept, ended=result.ended)
+        expected = sum(result.acceptance.survivals(result.confidence, result.own))
+        if result.free:
+            return expected  # what happened beyond it is luck
         tried = not self._proven or self._drafting.trying  # little backs an expectation
-        if not result.free:
-            self._proven |= result.kept > 0
-        if tried and not result.free:
-            return result.kept
-        # What happened beyond it is luck.
-        return sum(result.acceptance.survivals(result.confidence, result.own))
+        self._proven |= result.kept > 0
+        return result.kept if tried else expected
 
     @property
     def state(self) -> PolicyState:

@@ -1,9 +1,8 @@
 """The messages of OpenAI's chat API in the form of chat templates."""
 
-import json
 from typing import Any
 
-from dflash_mlx.chat.call_json import json_object
+from dflash_mlx.chat.call_json import read_arguments
 from dflash_mlx.chat.messages import Messages
 
 from .protocol import Problem
@@ -69,7 +68,7 @@ def read_calls(calls: Any, place: str) -> list[dict[str, Any]]:
         arguments = function.get("arguments") or "{}"
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(json_object(arguments) or arguments)
+                arguments = read_arguments(arguments)
             except (ValueError, RecursionError):
                 raise Problem(
                     400, f"{place}.{number}.function.arguments is not JSON.", place

@@ -126,8 +126,9 @@ class CompletionWriter(OpenAIWriter):
         index = choice.index
         shown = None
         if self._request.options.logprobs is not None:
-            new = Detokenizer(self._tokenizer, choice.prompted.before)
-            shown = text_logprobs(self._tokenizer, logprobs, self._read.setdefault(index, new))
+            if index not in self._read:
+                self._read[index] = Detokenizer(self._tokenizer, choice.prompted.before)
+            shown = text_logprobs(self._tokenizer, logprobs, self._read[index])
         return {
             "index": index,
             "text": text,

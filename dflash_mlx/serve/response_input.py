@@ -1,9 +1,8 @@
 """The input items of OpenAI's responses API as messages of its chat API."""
 
-import json
 from typing import Any
 
-from dflash_mlx.chat.call_json import json_object
+from dflash_mlx.chat.call_json import read_arguments
 
 from .chat_messages import text_of
 from .protocol import Problem
@@ -77,8 +76,7 @@ class History:
             arguments: Any = {"input": text(item, "input", place)}
         else:
             try:
-                written = text(item, "arguments", place) or "{}"
-                arguments = json.loads(json_object(written) or written)
+                arguments = read_arguments(text(item, "arguments", place) or "{}")
             except (ValueError, RecursionError):
                 place = f"{place}.arguments"
                 raise Problem(400, f"{place} is not JSON.", place) from None
