@@ -21,7 +21,7 @@ def download_models(repos: Sequence[str], out: Output, *, yes: bool) -> None:
     Files that the cache holds are read, and damaged ones are downloaded again. After a no
     typer.Exit(1); DFlashError if a download fails.
     """
-    from dflash_mlx.hub.download import check_room, checked, delete_damaged, download, plan
+    from dflash_mlx.hub.download import check_room, checked, download, plan
 
     plans = []
     for repo in repos:
@@ -39,10 +39,9 @@ def download_models(repos: Sequence[str], out: Output, *, yes: bool) -> None:
         question = f"Download {format_bytes(total)}?"
         confirm(question, "nothing was downloaded", out, yes=yes, default=True)
     for pending in plans:
-        delete_damaged(pending)
         with awake(), Spinner(out, pending.repo, unit="bytes") as spinner:
             folder = download(
-                pending.repo, with_stalls(spinner.update, out), partial(out.info, WAIT_NOTE)
+                pending, with_stalls(spinner.update, out), partial(out.info, WAIT_NOTE)
             )
         out.note(f"{pending.repo} is in {folder}")
 

@@ -1,6 +1,5 @@
 """`dflash models`: the table, downloads and deletions, in this process and in a terminal."""
 
-import fcntl
 import json
 import os
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
-from hub_server import GATED, blob_of, environment, fetched, tiny_repo
+from hub_server import GATED, blob_of, environment, fetched, hold_lock, tiny_repo
 from terminal import Terminal
 from typer.testing import CliRunner
 
@@ -234,11 +233,7 @@ def test_pull_asks(run, server, terminal):
 def test_a_second_pull_waits_and_says_so(server, run):
     """It used to fail after two seconds."""
     data = server.repos[REPO]["model.safetensors"]
-    name = blob_of("model.safetensors", data) + hub_cache.INCOMPLETE
-    part = hub_cache.repo_folder(REPO) / "blobs" / name
-    part.parent.mkdir(parents=True)
-    with part.open("ab") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
+    with hold_lock(REPO, blob_of("model.safetensors", data)) as other:
         Timer(2.5, other.close).start()
         result = run("pull", "--yes", REPO, "--no-draft")
     assert result.exit_code == 0, result.output

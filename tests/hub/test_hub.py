@@ -2,11 +2,10 @@
 fail, each as one sentence with a hint. What is not whole is never handed out.
 """
 
-import errno
-import fcntl
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import time
@@ -23,6 +22,7 @@ from hub_server import (
     blob_of,
     environment,
     fetched,
+    hold_lock,
     point_client,
     serve,
     start,
@@ -184,7 +184,7 @@ def test_damage_on_the_way_is_found(server, cache):
     server.damage = {WEIGHTS}
     refused(f"'{WEIGHTS}' arrived damaged")
     blob = blob_of(WEIGHTS, wanted(server)[WEIGHTS])
-    assert not [path for path in cache.rglob("*") if path.name.startswith(blob)]
+    assert not [path for path in cache.rglob("blobs/*") if path.name.startswith(blob)]
     server.damage = set()
     assert content(fetch(REPO)) == wanted(server)
 
@@ -223,12 +223,11 @@ def test_a_second_download_waits_for_the_first(server, cache):
 def part_of_another(server):
     """A part with the first 5,000 bytes of the weights, held by another download."""
     data = wanted(server)[WEIGHTS]
-    part = hub_cache.repo_folder(REPO) / "blobs" / (blob_of(WEIGHTS, data) + hub_cache.INCOMPLETE)
+    blob = blob_of(WEIGHTS, data)
+    part = hub_cache.repo_folder(REPO) / "blobs" / (blob + hub_cache.INCOMPLETE)
     part.parent.mkdir(parents=True)
-    with part.open("ab") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        other.write(data[:5000])
-        other.flush()
+    part.write_bytes(data[:5000])
+    with hold_lock(REPO, blob):
         yield part
 
 
@@ -343,7 +342,9 @@ def test_a_stall_is_told_and_the_rest_comes_in_pieces(server, monkeypatch):
     """A proxy keeps long responses back. Each request waits 20 s in vain, by a simulated clock."""
     server.repos[REPO] = tiny_repo(250_000)
     server.held_above = 100_000
-    clock = SimpleNamespace(monotonic=lambda: 20.0 * len(server.starts(WEIGHTS)))
+    clock = SimpleNamespace(
+        monotonic=lambda: 20.0 * len(server.starts(WEIGHTS)), sleep=lambda seconds: None
+    )
     monkeypatch.setattr(download, "time", clock)
     monkeypatch.setattr(download, "READ_TIMEOUT", 0.3)
     monkeypatch.setattr(download, "RETRY_DELAYS", (0.01,) * 4)
@@ -388,24 +389,19 @@ def test_the_disk_is_too_small(server, cache, monkeypatch):
     assert not cache.exists()
 
 
-def test_the_disk_gets_full(server, cache, monkeypatch):
+def test_the_disk_gets_full(server):
     """While writing; what is there by then stays, and the next try goes on."""
-    write = download.write_all
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     server.piece = 1000
-
-    def full(out, data):
-        room = max(9000 - out.tell(), 0)
-        write(out, data[:room])
-        if len(data) > room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(download, "write_all", full)
-    assert "goes on" in refused("the disk is full").hint
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9000, limits[1]))
+    try:
+        assert "goes on" in refused("the disk is full").hint
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert hub_cache.cached_folder(REPO) is None
-    monkeypatch.setattr(download, "write_all", write)
     server.asked.clear()
     assert content(fetch(REPO)) == wanted(server)
-    assert server.starts(WEIGHTS)[0] >= 9000
+    assert server.starts(WEIGHTS) == [9000]
 
 
 PULL = """
