@@ -216,10 +216,6 @@ def remove(repo: str) -> int:
     """Delete a model. Returns the bytes freed. Raises DFlashError if that is not possible."""
     folder = repo_folder(repo)
     size = cached_bytes(repo)
-    if not folder.is_dir():
-        raise DFlashError(
-            f"'{repo}' is not in the cache.", hint="`dflash models list` shows what is"
-        )
     try:
         delete_revisions(repo)
         if folder.is_dir():

@@ -9,7 +9,7 @@ import fnmatch
 import os
 import shutil
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,36 +94,48 @@ class Plan:
         return repo_folder(self.repo) / "blobs"
 
 
-def plan(repo: str) -> Plan:
+def plan(model: str) -> Plan:
     """Request the list of files of a model's latest revision, and its config.json. Keeps no file.
 
     Raises DFlashError if the Hub refuses the request or cannot be reached, or if the repository is
     no model with safetensors weights that can be opened.
     """
-    with dflash_errors(repo):
-        return request_plan(repo)
+    from huggingface_hub import HfApi, hf_hub_url
+
+    repo = repo_of(model)
+    with dflash_errors(model):
+        # snapshot_download(dry_run=True) sends one request for each file, and moves the cache's
+        # `main` to a revision that is not cached.
+        info = HfApi().model_info(repo, files_metadata=True, timeout=TIMEOUT)
+        commit = str(info.sha)
+        siblings = {sibling.rfilename: sibling for sibling in info.siblings or []}
+        files = []
+        for name in needed_names(model, commit, siblings):
+            lfs = siblings[name].lfs
+            size = siblings[name].size or 0
+            blob = (lfs.sha256 if lfs else siblings[name].blob_id) or ""
+            url = hf_hub_url(repo, name, revision=commit)
+            snapshot = repo_folder(repo) / "snapshots" / commit / name
+            files.append(File(name, url, size, blob, bytes_in_cache(snapshot, blob, size)))
+        found = Plan(model, tuple(sorted(files, key=lambda file: (file.size, file.name))))
+        if not found.cached and not is_head_only(model):
+            check_openable(repo, commit, siblings)
+    return found
 
 
-def request_plan(model: str) -> Plan:
-    """As `plan`, but raises the exceptions of huggingface_hub."""
-    from huggingface_hub import HfApi, hf_hub_download, hf_hub_url
+def needed_names(model: str, commit: str, every: Collection[str]) -> list[str]:
+    """The files of a revision that a model needs, out of all. DFlashError if it has no weights."""
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.utils import filter_repo_objects
 
     repo = repo_of(model)
-    # snapshot_download(dry_run=True) sends one request for each file, and moves the cache's `main`
-    # to a revision that is not cached.
-    info = HfApi().model_info(repo, files_metadata=True, timeout=TIMEOUT)
-    siblings = {s.rfilename: s for s in info.siblings or []}
     names = list(
-        filter_repo_objects(
-            siblings, allow_patterns=ALLOW_PATTERNS, ignore_patterns=IGNORE_PATTERNS
-        )
+        filter_repo_objects(every, allow_patterns=ALLOW_PATTERNS, ignore_patterns=IGNORE_PATTERNS)
     )
-    commit = str(info.sha)
     weights = any(name.endswith(".safetensors") for name in names)
-    torch_files = [] if weights else fnmatch.filter(siblings, TORCH_FILES)
-    if MASK_FILE in siblings or torch_files:
-        raise torch_file_error(repo, MASK_FILE if MASK_FILE in siblings else torch_files[0])
+    torch_files = [] if weights else fnmatch.filter(every, TORCH_FILES)
+    if MASK_FILE in every or torch_files:
+        raise torch_file_error(repo, MASK_FILE if MASK_FILE in every else torch_files[0])
     if is_head_only(model) and WEIGHT_INDEX in names:
         index = Path(hf_hub_download(repo, WEIGHT_INDEX, revision=commit, etag_timeout=TIMEOUT))
         others = set(shard_names(index)) - set(shard_names(index, MTP_TENSOR.match))
@@ -136,21 +148,10 @@ def request_plan(model: str) -> Plan:
                 f"'{repo}' has no {kind} file.",
                 hint="give a model with safetensors weights, not GGUF files",
             )
-    folder = repo_folder(repo)
-    files = []
-    for name in names:
-        lfs = siblings[name].lfs
-        size = siblings[name].size or 0
-        blob = (lfs.sha256 if lfs else siblings[name].blob_id) or ""
-        url = hf_hub_url(repo, name, revision=commit)
-        files.append(File(name, url, size, blob, bytes_in_cache(folder, commit, name, blob, size)))
-    plan = Plan(model, tuple(sorted(files, key=lambda file: (file.size, file.name))))
-    if not plan.cached and not is_head_only(model):
-        check_openable(repo, commit, siblings)
-    return plan
+    return names
 
 
-def check_openable(repo: str, commit: str, names: Container[str]) -> None:
+def check_openable(repo: str, commit: str, names: Collection[str]) -> None:
     """Raise DFlashError if mlx-lm cannot open a revision. names: of all its files.
 
     A gated repository refuses its files, not the list of them: it refuses here.
@@ -191,18 +192,15 @@ def request_json(url: str) -> dict[str, Any]:
     return data
 
 
-def bytes_in_cache(folder: Path, commit: str, name: str, blob: str, size: int) -> int:
+def bytes_in_cache(snapshot: Path, blob: str, size: int) -> int:
     """The bytes of one file that the cache holds; 0 for a file of a wrong length.
 
-    `folder` is the cache folder of the repository, `blob` the file's hash (empty if unknown) and
-    `size` its full length in bytes.
+    `snapshot` is its place in the cache, `blob` its hash and `size` its full length in bytes.
     """
-    paths = [folder / "snapshots" / commit / name]
-    if blob:
-        paths.append(folder / "blobs" / blob)
-    if any(size_of(path) == size for path in paths):
+    blobs = snapshot.parents[2] / "blobs"
+    if size in (size_of(snapshot), size_of(blobs / blob) if blob else 0):
         return size
-    return min(size_of(folder / "blobs" / (blob + INCOMPLETE)), size) if blob else 0
+    return min(size_of(blobs / (blob + INCOMPLETE)), size)
 
 
 def size_of(path: Path) -> int:
@@ -260,20 +258,19 @@ def download(
     once if another download has begun with a file: then this one waits, and reports its bytes.
     Raises DFlashError if the download fails; the bytes received so far stay in the cache.
     """
-    repo = model.repo if isinstance(model, Plan) else model
-    with dflash_errors(repo):
-        plan = model if isinstance(model, Plan) else request_plan(model)
-        folder = download_plan(plan, on_download or silent, on_wait)
-        while name := first_missing_file(folder, head_only=is_head_only(repo)):
-            plan = request_plan(repo)
-            files = tuple(file for file in plan.files if file.name == name)
-            plan = checked(replace(plan, files=files))
-            if not plan.damaged:
+    pending = model if isinstance(model, Plan) else plan(model)
+    with dflash_errors(pending.repo):
+        folder = download_plan(pending, on_download or silent, on_wait)
+        while name := first_missing_file(folder, head_only=is_head_only(pending.repo)):
+            latest = plan(pending.repo)
+            files = tuple(file for file in latest.files if file.name == name)
+            repair = checked(replace(latest, files=files))
+            if not repair.damaged:
                 raise DFlashError(
-                    f"'{repo}' is incomplete on the Hub: {name} is missing or damaged.",
+                    f"'{pending.repo}' is incomplete on the Hub: {name} is missing or damaged.",
                     hint="`dflash models list` shows models that are",
                 )
-            folder = download_plan(plan, on_download or silent, on_wait)
+            folder = download_plan(repair, on_download or silent, on_wait)
         return folder
 
 

@@ -258,6 +258,18 @@ def test_ctrl_c_ends_the_wait(server, cache):
         assert part.stat().st_size == 5000
 
 
+def test_ctrl_c_ends_a_download_that_gets_nothing(server, cache):
+    """Long before the Hub is called silent."""
+    server.held_above = 10_000
+    process = start(PULL, REPO, env=environment(server.endpoint, cache))
+    wait_for(lambda: server.starts(WEIGHTS))
+    started_at = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert time.monotonic() - started_at < 10
+    assert "KeyboardInterrupt" in err
+
+
 def test_a_new_version_is_fetched_only_when_asked_for(server):
     """`pull` asks; files that did not change are not fetched again."""
     old = fetch(REPO)
@@ -501,7 +513,7 @@ def test_remove(server, cache):
     assert hub_cache.cached_repos() == [*kept, REPO]
     assert hub_cache.remove(REPO) > 7000
     assert parts(cache) == []
-    refused("is not in the cache", lambda: hub_cache.remove(REPO))
+    assert hub_cache.remove(REPO) == 0
 
 
 def test_a_pair_from_the_hub_answers(server, monkeypatch):
