@@ -120,12 +120,13 @@ def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = Non
 
     best = best_known()
     listed = [entry for entry in entries() if not entry.quant or entry in best]
+    states = {repo: cached_state(repo) for repo in {r for entry in listed for r in entry.repos}}
     rows = []
     for entry in sorted(listed, key=lambda entry: bool(entry.lacks)):
         memory = entry.memory_bytes
         if memory is not None:
             memory = estimate_memory(entry, kv_bits=kv_bits).total
-        cached, *drafter = (cached_state(repo) for repo in entry.repos)
+        cached, *drafter = (states[repo] for repo in entry.repos)
         if cached == "yes" and drafter:  # a drafter alone does not count: targets may share it
             cached = {"yes": "yes", "partly": "partly", "no": "target only"}[drafter[0]]
         path = (paths or {}).get(entry.target.lower()) if cached == "no" else None
@@ -159,22 +160,19 @@ def fits(size: int) -> str:
 
 def other_rows(in_folders: Sequence["LocalModel"]) -> list[Row]:
     """The models on this machine that belong to no known pair: those of the cache first."""
-    from dflash_mlx.hub.cache import cached_bytes, cached_folder, cached_gguf, cached_repos
-    from dflash_mlx.hub.local import GGUF, LocalModel, model_in
+    from dflash_mlx.hub.cache import cached_bytes, cached_gguf, cached_repos, cached_state
+    from dflash_mlx.hub.local import GGUF, in_cache
     from dflash_mlx.hub.registry import entries, find
     from dflash_mlx.models.memory import weight_bytes
 
     paired = {name for entry in entries() for name in (entry.target, entry.draft)}
+    targets = {model.name: model for model in in_cache()}
     rows = []
-    for repo in cached_repos():
+    for repo in (*cached_repos(), *cached_gguf()):
         if repo not in paired:
-            folder = cached_folder(repo)
-            model = None if folder is None else model_in(folder, repo, repo)
-            cached = "partly" if folder is None else "yes"
+            model = targets.get(repo)
+            cached = "yes" if model else cached_state(repo)
             rows.append(other_row(repo, cached_bytes(repo), cached, model))
-    for repo in cached_gguf():
-        model = LocalModel(repo, repo, Path(), GGUF)
-        rows.append(other_row(repo, cached_bytes(repo), "yes", model))
     for model in in_folders:
         if find(model.name) is None or model.lacks:
             pattern = "*.gguf" if model.lacks == GGUF else "*.safetensors"
@@ -196,7 +194,7 @@ def other_row(name: str, size: int, cached: str, model: "LocalModel | None") -> 
         target=name,
         target_bytes=size,
         cached=cached,
-        fits=None if lacks or cached == "partly" else fits(size),
+        fits=None if lacks or cached not in ("yes", FOLDER) else fits(size),
         lacks=lacks,
         path=str(model.folder) if model and cached == FOLDER else None,
         gguf=lacks == GGUF,

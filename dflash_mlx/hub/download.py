@@ -52,17 +52,33 @@ RESERVED_BYTES = 64 << 20  # disk space that a download leaves free
 class File:
     """One file of a repository.
 
-    `size` and `cached` are bytes: the full length, and what the cache holds. `blob` is the file's
-    hash and its name in the cache: sha256 for LFS files, else git's sha1; empty if unknown.
-    damaged: the cache holds the full length with another content, which does not count as cached.
+    `size` and `cached` are bytes: the full length, and what the cache holds. `hash` is the name of
+    its blob in the cache: sha256 for LFS files, else git's sha1; empty if unknown. link: its place
+    in the cache. damaged: the cache holds the full length with another content, which does not
+    count as cached.
     """
 
     name: str
     url: str
     size: int
-    blob: str
-    cached: int
+    hash: str
+    link: Path
+    cached: int = 0
     damaged: bool = False
+
+    @property
+    def blob(self) -> Path:
+        return self.link.parents[2] / "blobs" / self.hash
+
+    @property
+    def part(self) -> Path:
+        return self.blob.with_name(self.hash + INCOMPLETE)
+
+    def is_complete(self) -> bool:
+        """Whether the cache has all of it, with any content; a copy where links do not work."""
+        return size_of(self.link) == self.size or (
+            bool(self.hash) and size_of(self.blob) == self.size
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +105,6 @@ class Plan:
         """The files that `checked` found damaged."""
         return tuple(file for file in self.files if file.damaged)
 
-    @property
-    def blobs(self) -> Path:
-        return repo_folder(self.repo) / "blobs"
-
 
 def plan(model: str) -> Plan:
     """Request the list of files of a model's latest revision, and its config.json. Keeps no file.
@@ -113,10 +125,12 @@ def plan(model: str) -> Plan:
         for name in needed_names(model, commit, siblings):
             lfs = siblings[name].lfs
             size = siblings[name].size or 0
-            blob = (lfs.sha256 if lfs else siblings[name].blob_id) or ""
+            digest = (lfs.sha256 if lfs else siblings[name].blob_id) or ""
             url = hf_hub_url(repo, name, revision=commit)
-            snapshot = repo_folder(repo) / "snapshots" / commit / name
-            files.append(File(name, url, size, blob, bytes_in_cache(snapshot, blob, size)))
+            link = repo_folder(repo) / "snapshots" / commit / name
+            file = File(name, url, size, digest, link)
+            cached = size if file.is_complete() else min(size_of(file.part), size)
+            files.append(replace(file, cached=cached))
         found = Plan(model, tuple(sorted(files, key=lambda file: (file.size, file.name))))
         if not found.cached and not is_head_only(model):
             check_openable(repo, commit, siblings)
@@ -192,17 +206,6 @@ def request_json(url: str) -> dict[str, Any]:
     return data
 
 
-def bytes_in_cache(snapshot: Path, blob: str, size: int) -> int:
-    """The bytes of one file that the cache holds; 0 for a file of a wrong length.
-
-    `snapshot` is its place in the cache, `blob` its hash and `size` its full length in bytes.
-    """
-    blobs = snapshot.parents[2] / "blobs"
-    if size in (size_of(snapshot), size_of(blobs / blob) if blob else 0):
-        return size
-    return min(size_of(blobs / (blob + INCOMPLETE)), size)
-
-
 def size_of(path: Path) -> int:
     """The length of a file; 0 if there is none."""
     try:
@@ -216,7 +219,7 @@ def checked(plan: Plan, on_check: Progress = silent) -> Plan:
 
     `on_check(done, total)` is called with counts of bytes. `download` deletes the damaged files.
     """
-    complete = {f.name: plan.blobs / f.blob for f in plan.files if f.cached == f.size and f.blob}
+    complete = {file.name: file.blob for file in plan.files if file.hash and file.is_complete()}
     damaged = damaged_files(complete, on_check)
     files = (
         replace(file, cached=0, damaged=True) if file.name in damaged else file
@@ -296,18 +299,18 @@ def download_plan(plan: Plan, on_download: Progress, on_wait: Callable[[], None]
         if not waited:
             waited = True
             on_wait()
-        size = size_of(plan.blobs / (file.blob + INCOMPLETE))
+        size = size_of(file.part)
         if size > cached[file.name]:
             report(file, size)
 
     on_download(sum(cached.values()), plan.total_bytes)
     for file in plan.files:
         if file.damaged:
-            (plan.blobs / file.blob).unlink(missing_ok=True)
-        if file.cached < file.size and file.blob:
-            with locked(file, plan, report_wait):
-                if size_of(plan.blobs / file.blob) != file.size:
-                    fetch(file, plan.blobs, report)
+            file.blob.unlink(missing_ok=True)
+        if file.hash and not file.is_complete():
+            with locked(file, report_wait):
+                if not file.is_complete():
+                    fetch(file, report)
                 elif cached[file.name] < file.size:
                     report(file, file.size)
     folder = snapshot_download(
@@ -330,13 +333,13 @@ Report = Callable[[File, int], None]  # gets the bytes that are there of a file
 
 
 @contextmanager
-def locked(file: File, plan: Plan, on_wait: Callable[[File], None]) -> Iterator[None]:
+def locked(file: File, on_wait: Callable[[File], None]) -> Iterator[None]:
     """Hold huggingface_hub's lock of a blob; until it is free call `on_wait` again and again."""
     from huggingface_hub.utils import WeakFileLock
 
-    path = cache_folder() / ".locks" / plan.blobs.parent.name / f"{file.blob}.lock"
+    repo = file.blob.parents[1].name
+    path = cache_folder() / ".locks" / repo / f"{file.hash}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    plan.blobs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         while True:
             try:
@@ -347,19 +350,19 @@ def locked(file: File, plan: Plan, on_wait: Callable[[File], None]) -> Iterator[
         yield
 
 
-def fetch(file: File, blobs: Path, report: Report) -> None:
+def fetch(file: File, report: Report) -> None:
     """Download one file, or the rest of it; the bytes received stay if that fails."""
-    part = blobs / (file.blob + INCOMPLETE)
-    with part.open("ab") as out:
+    file.blob.parent.mkdir(parents=True, exist_ok=True)
+    with file.part.open("ab") as out:
         if out.tell() > file.size:
             restart(out)
         receive(out, file, report)
         out.flush()
         os.fsync(out.fileno())
-    if hash_of(part, len(file.blob)) != file.blob:
-        part.unlink()
+    if hash_of(file.part, len(file.hash)) != file.hash:
+        file.part.unlink()
         raise DFlashError(f"'{file.name}' arrived damaged.", hint="run the same command again")
-    part.replace(blobs / file.blob)
+    file.part.replace(file.blob)
 
 
 def receive(out: BinaryIO, file: File, report: Report) -> None:

@@ -200,6 +200,17 @@ def test_damaged_bytes_from_before_are_found(server, cache):
     assert content(fetch(REPO)) == wanted(server)
 
 
+def test_a_part_of_the_full_length_is_used(server):
+    """The first download was killed before it had compared the hash."""
+    data = wanted(server)[WEIGHTS]
+    part = hub_cache.repo_folder(REPO) / "blobs" / (blob_of(WEIGHTS, data) + hub_cache.INCOMPLETE)
+    part.parent.mkdir(parents=True)
+    part.write_bytes(data)
+    assert content(fetch(REPO)) == wanted(server)
+    assert server.starts(WEIGHTS) == []
+    assert not part.exists()
+
+
 def test_a_second_download_waits_for_the_first(server, cache):
     """It reports the bytes of the first, and no byte is sent twice."""
     server.repos[REPO] = tiny_repo(200_000)
