@@ -346,11 +346,9 @@ def pull(
     if model == BUNDLED and draft is None:
         out.info("the bundled pair comes with the package: there is nothing to download")
         return
-    model = known_id(model, out)
-    check_id(model)
+    model = target_id(model, out)
     if draft is not None:
-        draft = model_name(draft)
-        check_id(draft)
+        draft = checked_id(model_name(draft))
         if no_draft:
             raise UsageError(
                 "a drafter and no_draft contradict each other.", hint="leave one of them out"
@@ -398,8 +396,7 @@ def rm(
     from dflash_mlx.hub.cache import cached_bytes, remove, repo_folder, repo_of
 
     out = Output(quiet=display.quiet, plain=display.plain)
-    model = known_id(model, out)
-    check_id(model)
+    model = target_id(model, out)
     if not repo_folder(model).is_dir():
         raise DFlashError(
             f"'{model}' is not in the cache.", hint="`dflash models list` shows what is"
@@ -434,19 +431,18 @@ def is_part_of_cached(name: str) -> bool:
     return is_head_only(name) and cached_state(repo_of(name)) == "yes"
 
 
-def known_id(name: str, out: Output) -> str:
-    """The Hub id of a short name, which is printed; other names are unchanged."""
+def target_id(name: str, out: Output) -> str:
+    """A Hub id; that of a short name is printed. Raises UsageError for other names."""
     from dflash_mlx.hub.registry import find_target
 
     given = model_name(name)
     target = find_target(given) or given
     if target != name and not out.quiet:
         out.info(f"'{name}' is {target}", "dim")
-    return target
+    return checked_id(target)
 
 
-def check_id(name: str) -> None:
-    """Raise UsageError for a name that cannot be a Hub id."""
+def checked_id(name: str) -> str:
     if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
         from dflash_mlx.hub.local import did_you_mean
 
@@ -454,3 +450,4 @@ def check_id(name: str) -> None:
             f"'{name}' is not a Hub id.",
             hint=did_you_mean(name) or "give owner/model, as on the Hub",
         )
+    return name

@@ -312,9 +312,9 @@ def variants_named(name: str) -> list[Entry]:
     return matches[0] if len(matches) == 1 else []
 
 
-def is_short_for(short: list[str], full: list[str]) -> bool:
+def is_short_for(short: list[str], full: list[str], optional: re.Pattern[str] = OPTIONAL) -> bool:
     """Whether the words of a short name are those of a full name, apart from optional ones."""
-    return short == [word for word in full if word in short or not OPTIONAL.fullmatch(word)]
+    return short == [word for word in full if word in short or not optional.fullmatch(word)]
 
 
 def find_target(name: str, state_of: Callable[[str], str] = cached_state) -> str | None:
