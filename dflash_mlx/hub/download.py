@@ -316,7 +316,6 @@ def download_plan(plan: Plan, on_download: Progress, on_wait: Callable[[], None]
     folder = snapshot_download(
         repo_of(plan.repo),
         allow_patterns=[file.name for file in plan.files],
-        max_workers=1,
         tqdm_class=Silent,
     )
     on_download(plan.total_bytes, plan.total_bytes)
