@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import Annotated
 
 import mlx.core as mx
+from pydantic import Field
 
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
@@ -17,7 +19,8 @@ from dflash_mlx.session import Session
 from dflash_mlx.types import Block
 
 from .questions import Question
-from .schedule import BASELINE, Key, Record, Rounds, Schedule, Turn, Variant
+from .records import Key, Record, Rounds, Turn, merge_rounds
+from .schedule import BASELINE, Schedule, Variant
 
 WARM_UP = 24  # tokens, enough for a whole block
 POLL_SECONDS = 0.1
@@ -159,17 +162,11 @@ def answer(
         drafted=stats.drafted,
         accepted=stats.accepted,
         accepted_by_position=tuple(stats.accepted_by_position),
-        rounds=rounds_of(blocks[1:], seconds[1:]),
+        rounds=merge_rounds(
+            Rounds(block.drafted + 1, 1, len(block.tokens), duration)
+            for block, duration in zip(blocks[1:], seconds[1:], strict=True)
+        ),
     )
-
-
-def rounds_of(blocks: Sequence[Block], seconds: Sequence[float]) -> tuple[Rounds, ...]:
-    """The passes after the prefill, counted by their number of rows: the drafts and the anchor."""
-    sums: dict[int, tuple[int, int, float]] = {}
-    for block, duration in zip(blocks, seconds, strict=True):
-        count, tokens, total = sums.get(block.drafted + 1, (0, 0, 0.0))
-        sums[block.drafted + 1] = (count + 1, tokens + len(block.tokens), total + duration)
-    return tuple(Rounds(rows, *sums[rows]) for rows in sorted(sums))
 
 
 # The time of a pass by its width
@@ -186,32 +183,16 @@ class Curve:
     """
 
     depth: int
-    verify: tuple[tuple[int, float], ...]
+    verify: Annotated[tuple[tuple[int, float], ...], Field(min_length=1)]
     draft: tuple[int, float] | None
 
-    def data(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-def curve_of(data: dict[str, Any]) -> Curve:
-    """A curve from its JSON object. Raises ValueError, TypeError or KeyError for an invalid one."""
-    verify = tuple((int(rows), float(seconds)) for rows, seconds in data["verify"])
-    if not verify:
-        raise ValueError("there are no costs")
-    depth = int(data["depth"])
-    draft = data["draft"]
-    if draft is None:
-        return Curve(depth, verify, None)
-    size, seconds = draft
-    return Curve(depth, verify, (int(size), float(seconds)))
-
-
-def measure(pair: Pair, depth: int, check: Callable[[], None] = lambda: None) -> Curve:
+def measure(pair: Pair, depth: int, check: Watch = never_stop) -> Curve:
     """Time the passes of a pair after `depth` tokens. check: called between passes, may raise."""
     return mlx_thread().call(time_passes, pair, depth, check)
 
 
-def time_passes(pair: Pair, depth: int, check: Callable[[], None]) -> Curve:
+def time_passes(pair: Pair, depth: int, check: Watch) -> Curve:
     """`measure`, in the thread that owns MLX."""
     target = pair.target
     drafter = pair.drafter
@@ -222,15 +203,13 @@ def time_passes(pair: Pair, depth: int, check: Callable[[], None]) -> Curve:
     tokens = mx.random.randint(0, target.vocab_size, (depth + max(ROWS),), key=generator)
     values: list[int] = tokens.tolist()  # type: ignore[assignment]
     sequence.read(values[:depth])
-    passes: dict[int, Callable[[], None]] = {
-        rows: (lambda rows=rows: one_pass(sequence, values[-rows:])) for rows in ROWS
-    }
+    passes = {rows: partial(one_pass, sequence, values[-rows:]) for rows in ROWS}
     block = 0
-    cache = sequence.draft_cache
-    if drafter is not None and cache is not None:
+    if drafter is not None and sequence.draft_cache is not None:
         block = drafter.block_size
+        caches = [sequence.draft_cache]
         passes[-block] = lambda: mx.eval(
-            drafter.draft([cache], values[:1], block)[0].greedy().tokens
+            drafter.draft(caches, values[:1], block)[0].greedy().tokens
         )
     seconds = median_seconds(passes, check)
     verify = tuple((rows, seconds[rows]) for rows in ROWS)
@@ -244,9 +223,7 @@ def one_pass(sequence: TokenSequence, tokens: list[int]) -> None:
     sequence.commit((tokens[0],), output.taps)
 
 
-def median_seconds(
-    passes: Mapping[int, Callable[[], None]], check: Callable[[], None]
-) -> dict[int, float]:
+def median_seconds(passes: Mapping[int, Callable[[], None]], check: Watch) -> dict[int, float]:
     """The median time of each pass. They alternate, and the first time of each is dropped."""
     seconds: dict[int, list[float]] = {name: [] for name in passes}
     for _ in range(PASSES + 1):
