@@ -187,7 +187,8 @@ def bench(
     compares_all = any(source.is_all for source in sources)
     if compares_all:
         sources = fitting(pair, out)
-    measured = measure_all(sources, pair, schedule, questions, models, own.results_path, out)
+    run = Run(questions, models, own.results_path, out)
+    measured = run.measure_all(pair, schedule, sources)
     if own.json:
         out.write_json(report_json(measured))
     elif any(part.records for part in measured):
@@ -297,106 +298,104 @@ def with_thinking(
     return replace(schedule, think=think, effort=effort)
 
 
-def measure_all(
-    sources: Sequence["Source"],
-    pair: "Pair",
-    schedule: "Schedule",
-    questions: list["Question"],
-    model_options: ModelOptions,
-    path: Path | None,
-    out: Output,
-) -> list[Measured]:
-    """Measure the modes, or one source after another, until Ctrl-C. All are checked before."""
-    from dflash_mlx import bench as engine
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the parts of a benchmark share: the modes, or each source of drafts, are a part.
 
-    if not sources:
-        engine.check(pair, schedule, questions)
-        return [measure(None, pair, schedule, questions, path, out)]
-    for source in sources:
-        pair = load_source(pair, source, model_options, out)
-        engine.check(pair, source.schedule(schedule), questions)
-    measured: list[Measured] = []
-    for source in sources:
-        pair = load_source(pair, source, model_options, out)
-        if not out.quiet:
-            out.info(f"drafts: {source.label}", "dim")
-        file = source.results_file(path)
-        measured.append(measure(source, pair, source.schedule(schedule), questions, file, out))
-        if not measured[-1].finished:
-            break
-    return measured
+    models: of the target and its options. path: the file of the results.
+    """
 
+    questions: list["Question"]
+    models: ModelOptions
+    path: Path | None
+    out: Output
 
-def load_source(pair: "Pair", source: "Source", model_options: ModelOptions, out: Output) -> "Pair":
-    """The pair of the target and a source's drafter; DFlashError if the drafter is another kind."""
-    options = replace(model_options, draft=source.draft, no_draft=source.no_draft)
-    if source.kind in ("lookup", "none"):
-        options = replace(options, draft_bits=None)
-    pair = add_drafter(pair, options, out)
-    source.check(pair)
-    return pair
+    def measure_all(
+        self, pair: "Pair", schedule: "Schedule", sources: Sequence["Source"]
+    ) -> list[Measured]:
+        """Measure the modes, or one source after another, until Ctrl-C. All are checked before."""
+        from dflash_mlx import bench as engine
 
+        if not sources:
+            engine.check(pair, schedule, self.questions)
+            return [self.measure(pair, schedule, self.path)]
+        for source in sources:
+            pair = self.load(pair, source)
+            engine.check(pair, source.schedule(schedule), self.questions)
+        measured: list[Measured] = []
+        for source in sources:
+            pair = self.load(pair, source)
+            if not self.out.quiet:
+                self.out.info(f"drafts: {source.label}", "dim")
+            file = source.results_file(self.path)
+            measured.append(self.measure(pair, source.schedule(schedule), file, source))
+            if not measured[-1].finished:
+                break
+        return measured
 
-def measure(
-    source: "Source | None",
-    pair: "Pair",
-    schedule: "Schedule",
-    questions: list["Question"],
-    path: Path | None,
-    out: Output,
-) -> Measured:
-    """Measure what is not in the file yet, until Ctrl-C. Seeded answers of drafts are compared."""
-    from dflash_mlx import bench as engine
+    def load(self, pair: "Pair", source: "Source") -> "Pair":
+        """The target with a source's drafter; DFlashError if the drafter is another kind."""
+        options = replace(self.models, draft=source.draft, no_draft=source.no_draft)
+        if source.kind in ("lookup", "none"):
+            options = replace(options, draft_bits=None)
+        pair = add_drafter(pair, options, self.out)
+        source.check(pair)
+        return pair
 
-    with engine.Results(engine.facts_of(pair, schedule), path) as results:
-        finished = answer_all(pair, schedule, questions, results, out, costs=source is None)
-    records = results.of(schedule, questions)
-    samples = source is not None and schedule.accept == "match"
-    if source is not None:
-        records = source.named(records)
-    by_key = {record.key: record for record in records}
-    differences = [
-        found
-        if found.key.temperature
-        else engine.with_gap(found, pair, questions, by_key, schedule)
-        for found in engine.find_differences(records, samples=samples)
-    ]
-    rows = engine.summarise(records, samples=samples)
-    return Measured(source, results, schedule, records, rows, differences, finished)
+    def measure(
+        self,
+        pair: "Pair",
+        schedule: "Schedule",
+        path: Path | None,
+        source: "Source | None" = None,
+    ) -> Measured:
+        """Measure what is not in the file yet. Seeded answers of drafts are compared, too."""
+        from dflash_mlx import bench as engine
 
+        with engine.Results(engine.facts_of(pair, schedule), path) as results:
+            finished = self.answer_all(pair, schedule, results, costs=source is None)
+        records = results.of(schedule, self.questions)
+        samples = source is not None and schedule.accept == "match"
+        if source is not None:
+            records = source.named(records)
+        by_key = {record.key: record for record in records}
+        differences = [
+            found
+            if found.key.temperature
+            else engine.with_gap(found, pair, self.questions, by_key, schedule)
+            for found in engine.find_differences(records, samples=samples)
+        ]
+        rows = engine.summarise(records, samples=samples)
+        return Measured(source, results, schedule, records, rows, differences, finished)
 
-def answer_all(
-    pair: "Pair",
-    schedule: "Schedule",
-    questions: list["Question"],
-    results: "Results",
-    out: Output,
-    *,
-    costs: bool,
-) -> bool:
-    """Generate the answers that are missing, then time passes by width; False after Ctrl-C."""
-    from dflash_mlx import bench as engine
+    def answer_all(
+        self, pair: "Pair", schedule: "Schedule", results: "Results", *, costs: bool
+    ) -> bool:
+        """Generate the answers that are missing, then time passes by width; False after Ctrl-C."""
+        from dflash_mlx import bench as engine
 
-    total = len(schedule.keys(questions))
-    done = len(results.of(schedule, questions))
-    with Interrupt() as interrupt, progress_bar(out) as bar:
-        task = bar.add_task("measuring", total=total, completed=done, note="warming up")
-        try:
-            for record in engine.run(pair, questions, schedule, results.records, interrupt.check):
-                results.keep(record)
-                done += 1
-                note = f"{record.task} · {record.key.mode} at {record.key.temperature:g}"
-                bar.update(task, completed=done, note=out.ascii_fallback(note))
-                is_new_part = PROGRESS_LINES * done // total > PROGRESS_LINES * (done - 1) // total
-                if is_new_part and not (out.stderr_live or out.quiet):
-                    out.info(f"{done:,} of {total:,} answers")
-            if costs and results.curve is None:
-                depths = [turn.prompt_tokens for r in results.records.values() for turn in r.turns]
-                depth = sorted(depths)[len(depths) // 2]
-                results.keep_curve(engine.measure(pair, depth, interrupt.check))
-        except KeyboardInterrupt:
-            return False
-    return True
+        out = self.out
+        total = len(schedule.keys(self.questions))
+        done = len(results.of(schedule, self.questions))
+        with Interrupt() as interrupt, progress_bar(out) as bar:
+            task = bar.add_task("measuring", total=total, completed=done, note="warming up")
+            answers = engine.run(pair, self.questions, schedule, results.records, interrupt.check)
+            try:
+                for record in answers:
+                    results.keep(record)
+                    done += 1
+                    note = f"{record.task} · {record.key.mode} at {record.key.temperature:g}"
+                    bar.update(task, completed=done, note=out.ascii_fallback(note))
+                    part, before = (PROGRESS_LINES * count // total for count in (done, done - 1))
+                    if part > before and not (out.stderr_live or out.quiet):
+                        out.info(f"{done:,} of {total:,} answers")
+                if costs and results.curve is None:
+                    prompts = [t.prompt_tokens for r in results.records.values() for t in r.turns]
+                    depth = sorted(prompts)[len(prompts) // 2]
+                    results.keep_curve(engine.measure(pair, depth, interrupt.check))
+            except KeyboardInterrupt:
+                return False
+        return True
 
 
 def progress_bar(out: Output) -> "Progress":

@@ -13,22 +13,13 @@ The modes run interleaved in one process.
     rows = bench.summarise(results.of(schedule, questions))
 """
 
-from .facts import facts_of
 from .questions import Question, bundled_questions, read_questions
 from .records import Record
-from .results import Results
+from .results import Results, facts_of
 from .runner import Curve, check, measure, run
 from .schedule import Schedule, Variant, default_modes, parse_modes, parse_temperatures
 from .sources import Source, fitting_sources, missing_drafters, parse_sources
-from .summary import (
-    Difference,
-    Row,
-    Spread,
-    find_differences,
-    overall,
-    summarise,
-    with_gap,
-)
+from .summary import Difference, Row, Spread, find_differences, overall, summarise, with_gap
 
 __all__ = [
     "Curve",

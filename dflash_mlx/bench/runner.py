@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from statistics import median
 from typing import Annotated
 
@@ -13,14 +15,14 @@ from pydantic import Field
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import UsageError
-from dflash_mlx.options import SamplingParams
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 from dflash_mlx.types import Block
 
 from .questions import Question
 from .records import Key, Record, Rounds, Turn, merge_rounds
-from .schedule import BASELINE, Schedule, Variant
+from .schedule import BASELINE, Schedule
 
 WARM_UP = 24  # tokens, enough for a whole block
 POLL_SECONDS = 0.1
@@ -78,12 +80,11 @@ def run(
     remaining = [item for item in schedule.keys(questions) if item[0] not in done]
     for variant in dict.fromkeys(variant for _, _, variant in remaining):
         key, question, _ = next(item for item in remaining if item[2] == variant)
-        session = Session(pair, mode=variant.mode, use_prefix_cache=False)  # type: ignore[arg-type]
-        prompt = list(question.turns[0])
-        answer(session, prompt, variant, schedule, schedule.sampling(key), watch, WARM_UP)
+        options = replace(schedule.options(key, variant), max_tokens=WARM_UP)
+        answer(Session(pair, use_prefix_cache=False), list(question.turns[0]), options, watch)
     for key, question, variant in remaining:
         cool_down(schedule.cooldown, watch)
-        yield answer_question(pair, question, key, variant, schedule, watch)
+        yield answer_question(pair, question, key, schedule.options(key, variant), watch)
 
 
 def cool_down(seconds: float, watch: Watch) -> None:
@@ -94,61 +95,33 @@ def cool_down(seconds: float, watch: Watch) -> None:
 
 
 def answer_question(
-    pair: Pair, question: Question, key: Key, variant: Variant, schedule: Schedule, watch: Watch
+    pair: Pair, question: Question, key: Key, options: GenerationOptions, watch: Watch
 ) -> Record:
     """Answer all turns of a question in one session, which keeps its caches between turns."""
-    session = Session(pair, mode=variant.mode, use_prefix_cache=False)  # type: ignore[arg-type]
+    session = Session(pair, use_prefix_cache=False)
     messages = []
     turns = []
     mx.reset_peak_memory()
     for turn_messages in question.turns:
         messages += turn_messages
-        turn = answer(
-            session,
-            list(messages),
-            variant,
-            schedule,
-            schedule.sampling(key),
-            watch,
-            schedule.max_tokens,
-        )
-        turns.append(turn)
-        messages.append({"role": "assistant", "content": turn.text})
+        turns.append(answer(session, list(messages), options, watch))
+        messages.append({"role": "assistant", "content": turns[-1].text})
     return Record(key, question.task, tuple(turns), mx.get_peak_memory())
 
 
 def answer(
-    session: Session,
-    messages: list[dict],
-    variant: Variant,
-    schedule: Schedule,
-    sampling: SamplingParams,
-    watch: Watch,
-    max_tokens: int,
+    session: Session, messages: list[dict], options: GenerationOptions, watch: Watch
 ) -> Turn:
-    began = time.perf_counter()
-    before = began
-    source = session.stream(
-        messages,
-        sampling=sampling,
-        max_tokens=max_tokens,
-        accept=schedule.accept,
-        on_prefill=lambda done, total: watch(),
-        **schedule.switches,
-        **variant.options(schedule.block_size),
-    )
+    source = session.stream(messages, options, on_prefill=lambda done, total: watch())
     blocks: list[Block] = []
-    seconds: list[float] = []
-    try:
+    arrivals: list[float] = []
+    with closing(source):
         for block in source:
-            arrived = time.perf_counter()
-            seconds.append(arrived - before)
+            arrivals.append(time.perf_counter())
             blocks.append(block)
-            before = arrived
             watch()
-    finally:
-        source.close()
     stats = session.stats
+    rounds = zip(blocks[1:], pairwise(arrivals), strict=True)
     return Turn(
         prompt_tokens=stats.prompt_tokens,
         cached_tokens=stats.cached_tokens,
@@ -157,14 +130,14 @@ def answer(
         finish_reason=blocks[-1].finish_reason or "length",
         prefill_seconds=stats.prefill_seconds,
         first_token_seconds=stats.first_token_seconds,
-        decode_seconds=before - began - seconds[0],
+        decode_seconds=arrivals[-1] - arrivals[0],
         verifies=stats.verifies,
         drafted=stats.drafted,
         accepted=stats.accepted,
         accepted_by_position=tuple(stats.accepted_by_position),
         rounds=merge_rounds(
-            Rounds(block.drafted + 1, 1, len(block.tokens), duration)
-            for block, duration in zip(blocks[1:], seconds[1:], strict=True)
+            Rounds(block.drafted + 1, 1, len(block.tokens), arrived - before)
+            for block, (before, arrived) in rounds
         ),
     )
 

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from dflash_mlx.errors import UsageError
-from dflash_mlx.options import AcceptanceRule, Mode, SamplingParams, check_values, option
+from dflash_mlx.options import (
+    AcceptanceRule,
+    GenerationOptions,
+    Mode,
+    SamplingParams,
+    check_values,
+    option,
+)
 
 from .questions import Question
 from .records import Key
@@ -19,21 +26,12 @@ WIDTHS = {"dflash": ("block_size", 2, 256), "ddtree": ("tree_budget", 1, 1024)}
 class Variant:
     """A mode. width: its block size or tree budget, as in "dflash:8"; None for the default."""
 
-    mode: str
+    mode: Mode
     width: int | None = None
 
     @property
     def label(self) -> str:
         return self.mode if self.width is None else f"{self.mode}:{self.width}"
-
-    def options(self, block_size: int | None) -> dict[str, Any]:
-        """The options for `Session.stream`. block_size: for a mode without a width."""
-        if self.mode == BASELINE:
-            return {}
-        options = {"block_size": block_size}
-        if self.width is not None:
-            options[WIDTHS[self.mode][0]] = self.width
-        return options
 
 
 def default_modes() -> list[str]:
@@ -154,9 +152,20 @@ class Schedule:
                         keys.append((key, question, variant))
         return keys
 
-    def sampling(self, key: Key) -> SamplingParams:
-        """The sampling parameters of an answer; each question and repeat has another seed."""
-        if key.temperature == 0:
-            return SamplingParams()
-        seed = self.seed + 1000 * key.number + key.repeat
-        return SamplingParams(temperature=key.temperature, seed=seed)
+    def options(self, key: Key, variant: Variant) -> GenerationOptions:
+        """The options of an answer. Each question and repeat has another seed."""
+        seed = self.seed + 1000 * key.number + key.repeat if key.temperature else None
+        widths: dict[str, Any] = {}
+        if variant.mode != BASELINE:
+            widths["block_size"] = self.block_size
+        if variant.width is not None:
+            widths[WIDTHS[variant.mode][0]] = variant.width
+        return GenerationOptions(
+            sampling=SamplingParams(temperature=key.temperature, seed=seed),
+            mode=variant.mode,
+            max_tokens=self.max_tokens,
+            accept=self.accept,
+            think=self.think,
+            reasoning_effort=self.effort,
+            **widths,
+        )

@@ -12,7 +12,7 @@ from golden_pair import GOLDEN
 
 import dflash_mlx
 from dflash_mlx import bench
-from dflash_mlx.bench import facts, questions, runner, summary
+from dflash_mlx.bench import questions, results, runner, summary
 from dflash_mlx.bench import schedule as modes
 from dflash_mlx.bench.records import Rounds, record_of
 from dflash_mlx.errors import UsageError
@@ -120,12 +120,12 @@ def test_modes_take_turns():
 def test_every_question_and_repeat_has_its_own_seed():
     schedule = schedule_of(temperatures=(0.0, 0.7), repeats=2, seed=5)
     seeds = {
-        schedule.sampling(k).seed
+        schedule.options(k, v).sampling.seed
         for k, _, v in schedule.keys([asked("a"), asked("b", number=2)])
         if k.temperature and v.mode == "dflash"
     }
     assert len(seeds) == 4
-    assert schedule.sampling(KEY).seed is None
+    assert schedule.options(KEY, schedule.modes[1]).sampling.seed is None
 
 
 def test_run_answers_in_sessions(pair):
@@ -216,7 +216,7 @@ def test_facts_know_what_computed(pair, monkeypatch):
         Kernels(lambda *_, **__: [], on=frozenset({"b", "a"})),
     ):
         monkeypatch.setattr(pair.target, "kernels", kernels)
-        found.append(facts.facts_of(pair, schedule_of())["pair"])
+        found.append(results.facts_of(pair, schedule_of())["pair"])
     assert [(one["exact"], one["kernels"]) for one in found] == [
         (False, None),
         (True, None),
@@ -234,9 +234,11 @@ def test_modes_are_those_of_the_engine():
     assert {"baseline", "dflash"} <= set(modes.default_modes())
     found = modes.parse_modes(" dflash:4, baseline")
     assert [v.label for v in found] == ["dflash:4", "baseline"]
-    assert found[0].options(None) == {"block_size": 4}
-    assert found[1].options(8) == {}
-    assert modes.Variant("ddtree", 32).options(None) == {"block_size": None, "tree_budget": 32}
+    schedule = schedule_of(block_size=6)
+    sizes = [(o.block_size, o.tree_budget) for o in (schedule.options(KEY, v) for v in found)]
+    assert sizes == [(4, None), (None, None)]
+    options = schedule.options(KEY, modes.Variant("ddtree", 8))
+    assert (options.mode, options.block_size, options.tree_budget) == ("ddtree", 6, 8)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import typer
 from terminal import Terminal
 from typer.testing import CliRunner
 
-from dflash_mlx.bench.facts import machine_facts
+from dflash_mlx.bench.results import machine_facts
 from dflash_mlx.installation import install_command
 
 ROOT = Path(__file__).parents[2]
