@@ -29,7 +29,6 @@ from ..options import (
 from ..resolve import with_known_thinking, with_target_id, without_overridden_draft
 from ..terminal.output import Output
 from ..terminal.signals import Interrupt
-from ..terminal.spinner import Spinner
 from .report import Measured, best_choice, report_json, show_report
 
 if TYPE_CHECKING:
@@ -177,8 +176,7 @@ def bench(
     sources = () if own.drafts is None else engine.parse_sources(own.drafts)
     schedule = schedule_of(values, own, sources, out)
     check_flags(values, own, schedule, sources)
-    with Spinner(out, "reading the prompts"):
-        questions = collect_questions(suites or [], own.prompts, own.limit)
+    questions = collect_questions(suites or [], own.prompts, own.limit)
     if not own.json and not out.quiet and (note := bundled_note(models)):
         out.info(note, "dim")
     ctx.with_resource(awake())

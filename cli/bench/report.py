@@ -284,7 +284,7 @@ def middle(spread: "Spread | None") -> float | None:
 def cost_cells(row: "Row") -> Cells:
     """With the two most frequent widths of a pass, and their shares of the passes."""
     total = sum(part.count for part in row.rounds)
-    widest = sorted(row.rounds, key=lambda part: -part.count)[:2]
+    common = sorted(row.rounds, key=lambda part: -part.count)[:2]
     first_token = middle(row.first_token)
     return (
         f"{row.temperature:g}",
@@ -292,7 +292,7 @@ def cost_cells(row: "Row") -> Cells:
         number(middle(row.prefill), ",.0f"),
         number(first_token and 1000 * first_token, ",.0f"),
         format_bytes(row.peak_bytes),
-        ", ".join(f"{part.rows} ({part.count / total:.0%})" for part in widest) or NO_VALUE,
+        ", ".join(f"{part.rows} ({part.count / total:.0%})" for part in common) or NO_VALUE,
     )
 
 

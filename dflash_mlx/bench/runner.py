@@ -176,7 +176,9 @@ def time_passes(pair: Pair, depth: int, check: Watch) -> Curve:
     tokens = mx.random.randint(0, target.vocab_size, (depth + max(ROWS),), key=generator)
     values: list[int] = tokens.tolist()  # type: ignore[assignment]
     sequence.read(values[:depth])
-    passes = {rows: partial(one_pass, sequence, values[-rows:]) for rows in ROWS}
+    passes: dict[int, Callable[[], None]] = {
+        rows: partial(one_pass, sequence, values[-rows:]) for rows in ROWS
+    }
     block = 0
     if drafter is not None and sequence.draft_cache is not None:
         block = drafter.block_size

@@ -26,7 +26,7 @@ WIDTHS = {"dflash": ("block_size", 2, 256), "ddtree": ("tree_budget", 1, 1024)}
 class Variant:
     """A mode. width: its block size or tree budget, as in "dflash:8"; None for the default."""
 
-    mode: Mode
+    mode: str
     width: int | None = None
 
     @property
@@ -162,7 +162,7 @@ class Schedule:
             widths[WIDTHS[variant.mode][0]] = variant.width
         return GenerationOptions(
             sampling=SamplingParams(temperature=key.temperature, seed=seed),
-            mode=variant.mode,
+            mode=variant.mode,  # type: ignore[arg-type]
             max_tokens=self.max_tokens,
             accept=self.accept,
             think=self.think,
