@@ -73,20 +73,16 @@ def parse(line: str) -> tuple[tuple[tuple[dict[str, Any], ...], ...], str]:
     value = {"prompt": value} if isinstance(value, str) else value
     if not isinstance(value, dict) or not isinstance(task := value.get("task", ""), str):
         return (), ""
-    contents = [value[name] for name in ("prompt", "messages", "turns") if name in value]
-    if len(contents) != 1:
-        return (), ""
-    if "messages" in value:
-        messages = contents[0]
-        if not isinstance(messages, list) or not all(map(is_message, messages)):
-            return (), ""
-        while messages and messages[-1]["role"] == "assistant":
-            messages = messages[:-1]
-        return ((tuple(messages),) if messages else ()), task
-    texts = contents[0] if "turns" in value else contents
-    if not isinstance(texts, list) or not all(map(is_text, texts)):
-        return (), ""
-    return from_user(texts), task
+    match [(name, value[name]) for name in ("prompt", "messages", "turns") if name in value]:
+        case [("messages", list() as messages)] if all(map(is_message, messages)):
+            while messages and messages[-1]["role"] == "assistant":
+                messages = messages[:-1]
+            return ((tuple(messages),) if messages else ()), task
+        case [("turns", list() as texts)] if all(map(is_text, texts)):
+            return from_user(texts), task
+        case [("prompt", text)] if is_text(text):
+            return from_user([text]), task
+    return (), ""
 
 
 def is_text(value: Any) -> bool:
