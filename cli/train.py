@@ -15,7 +15,7 @@ from dflash_mlx.files.checkpoint import replace_json
 from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings, parse_taps
 
 from .awake import awake
-from .options import BUNDLED, Flags, OptionValues, Origin, option_groups, origin_of
+from .options import BUNDLED, Flags, ValueSource, option_groups, source_of
 from .terminal.output import Output
 from .terminal.signals import Interrupt
 
@@ -73,7 +73,7 @@ class Record:
         flags = {
             name: value
             for name, value in flags_of(ctx.params).items()
-            if origin_of(ctx, name) is Origin.FLAG
+            if source_of(ctx, name) is ValueSource.FLAG
         }
         self._refuse(
             f"{flag(ctx, name)} {recorded.get(name)}, not {value}"
@@ -368,7 +368,7 @@ def train(
             "--resume", help="Continue the run in --out, with its flags.", rich_help_panel="Data"
         ),
     ] = False,
-    options: Annotated[OptionValues, TRAIN_FLAGS],
+    options: Annotated[dict[str, Any], TRAIN_FLAGS],
     forecast: Annotated[
         bool,
         typer.Option(

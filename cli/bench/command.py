@@ -21,8 +21,8 @@ from ..options import (
     DisplayOptions,
     Flags,
     ModelOptions,
-    OptionValues,
-    Origin,
+    Options,
+    ValueSource,
     option,
     option_groups,
 )
@@ -151,7 +151,7 @@ def bench(
         ),
     ] = None,
     *,
-    values: Annotated[OptionValues, GROUPS],
+    options: Annotated[Options, GROUPS],
     own: BenchOptions,
     display: DisplayOptions,
 ) -> None:
@@ -168,20 +168,20 @@ def bench(
     -d names another.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    values = resolve_models(values, own, out)
-    models = values.group(ModelOptions)
+    options = resolve_models(options, own, out)
+    models = options.model
     prepare_libraries(offline=models.offline)
     from dflash_mlx import bench as engine
 
     sources = () if own.drafts is None else engine.parse_sources(own.drafts)
-    schedule = schedule_of(values, own, sources, out)
-    check_flags(values, own, schedule, sources)
+    schedule = schedule_of(options, own, sources, out)
+    check_flags(options, own, schedule, sources)
     questions = collect_questions(suites or [], own.prompts, own.limit)
     if not own.json and not out.quiet and (note := bundled_note(models)):
         out.info(note, "dim")
     ctx.with_resource(awake())
     pair, _ = load_pair(models, out)
-    schedule = with_thinking(schedule, values, LocalBackend(pair), out)
+    schedule = with_thinking(schedule, options, LocalBackend(pair), out)
     compares_all = any(source.is_all for source in sources)
     if compares_all:
         sources = fitting(pair, out)
@@ -220,15 +220,15 @@ def keep_choice(measured: list[Measured], pair: "Pair", out: Output) -> None:
         out.warn(f"from now on '{pair.target_name}' has {drafter} here; -d names another")
 
 
-def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> OptionValues:
-    """The values with the target's id; UsageError for flags that have no effect on a benchmark."""
-    values = with_target_id(without_overridden_draft(values), out)
+def resolve_models(options: Options, own: BenchOptions, out: Output) -> Options:
+    """The options with the target's id; UsageError for flags that have no effect on a benchmark."""
+    options = with_target_id(without_overridden_draft(options), out)
     if own.drafts is None:
-        return values
+        return options
     flags = {
-        "--draft": values.origin("draft") is Origin.FLAG,
-        "--no-draft": values.origin("no_draft") is Origin.FLAG,
-        "--lookup": values.origin("lookup") is Origin.FLAG,
+        "--draft": options.source("draft") is ValueSource.FLAG,
+        "--no-draft": options.source("no_draft") is ValueSource.FLAG,
+        "--lookup": options.source("lookup") is ValueSource.FLAG,
         "--modes": own.modes is not None,
     }
     for flag, is_set in flags.items():
@@ -237,18 +237,18 @@ def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> Opti
                 f"--drafts and {flag} exclude each other.",
                 hint="leave one of them out; --drafts dflash:ID,model:ID names models",
             )
-    return values.changed(draft=None, no_draft=True, lookup=False)
+    return options.changed(draft=None, no_draft=True, lookup=False)
 
 
 def schedule_of(
-    values: OptionValues, own: BenchOptions, sources: tuple["Source", ...], out: Output
+    options: Options, own: BenchOptions, sources: tuple["Source", ...], out: Output
 ) -> "Schedule":
     from dflash_mlx import bench as engine
 
-    names = ["baseline"] if values["no_draft"] else engine.default_modes()
+    names = ["baseline"] if options.model.no_draft else engine.default_modes()
     if any(not source.no_draft for source in sources):
         names = ["baseline", "dflash"]
-    accept = values["accept"] or "match"  # answers have seeds
+    accept = options.generation.accept or "match"  # answers have seeds
     if not own.modes and accept != "match" and "ddtree" in names:
         names.remove("ddtree")
         out.warn(f"ddtree is left out: the rule {accept} judges chains")
@@ -258,20 +258,22 @@ def schedule_of(
         repeats=own.repeats,
         max_tokens=own.max_tokens,
         seed=own.seed,
-        block_size=values["block_size"],
+        block_size=options.generation.block_size,
         accept=accept,
         cooldown=own.cooldown,
     )
 
 
 def check_flags(
-    values: OptionValues, own: BenchOptions, schedule: "Schedule", sources: tuple["Source", ...]
+    options: Options, own: BenchOptions, schedule: "Schedule", sources: tuple["Source", ...]
 ) -> None:
     """Raise UsageError for flags that need other modes or temperatures."""
-    wants_lookup = values.origin("lookup") is Origin.FLAG
+    wants_lookup = options.source("lookup") is ValueSource.FLAG
     if wants_lookup and not any(variant.mode == "auto" for variant in schedule.modes):
         hint = (
-            "remove --no-draft" if values["no_draft"] and not own.modes else "add auto to --modes"
+            "remove --no-draft"
+            if options.model.no_draft and not own.modes
+            else "add auto to --modes"
         )
         raise UsageError("--lookup has no effect in these modes.", hint=hint)
     samples = bool(sources) and schedule.accept == "match"
@@ -284,13 +286,13 @@ def check_flags(
 
 
 def with_thinking(
-    schedule: "Schedule", values: OptionValues, backend: LocalBackend, out: Output
+    schedule: "Schedule", options: Options, backend: LocalBackend, out: Output
 ) -> "Schedule":
     """The schedule with thinking as the options set it; by default off if the template can."""
     out.warn(*backend.warnings())
-    values = with_known_thinking(values, backend.template, out, raw=False)
-    think = values["think"]
-    effort = values["reasoning_effort"]
+    generation = with_known_thinking(options, backend.template, out, raw=False).generation
+    think = generation.think
+    effort = generation.reasoning_effort
     if think is None and effort is None and backend.template.think_switch:
         think = False
     return replace(schedule, think=think, effort=effort)
