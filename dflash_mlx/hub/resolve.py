@@ -12,7 +12,7 @@ from dflash_mlx.files.model_types import is_known
 from dflash_mlx.types import Progress
 
 from . import choices, registry
-from .cache import cached_checkpoint, cached_folder
+from .cache import cached_checkpoint
 from .download import download
 from .kinds import MTP, REFUSED, kind_error
 from .local import did_you_mean
@@ -156,24 +156,22 @@ def head_of(target: str) -> str:
 def open_checkpoint(
     name: str | Path, label: str = "", on_download: Progress | None = None
 ) -> Checkpoint:
-    """As `fetch`; label: its name in messages. Raises DFlashError, also for a wrong config.json."""
+    """A model; `label` is its name in messages.
+
+    Downloads a Hub id unless its cached revision is complete; that is used without a check for a
+    newer one (`dflash models pull` checks). `on_download(done, total)` is called with counts of
+    bytes. Raises DFlashError if there is no such folder, if its config.json is damaged, or if the
+    download fails.
+    """
     folder = local_folder(name)
     if folder is None and (cached := cached_checkpoint(str(name))) is not None:
         return cached
-    if folder is None:
-        folder = download(str(name), on_download)
-    return Checkpoint.read(folder, label)
+    return Checkpoint.read(folder or download(str(name), on_download), label)
 
 
-def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
-    """The local folder of a model. Downloads a Hub id unless its cached revision is complete.
-
-    A complete revision is used without a check for a newer one (`dflash models pull` checks).
-    `on_download(done, total)` is called with counts of bytes. Raises DFlashError if there is no
-    such folder, or if the download fails.
-    """
-    folder = local_folder(name) or cached_folder(str(name))
-    return folder or download(str(name), on_download)
+def is_here(name: str | Path) -> bool:
+    """Whether a model is on this machine, as a folder or complete in the Hub's cache."""
+    return Path(name).is_dir() or cached_checkpoint(str(name)) is not None
 
 
 def local_folder(name: str | Path) -> Path | None:

@@ -18,7 +18,7 @@ from dflash_mlx import api, bench
 from dflash_mlx import pair as pair_module
 from dflash_mlx.errors import UsageError
 from dflash_mlx.hub.registry import find
-from dflash_mlx.models.memory import estimate_memory
+from dflash_mlx.models.memory import estimate_entry
 from dflash_mlx.models.precision import bits_of
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair, load, with_drafter
@@ -78,15 +78,15 @@ def test_the_answer_is_the_targets(quantised: Path) -> None:
 
 def test_memory_counts_the_bits(quantised: Path) -> None:
     """The estimate of folders and that of the registry follow the same default."""
-    published = estimate_memory(TARGET, DRAFT).draft
-    assert estimate_memory(quantised, DRAFT).draft == round(published * 8.5 / 16)
-    assert estimate_memory(quantised, DRAFT, draft_bits=0).draft == published
+    published = tiny.memory_of(TARGET, DRAFT).draft
+    assert tiny.memory_of(quantised, DRAFT).draft == round(published * 8.5 / 16)
+    assert tiny.memory_of(quantised, DRAFT, draft_bits=0).draft == published
     entry = find("mlx-community/Qwen3-8B-4bit")
     assert entry is not None
     assert entry.draft_bytes is not None
-    assert estimate_memory(entry).draft == round(entry.draft_bytes * 8.5 / 16)
-    assert estimate_memory(entry).total == entry.memory_bytes
-    assert estimate_memory(entry, draft_bits=0).total > estimate_memory(entry).total
+    assert estimate_entry(entry).draft == round(entry.draft_bytes * 8.5 / 16)
+    assert estimate_entry(entry).total == entry.memory_bytes
+    assert estimate_entry(entry, draft_bits=0).total > estimate_entry(entry).total
 
 
 def test_a_benchmark_says_the_bits(quantised: Path) -> None:

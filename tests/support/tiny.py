@@ -31,7 +31,8 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.cache.rows import quantised_caches
-from dflash_mlx.models.target import Target
+from dflash_mlx.models.memory import MemoryEstimate, estimate_memory
+from dflash_mlx.models.target import Target, outline
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.policy.policy import Policy
@@ -412,6 +413,14 @@ def load_target(folder: Path) -> Target:
     from dflash_mlx.pair import load_target
 
     return load_target(Checkpoint.read(folder))[0]
+
+
+def memory_of(
+    target: Path, draft: Path | None = None, *args: Any, **options: Any
+) -> MemoryEstimate:
+    """The estimate for a pair in these folders."""
+    drafter = None if draft is None else Checkpoint.read(draft)
+    return estimate_memory(outline(Checkpoint.read(target)), drafter, *args, **options)
 
 
 def make_pair(
