@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.registry import Entry
 
 from .downloads import download_models
-from .loading import free_disk, has_metal, prepare_libraries, with_target
+from .loading import free_disk, has_metal, prepare_libraries
 from .options import ModelOptions
 from .terminal.output import Output, align_columns, format_bytes, stderr_columns
 from .terminal.render import wrap_hanging
@@ -45,7 +46,9 @@ def offer_models(model_options: ModelOptions, out: Output) -> ModelOptions:
         out.info("nothing is downloaded; `dflash models pull` does it later", "dim")
         return model_options
     entry = entries[int(key) - 1]
-    return with_target(model_options, entry) if download_pair(entry, out) else model_options
+    if not download_pair(entry, out):
+        return model_options
+    return replace(model_options, model=entry.target)
 
 
 def download_pair(entry: Entry, out: Output) -> bool:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dflash_mlx.address import is_address, model_name
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.types import Progress
 
 from .awake import awake
 from .downloads import download_progress
@@ -24,9 +25,7 @@ from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
-    from dflash_mlx.hub.registry import Entry
-    from dflash_mlx.models.memory import MemoryEstimate
-    from dflash_mlx.resolved_pair import ResolvedPair
+    from dflash_mlx.resolved_pair import LoadOptions, ResolvedPair
 
 
 # Which pair
@@ -50,11 +49,8 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
     from dflash_mlx.hub.registry import find
 
     use_openblas()  # must run before MLX is imported
-    if entry := find(target):
-        from dflash_mlx.models.memory import estimate_entry
-
-        bits, kv_bits = model_options.draft_bits, model_options.kv_bits
-        needed = estimate_entry(entry, draft_bits=bits, kv_bits=kv_bits)
+    entry = find(target)
+    if entry and (needed := entry.memory(model_options.draft_bits, model_options.kv_bits)):
         check_memory(needed, target, model_options)
     return replace(model_options, model=target)
 
@@ -124,12 +120,25 @@ def pair_at_hand(source: str | None, model_options: ModelOptions) -> "ResolvedPa
     use_openblas()  # must run before MLX is imported
     from dflash_mlx.resolved_pair import resolve_pair
 
-    return resolve_pair(
-        source,
+    options = load_options(replace(model_options, adapter=None, lookup=False))
+    return resolve_pair(source, None, options, at_hand=True)
+
+
+def load_options(
+    model_options: ModelOptions, cache_options: CacheOptions = NO_CACHE
+) -> "LoadOptions":
+    from dflash_mlx.resolved_pair import LoadOptions
+
+    return LoadOptions(
         draft_bits=model_options.draft_bits,
         kv_bits=model_options.kv_bits,
         no_draft=model_options.no_draft,
-        at_hand=True,
+        lookup=model_options.lookup,
+        adapter=model_options.adapter,
+        trust_remote_code=model_options.trust_remote_code,
+        exact=model_options.exact,
+        cache_ram=cache_options.cache_ram,
+        cache_disk=cache_options.cache_disk,
     )
 
 
@@ -146,11 +155,6 @@ def ability_of(folder: Path, name: str) -> str:
 
     checkpoint = Checkpoint.read(folder, name)
     return outline(checkpoint).ability.words if checkpoint.format == "language model" else ""
-
-
-def with_target(model_options: ModelOptions, entry: "Entry") -> ModelOptions:
-    """The options with a pair's target; its drafter is looked up later."""
-    return replace(model_options, model=entry.target)
 
 
 def has_metal() -> bool:
@@ -188,7 +192,7 @@ def fetch_pair(
 ) -> "ResolvedPair":
     """Download what is missing of a pair; DFlashError if it does not fit, unless --force."""
     resolved = find_pair(model_options, out, cache_options)
-    out.warn(*check_memory(resolved.memory, resolved.target_name, model_options))
+    out.warn(*check_memory(resolved.memory.total, resolved.target_name, model_options))
     return resolved
 
 
@@ -213,22 +217,12 @@ def find_pair(
         return resolve_pair(
             model_options.model,
             model_options.draft,
-            draft_bits=model_options.draft_bits,
-            kv_bits=model_options.kv_bits,
-            no_draft=model_options.no_draft,
-            lookup=model_options.lookup,
-            adapter=model_options.adapter,
-            trust_remote_code=model_options.trust_remote_code,
-            exact=model_options.exact,
-            cache_ram=cache_options.cache_ram,
-            cache_disk=cache_options.cache_disk,
+            load_options(model_options, cache_options),
             on_download=download_progress(spinner, label, out),
         )
 
 
-def check_memory(
-    needed: "MemoryEstimate", name: str, model_options: ModelOptions
-) -> tuple[str, ...]:
+def check_memory(needed: int, name: str, model_options: ModelOptions) -> tuple[str, ...]:
     """Warnings if a pair is tight, or too large with --force; else DFlashError for that."""
     from dflash_mlx.files.programs import holders
     from dflash_mlx.models.memory import check_fits, working_set
@@ -243,9 +237,7 @@ def load_downloaded(resolved: "ResolvedPair", out: Output) -> "Pair":
     with Spinner(out, f"loading {name}") as spinner:
         from dflash_mlx.pair import open_pair
 
-        return open_pair(
-            resolved, on_kernels=kernel_progress(spinner), on_check=check_progress(spinner)
-        )
+        return open_pair(resolved, *kernel_progress(spinner))
 
 
 def prepare_libraries(*, offline: bool) -> None:
@@ -266,54 +258,42 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
     """
     label = f"loading {model_options.draft or 'the drafter'}"
     with Spinner(out, label) as spinner:
-        from dflash_mlx.pair import pair_with
-        from dflash_mlx.resolved_pair import resolve_drafter
+        from dflash_mlx.pair import with_drafter
+        from dflash_mlx.resolved_pair import resolve_pair
 
-        resolved = resolve_drafter(
+        resolved = resolve_pair(
             pair,
             model_options.draft,
-            draft_bits=model_options.draft_bits,
-            no_draft=model_options.no_draft,
-            lookup=model_options.lookup,
-            trust_remote_code=model_options.trust_remote_code,
+            load_options(model_options),
             on_download=download_progress(spinner, label, out),
         )
-    out.warn(*check_memory(resolved.memory, resolved.target_name, model_options))
+    out.warn(*check_memory(resolved.memory.total, resolved.target_name, model_options))
     with Spinner(out, label) as spinner:
-        return pair_with(
-            pair,
-            resolved,
-            on_kernels=kernel_progress(spinner),
-            on_check=check_progress(spinner),
-        )
+        return with_drafter(pair, resolved, *kernel_progress(spinner))
 
 
 def has_another_drafter(pair: "Pair") -> bool:
-    from dflash_mlx.resolved_pair import names_with
+    from dflash_mlx.hub.resolve import pair_names
 
     with suppress(DFlashError):
-        names = names_with(pair, None)
+        names = pair_names(pair.source, None)
         return not names.lookup and names.draft_label != pair.draft_name
     return False
 
 
-def check_progress(spinner: Spinner) -> Callable[[int, int], None]:
+def kernel_progress(spinner: Spinner) -> tuple[Progress, Progress]:
+    """The callbacks for kernels that are built and for those that are checked."""
     from dflash_mlx.selfcheck.check import TIME_BUDGET
 
-    def update(done: int, total: int) -> None:
-        label = f"checking {total} kernels, once for this Mac, about {TIME_BUDGET:.0f} s"
-        spinner.relabel(label, "kernels")
-        spinner.update(done, total)
+    def show(label: str) -> Progress:
+        def update(done: int, total: int) -> None:
+            spinner.relabel(label.format(total), "kernels")
+            spinner.update(done, total)
 
-    return update
+        return update
 
-
-def kernel_progress(spinner: Spinner) -> Callable[[int, int], None]:
-    def update(done: int, total: int) -> None:
-        spinner.relabel("building the kernels", "kernels")
-        spinner.update(done, total)
-
-    return update
+    checking = f"checking {{}} kernels, once for this Mac, about {TIME_BUDGET:.0f} s"
+    return show("building the kernels"), show(checking)
 
 
 def bundled_note(model_options: ModelOptions) -> str:

@@ -117,7 +117,7 @@ def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = Non
     from dflash_mlx.hub.cache import cached_state
     from dflash_mlx.hub.kinds import KINDS
     from dflash_mlx.hub.registry import best_known, entries
-    from dflash_mlx.models.memory import estimate_entry, memory_fit, working_set
+    from dflash_mlx.models.memory import memory_fit, working_set
 
     limit = working_set()
     paths = paths or {}
@@ -125,9 +125,7 @@ def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = Non
     listed = [entry for entry in entries() if not entry.quant or entry in best]
     rows = []
     for entry in sorted(listed, key=lambda entry: bool(entry.lacks)):
-        memory = entry.memory_bytes
-        if memory is not None:
-            memory = estimate_entry(entry, kv_bits=kv_bits).total
+        memory = entry.memory(kv_bits=kv_bits)
         cached = pair_cached(*(cached_state(repo) for repo in entry.repos))
         path = paths.get(entry.target.lower()) if cached == "no" else None
         rows.append(

@@ -476,10 +476,10 @@ def open_target(
     from dflash_mlx.kernels.dispatch import use_device
     from dflash_mlx.models.target import outline
     from dflash_mlx.pair import load_target
-    from dflash_mlx.resolved_pair import resolve_pair
+    from dflash_mlx.resolved_pair import LoadOptions, resolve_pair
 
     use_device()
-    checkpoint = resolve_pair(values["model"], no_draft=True).target
+    checkpoint = resolve_pair(values["model"], None, LoadOptions(no_draft=True)).target
     ability = outline(checkpoint).ability
     if not ability.hidden:
         raise DFlashError(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import mlx.core as mx
 from mlx import nn
@@ -33,7 +33,7 @@ from .models.precision import is_quantised
 from .models.target import Target, check_target
 from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import GenerationOptions
-from .resolved_pair import ResolvedPair, resolve_drafter, resolve_pair
+from .resolved_pair import LoadOptions, ResolvedPair, resolve_pair
 from .result import Result
 from .selfcheck.check import TIME_BUDGET, PairCheck, build, check_exact
 from .selfcheck.shapes import Shapes
@@ -119,9 +119,7 @@ def load(
     Raises DFlashError if something is missing, damaged, not supported, not exact, or does not fit
     together.
     """
-    resolved = resolve_pair(
-        target,
-        draft,
+    options = LoadOptions(
         draft_bits=draft_bits,
         kv_bits=kv_bits,
         no_draft=no_draft,
@@ -131,24 +129,26 @@ def load(
         exact=exact,
         cache_ram=cache_ram,
         cache_disk=cache_disk,
-        on_download=on_download,
     )
-    return open_pair(resolved, on_kernels=on_kernels, on_check=on_check)
+    resolved = resolve_pair(target, draft, options, on_download=on_download)
+    return open_pair(resolved, on_kernels, on_check)
 
 
 def open_pair(
-    resolved: ResolvedPair, *, on_kernels: Progress = silent, on_check: Progress = silent
+    resolved: ResolvedPair, on_kernels: Progress = silent, on_check: Progress = silent
 ) -> Pair:
     """Load a resolved pair; as `load`."""
-    tokenizer = load_tokenizer(resolved.target, trust_remote_code=resolved.trust_remote_code)
+    options = resolved.options
+    trust = options.trust_remote_code
+    tokenizer = load_tokenizer(resolved.target, trust_remote_code=trust)
 
     def load_models() -> Pair:
         limit_mlx_cache()
         target = Target.load(
             resolved.target,
             eos_ids_of(tokenizer),
-            exact=resolved.exact,
-            kv_bits=resolved.kv_bits,
+            exact=options.exact,
+            kv_bits=options.kv_bits,
             adapter=resolved.adapter,
             read_model=read_in_pieces,
         )
@@ -163,11 +163,11 @@ def open_pair(
         tell_others(pair)
         prepare_kernels(pair, then_pause(on_kernels), then_pause(on_check))
         prefix_cache = pair.engine.prefix_cache
-        ram = resolved.cache_ram
+        ram = options.cache_ram
         prefix_cache.limit = default_limit() if ram is None else ram
         pair.engine.fit_context(max(0, memory_for_caches() - prefix_cache.limit))
-        if resolved.cache_disk:
-            prefix_cache.disk = disk_of(pair, resolved.draft, resolved.cache_disk)
+        if options.cache_disk:
+            prefix_cache.disk = disk_of(pair, resolved.draft, options.cache_disk)
         return pair
 
     return mlx_thread().call(load_models)
@@ -180,12 +180,13 @@ def drafter_of(
     if resolved.draft is None:
         target.tap(())
         return None
+    options = resolved.options
     return load_drafter(
         resolved.draft,
         target,
         tokenizer,
-        bits=chosen_bits(resolved.draft_bits, target_quantised=is_quantised(target.model)),
-        trust_remote_code=resolved.trust_remote_code,
+        bits=chosen_bits(options.draft_bits, target_quantised=is_quantised(target.model)),
+        trust_remote_code=options.trust_remote_code,
     )
 
 
@@ -232,21 +233,10 @@ def tell_others(pair: Pair) -> None:
 
 
 def weight_bytes(pair: Pair) -> int:
-    models = [pair.target.model, None if pair.drafter is None else pair.drafter.model]
-    arrays = {
-        id(array): array.nbytes
-        for model in models
-        if model is not None
-        for _, array in cast(Any, tree_flatten(model.parameters()))
-    }
+    models = [pair.target.model, *([] if pair.drafter is None else [pair.drafter.model])]
+    parameters: Any = tree_flatten([model.parameters() for model in models])
+    arrays = {id(array): array.nbytes for _, array in parameters}
     return sum(arrays.values())
-
-
-def drafter_bytes(pair: Pair) -> int:
-    """The bytes of a drafter's weights; 0 without any."""
-    model = None if pair.drafter is None else pair.drafter.model
-    arrays: Any = tree_flatten([] if model is None else model.parameters())
-    return sum(array.nbytes for _, array in arrays)
 
 
 def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> None:
@@ -282,41 +272,15 @@ def finish_check(check: PairCheck, engine: Engine) -> Iterator[None]:
 
 def with_drafter(
     pair: Pair,
-    draft: str | Path | None = None,
-    *,
-    draft_bits: int | None = None,
-    no_draft: bool = False,
-    lookup: bool = False,
-    trust_remote_code: bool = False,
-    on_download: Progress | None = None,
+    resolved: ResolvedPair,
     on_kernels: Progress = silent,
     on_check: Progress = silent,
 ) -> Pair:
-    """The same loaded target with another drafter, its known one, or none; raises as `load`.
+    """The same loaded target with the drafter that was resolved for it, or none; raises as `load`.
 
     Sessions of the old pair cannot be used afterwards, because other layers are tapped. If it
     raises, they stay usable.
     """
-    resolved = resolve_drafter(
-        pair,
-        draft,
-        draft_bits=draft_bits,
-        no_draft=no_draft,
-        lookup=lookup,
-        trust_remote_code=trust_remote_code,
-        on_download=on_download,
-    )
-    return pair_with(pair, resolved, on_kernels=on_kernels, on_check=on_check)
-
-
-def pair_with(
-    pair: Pair,
-    resolved: ResolvedPair,
-    *,
-    on_kernels: Progress = silent,
-    on_check: Progress = silent,
-) -> Pair:
-    """The same loaded target with a resolved drafter; as `with_drafter`."""
 
     def load_other() -> Pair:
         try:
@@ -337,7 +301,7 @@ def pair_with(
         prefix_cache.limit = before.limit
         limit = pair.engine.memory_limit
         if limit is not None:  # as at load, not with what old conversations hold now
-            other.engine.fit_context(limit + drafter_bytes(pair) - drafter_bytes(other))
+            other.engine.fit_context(limit + weight_bytes(pair) - weight_bytes(other))
         if before.disk is not None:
             prefix_cache.disk = disk_of(other, resolved.draft, before.disk.limit)
         tell_others(other)

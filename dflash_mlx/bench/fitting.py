@@ -56,6 +56,6 @@ def fitting_word(checkpoint: Checkpoint, target: Target) -> str:
         kind.check(checkpoint, target.checkpoint)
     except DFlashError:
         return ""
-    if memory_fit(estimate_memory(target, checkpoint), working_set()) == "refuse":
+    if memory_fit(estimate_memory(target, checkpoint).total, working_set()) == "refuse":
         return ""
     return WORDS.get(kind, DSPARK if checkpoint.format == "dspark" else DFLASH)

@@ -70,36 +70,27 @@ def pair_names(
         )
     target = model_name(target) if isinstance(target, str) else target
     draft = model_name(draft) if isinstance(draft, str) else draft
-    if target is None:
-        source: str | Path = bundled("target")
-        label = BUNDLED
-    else:
-        source = target
-        label = str(target)
+    source = bundled("target") if target is None else target
+    label = BUNDLED if target is None else str(target)
     if no_draft:
         return Names(source, label, None, None)
+    if draft is None and target is None:
+        return Names(source, label, bundled("draft"), BUNDLED)
     if draft is None:
-        if target is None:
-            return Names(source, label, bundled("draft"), BUNDLED)
         choice = measured_choice(label)
-        if choice is not None and not choice.draft:
-            return Names(source, label, None, None)
         draft = choice.draft if choice is not None else known_drafter(label) or LOOKUP
     elif draft == MTP:
         draft = head_of(label)
     else:
         check_kind(str(draft))
-    if draft == LOOKUP:
-        return Names(source, label, None, LOOKUP)
-    if draft == MTP:
-        return Names(source, label, source, MTP)
-    return Names(source, label, draft, str(draft))
+    if draft in ("", LOOKUP):
+        return Names(source, label, None, str(draft) or None)
+    return Names(source, label, source if draft == MTP else draft, str(draft))
 
 
 def measured_choice(target: str) -> choices.Choice | None:
     """What `dflash bench --drafts all` found best for a target here, if it is still here."""
-    config = config_of(target)
-    choice = choices.find(target, config) if config else None
+    choice = choices.find(target, lambda: config_of(target))
     if choice is None or choice.draft in ("", LOOKUP, MTP) or config_of(choice.draft):
         return choice
     return None
@@ -189,10 +180,11 @@ def local_folder(name: str | Path) -> Path | None:
             f"'{name}' is a server's address, not a model.",
             hint="`dflash chat` and `dflash generate` take one as --model, with http:// in front",
         )
-    if not is_hub_id(name):
+    text = str(name)
+    if text.startswith((".", "/", "~")) or text.count("/") != 1 or not isinstance(name, str):
         raise DFlashError(
-            f"there is no {'folder' if '/' in str(name) else 'model or folder'} '{name}'.",
-            hint=did_you_mean(str(name)) or "give a folder, or a Hub id such as Qwen/Qwen3-4B",
+            f"there is no {'folder' if '/' in text else 'model or folder'} '{name}'.",
+            hint=did_you_mean(text) or "give a folder, or a Hub id such as Qwen/Qwen3-4B",
         )
     return None
 
@@ -205,10 +197,3 @@ def config_of(name: str) -> dict[str, Any]:
     except DFlashError:
         return {}
     return {} if checkpoint is None else checkpoint.config
-
-
-def is_hub_id(name: str | Path) -> bool:
-    """Whether a name has the form owner/model and is not an existing folder."""
-    text = str(name)
-    hub_form = not text.startswith((".", "/", "~")) and text.count("/") == 1
-    return isinstance(name, str) and hub_form and not Path(name).is_dir()

@@ -20,7 +20,7 @@ from dflash_mlx.files.programs import ProgramEntry, ending, held_bytes, named
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.openable import is_packed, quant_method
-from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
+from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT
 from dflash_mlx.kernels.dispatch import by_metal
 
 if TYPE_CHECKING:
@@ -170,49 +170,13 @@ def estimate_memory(
     packed = is_packed(checkpoint.config)
     if quant_method(checkpoint.config) == "fp8" and not packed:
         weights *= 2  # mlx-lm makes 16 bits of them
-    return loaded(weights, caches, draft_weights, draft_bits, item_bytes, quantised=packed)
-
-
-def estimate_entry(
-    entry: Entry,
-    context_tokens: int = CONTEXT,
-    *,
-    draft_bits: int | None = None,
-    kv_bits: int | None = None,
-    item_bytes: int = 2,
-) -> MemoryEstimate:
-    """As `estimate_memory`, of a pair of the registry; unknown sizes count 0."""
-    from .cache.sizes import KV_GROUPS, kv_number_bytes
-
-    number: float = item_bytes
-    if kv_bits and entry.quantises_kv:
-        number = kv_number_bytes(kv_bits, KV_GROUPS[0], item_bytes)
-    grown = (entry.kv_bytes * number + entry.draft_kv_bytes * item_bytes) / 2  # of 16 bits
-    return loaded(
-        entry.target_bytes or 0,
-        grown * context_tokens + entry.state_bytes + max_snapshot_bytes(entry.state_bytes),
-        entry.draft_bytes or 0,
-        draft_bits,
-        item_bytes,
-        quantised=entry.quantised,
-    )
-
-
-def loaded(
-    weights: float,
-    caches: float,
-    draft_weights: float,
-    draft_bits: int | None,
-    item_bytes: int,
-    *,
-    quantised: bool,
-) -> MemoryEstimate:
-    """The estimate of a pair whose weights have these sizes on disk."""
     widening = item_bytes / 2
-    bits = chosen_bits(draft_bits, target_quantised=quantised)
-    share = share_of_bytes(bits) if bits else widening
-    weights *= 1 if quantised else widening
-    return MemoryEstimate(round(weights), round(caches), round(draft_weights * share))
+    bits = chosen_bits(draft_bits, target_quantised=packed)
+    return MemoryEstimate(
+        round(weights * (1 if packed else widening)),
+        round(caches),
+        round(draft_weights * (share_of_bytes(bits) if bits else widening)),
+    )
 
 
 def weight_bytes(folder: Path, pattern: str) -> int:
@@ -277,23 +241,22 @@ def drafter_cache_bytes(draft: Checkpoint, tokens: int, item_bytes: int) -> int:
     return sum(rows) * row_width(config) * item_bytes if layers else 0
 
 
-def memory_fit(total: MemoryEstimate | int, limit: int) -> Literal["ok", "warn", "refuse"]:
+def memory_fit(size: int, limit: int) -> Literal["ok", "warn", "refuse"]:
     """How bytes fit a limit: "ok" up to 75 % of it, "warn" up to 100 %, else "refuse"."""
-    size = total.total if isinstance(total, MemoryEstimate) else total
     if size > limit:
         return "refuse"
     return "warn" if size > COMFORTABLE_SHARE * limit else "ok"
 
 
 def check_fits(
-    needed: MemoryEstimate,
+    needed: int,
     limit: int,
     name: str,
     *,
     force: bool = False,
     others: Sequence[ProgramEntry] = (),
 ) -> str | None:
-    """A warning if a pair needs more than 75 % of `limit` bytes, else None.
+    """A warning if a pair needs more than 75 % of `limit` bytes, else None. All sizes are in bytes.
 
     others: what other programs hold of these bytes; they are named if the pair would fit better
     without them. Raises DFlashError above 100 %, unless `force`. The hint is a smaller pair.
@@ -307,14 +270,14 @@ def check_fits(
         limit, place = left, f"beside {named(others)}"
         how = ending(others)
         end = f"{how}; "
-    share = f"{needed.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take {place}"
+    share = f"{needed / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take {place}"
     if fit == "warn":
         return f"'{name}' needs {share}: {how} if it gets slow"
     if force:
         slow = "weights will not stay in memory, and it can be very slow"
         return f"'{name}' needs {share}: {end}{slow}"
     smaller = registry.best_pair(left, 1 << 62)
-    fits = smaller is not None and (smaller.memory_bytes or 0) < needed.total
+    fits = smaller is not None and (smaller.memory_bytes or 0) < needed
     other = f"`-m {smaller.target}`" if smaller and fits else "the bundled pair (no --model)"
     raise DFlashError(
         f"'{name}' needs {share}.",

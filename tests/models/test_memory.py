@@ -28,11 +28,17 @@ from dflash_mlx.hub.resolve import MTP
 from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.models import memory
 from dflash_mlx.models.cache import sizes, sliding
-from dflash_mlx.models.cache.sizes import CacheSize, cache_bytes, free_bytes, snapshot_bytes
+from dflash_mlx.models.cache.sizes import (
+    KV_GROUPS,
+    CacheSize,
+    cache_bytes,
+    free_bytes,
+    kv_number_bytes,
+    snapshot_bytes,
+)
 from dflash_mlx.models.memory import (
     MemoryEstimate,
     check_fits,
-    estimate_entry,
     head_row_bytes,
 )
 from dflash_mlx.models.target import outline
@@ -219,10 +225,8 @@ def test_the_rows_of_a_listed_head(name: str, kv_heads: int, hidden: int) -> Non
     (entry,) = (one for one in pairs_of(name) if one.kind == MTP)
     shapes = {"num_attention_heads": 16, "num_key_value_heads": kv_heads, "head_dim": 256}
     assert entry.draft_kv_bytes == head_row_bytes({**shapes, "hidden_size": hidden}, 2)
-    found = estimate_entry(entry)
-    assert found.total == entry.memory_bytes
-    without = estimate_entry(replace(entry, draft_kv_bytes=0))
-    assert found.caches - without.caches == CONTEXT * entry.draft_kv_bytes
+    without = replace(entry, draft_kv_bytes=0).memory_bytes
+    assert entry.memory_bytes == (without or 0) + CONTEXT * entry.draft_kv_bytes
 
 
 def test_the_cpu_holds_16_bits_as_32(folders):
@@ -235,14 +239,16 @@ def test_the_cpu_holds_16_bits_as_32(folders):
 
 
 def test_need_of_an_entry():
+    """Its weights, drafter and caches; with the bits that are asked for."""
     entry = find("mlx-community/Qwen3-8B-4bit")
     assert entry
-    found = estimate_entry(entry, context_tokens=4096)
-    assert found.total == entry.memory_bytes
-    assert found.weights == entry.target_bytes
-    more = estimate_entry(entry, context_tokens=8192)
-    assert more.total - found.total == 4096 * entry.kv_bytes
-    assert estimate_entry(entry, draft_bits=4).draft < 0.6 * found.draft
+    assert entry.target_bytes
+    assert entry.draft_bytes
+    rows = CONTEXT * entry.kv_bytes
+    assert entry.memory_bytes == entry.target_bytes + round(entry.draft_bytes * 8.5 / 16) + rows
+    assert entry.memory(draft_bits=0) == entry.target_bytes + entry.draft_bytes + rows
+    number = kv_number_bytes(8, KV_GROUPS[0], 2) / 2
+    assert entry.memory(kv_bits=8) == entry.memory_bytes - rows + round(rows * number)
 
 
 @pytest.mark.parametrize(
@@ -268,21 +274,21 @@ def test_an_entry_counts_what_does_not_grow(name, config):
     grown = cache_bytes(found, 8192) - cache_bytes(found, 4096)
     assert entry.state_bytes == cache_bytes(found, 4096) - grown
     caches = entry.state_bytes + snapshot_bytes(found)
-    assert estimate_entry(entry, context_tokens=0).caches == caches
-    assert estimate_entry(entry, context_tokens=4096).total == entry.memory_bytes
+    rows = CONTEXT * (entry.kv_bytes + entry.draft_kv_bytes)
+    assert entry.memory(draft_bits=0) == entry.target_bytes + entry.draft_bytes + rows + caches
 
 
 def test_check_fits():
     """Silent, then a warning with both numbers, then a refusal that names what fits."""
-    assert check_fits(MemoryEstimate(7 * GB, 0, 0), 10 * GB, "a/b") is None
-    warning = check_fits(MemoryEstimate(8 * GB, GB, 0), 10 * GB, "a/b")
+    assert check_fits(7 * GB, 10 * GB, "a/b") is None
+    warning = check_fits(8 * GB + GB, 10 * GB, "a/b")
     assert warning
     assert "'a/b' needs 9.0 GB of the 10.0 GB" in warning
     with pytest.raises(DFlashError, match=r"'a/b' needs 40\.0 GB of the 10\.0 GB") as caught:
-        check_fits(MemoryEstimate(30 * GB, 9 * GB, GB), 10 * GB, "a/b")
+        check_fits(30 * GB + 9 * GB + GB, 10 * GB, "a/b")
     assert "-m mlx-community/Qwen3.5-9B-4bit" in caught.value.hint
     assert "--force" in caught.value.hint
-    forced = check_fits(MemoryEstimate(30 * GB, 9 * GB, GB), 10 * GB, "a/b", force=True)
+    forced = check_fits(30 * GB + 9 * GB + GB, 10 * GB, "a/b", force=True)
     assert forced
     assert "'a/b' needs 40.0 GB of the 10.0 GB" in forced
 
@@ -290,7 +296,7 @@ def test_check_fits():
 def test_nothing_smaller_to_name():
     """On a small machine, or where a long context is what is too much."""
     with pytest.raises(DFlashError) as caught:
-        check_fits(MemoryEstimate(2 * GB, 0, 0), GB, "a/b")
+        check_fits(2 * GB, GB, "a/b")
     assert "bundled pair" in caught.value.hint
 
 

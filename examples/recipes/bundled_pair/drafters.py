@@ -25,6 +25,7 @@ from dflash_mlx import Pair, bench
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.pair import with_drafter
+from dflash_mlx.resolved_pair import resolve_pair
 
 MODES = "baseline,dflash,auto"
 HEADER = """
@@ -119,7 +120,7 @@ def main() -> None:
     many = []
     print(HEADER, flush=True)
     for source in sources:
-        pair = with_drafter(pair, source.draft)
+        pair = with_drafter(pair, resolve_pair(pair, source.draft))
         source.check(pair)
         for line in lines_of(source.label, pair, asked):
             print(line, flush=True)

@@ -94,6 +94,7 @@ def worst(pair: Pair, samples: list[Sample], repeats: int, drafts: list[str]) ->
     from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
     from dflash_mlx.drafters.dflash.model import DraftModel
     from dflash_mlx.pair import with_drafter
+    from dflash_mlx.resolved_pair import resolve_pair
 
     target, drafter = pair.target, pair.drafter
     assert isinstance(drafter, DFlashDrafter)
@@ -105,7 +106,7 @@ def worst(pair: Pair, samples: list[Sample], repeats: int, drafts: list[str]) ->
     for name, other in (("random weights", untrained), ("always wrong", wrong)):
         plain(replace(pair, drafter=other, draft_name=name), samples, repeats, name)
     for draft in drafts:
-        plain(with_drafter(pair, draft), samples, repeats, draft)
+        plain(with_drafter(pair, resolve_pair(pair, draft)), samples, repeats, draft)
 
 
 def main() -> None:
