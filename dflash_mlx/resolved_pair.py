@@ -108,7 +108,7 @@ def resolve_pair(
     if options.adapter is not None and loaded is None:
         adapter = Adapter.read(options.adapter)
     names = pair_names(source, draft, no_draft=options.no_draft)
-    if at_hand and names.draft is not None and not is_here(names.draft):
+    if at_hand and names.draft is not None and not (names.own_head or is_here(names.draft)):
         names = replace(names, draft=None, draft_label=LOOKUP)
     if loaded is not None:
         shape, checkpoint = loaded, loaded.checkpoint
@@ -152,7 +152,9 @@ def open_drafter(names: Names, target: Target, on_download: Progress | None) -> 
     """The drafter of a target, checked against it; None without one. Downloads if necessary."""
     if names.draft is None:
         return None
-    checkpoint = open_checkpoint(names.draft, names.draft_label or "", on_download)
+    checkpoint = target.checkpoint
+    if not names.own_head:
+        checkpoint = open_checkpoint(names.draft, names.draft_label or "", on_download)
     if names.own_head or is_head_only(str(names.draft)):
         require_head(checkpoint)
     check_drafter(checkpoint, target.checkpoint, target.ability)

@@ -79,12 +79,14 @@ def pair_names(
     if draft is None:
         choice = measured_choice(label)
         draft = choice.draft if choice is not None else known_drafter(label) or LOOKUP
+        if not draft:
+            return Names(source, label, None, None)
     elif draft == MTP:
         draft = head_of(label)
     else:
         check_kind(str(draft))
-    if draft in ("", LOOKUP):
-        return Names(source, label, None, str(draft) or None)
+    if draft == LOOKUP:
+        return Names(source, label, None, LOOKUP)
     return Names(source, label, source if draft == MTP else draft, str(draft))
 
 

@@ -245,10 +245,11 @@ def test_need_of_an_entry():
     assert entry.target_bytes
     assert entry.draft_bytes
     rows = CONTEXT * entry.kv_bytes
-    assert entry.memory_bytes == entry.target_bytes + round(entry.draft_bytes * 8.5 / 16) + rows
+    weights = entry.target_bytes + round(entry.draft_bytes * 8.5 / 16)
+    assert entry.memory_bytes == weights + rows
     assert entry.memory(draft_bits=0) == entry.target_bytes + entry.draft_bytes + rows
     number = kv_number_bytes(8, KV_GROUPS[0], 2) / 2
-    assert entry.memory(kv_bits=8) == entry.memory_bytes - rows + round(rows * number)
+    assert entry.memory(kv_bits=8) == weights + round(rows * number)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +276,8 @@ def test_an_entry_counts_what_does_not_grow(name, config):
     assert entry.state_bytes == cache_bytes(found, 4096) - grown
     caches = entry.state_bytes + snapshot_bytes(found)
     rows = CONTEXT * (entry.kv_bytes + entry.draft_kv_bytes)
-    assert entry.memory(draft_bits=0) == entry.target_bytes + entry.draft_bytes + rows + caches
+    weights = (entry.target_bytes or 0) + (entry.draft_bytes or 0)
+    assert entry.memory(draft_bits=0) == weights + rows + caches
 
 
 def test_check_fits():
