@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.registry import Entry
 
 from .downloads import download_models
-from .loading import free_disk, has_metal, prepare_libraries, with_target
+from .loading import free_disk, has_metal, prepare_libraries
 from .options import ModelOptions
 from .terminal.output import Output, align_columns, format_bytes, stderr_columns
 from .terminal.render import wrap_hanging
@@ -53,7 +54,7 @@ def offer_models(model_options: ModelOptions, out: Output) -> ModelOptions:
     except DFlashError as error:
         out.error(error.message, error.hint)
     else:
-        return with_target(model_options, entry)
+        return replace(model_options, model=entry.target)
     return model_options
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dflash_mlx.address import is_address, model_name
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.types import Progress
 
 from .awake import awake
 from .downloads import download_progress
@@ -24,9 +25,7 @@ from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
-    from dflash_mlx.hub.registry import Entry
-    from dflash_mlx.hub.resolve import Names
-    from dflash_mlx.models.memory import MemoryEstimate
+    from dflash_mlx.resolved_pair import LoadOptions, ResolvedPair
 
 
 # Which pair
@@ -36,7 +35,7 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
     """The options with a short name replaced by its Hub id, or by the folder of a model here.
 
     Unchanged for other ids, folders, unknown names and a server's address. Without --force,
-    DFlashError for a pair that does not fit the memory, before anything is downloaded.
+    DFlashError for a known pair that does not fit the memory, before anything is downloaded.
     """
     if model_options.model in (None, BUNDLED):
         return replace(model_options, model=None)
@@ -47,17 +46,12 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
     if target == model_options.model:
         return model_options
     from dflash_mlx.cpu.blas import use_openblas
-    from dflash_mlx.files.programs import holders
     from dflash_mlx.hub.registry import find
-    from dflash_mlx.models import memory
 
     use_openblas()  # must run before MLX is imported
-    if entry := find(target):
-        needed = memory.estimate_memory(
-            entry, draft_bits=model_options.draft_bits, kv_bits=model_options.kv_bits
-        )
-        limit = memory.working_set()
-        memory.check_fits(needed, limit, target, force=model_options.force, others=holders())
+    entry = find(target)
+    if entry and (needed := entry.memory(model_options.draft_bits, model_options.kv_bits)):
+        check_memory(needed, target, model_options)
     return replace(model_options, model=target)
 
 
@@ -98,10 +92,9 @@ def model_here(model_options: ModelOptions) -> ModelOptions | None:
     """The options with the model that a chat uses if none is named; None is the bundled pair.
 
     The one with the largest weights, of those on this machine that have a chat template and fit in
-    half of its memory. Its drafter is the one that `names_at_hand` finds.
+    half of its memory with the drafter that is here.
     """
     from dflash_mlx.hub.local import can_chat, local_models
-    from dflash_mlx.hub.resolve import LOOKUP, pair_names
     from dflash_mlx.models.memory import physical_memory, weight_bytes
 
     room = physical_memory() // 2
@@ -110,33 +103,42 @@ def model_here(model_options: ModelOptions) -> ModelOptions | None:
     for model in sorted(models, key=lambda model: (-sizes[model], model.name)):
         if sizes[model] > room or not can_chat(model.folder):
             continue
-        names = names_at_hand(model.source, no_draft=model_options.no_draft)
         try:
-            draft = folder_at_hand(names.draft)
-            needed = memory_of(model.folder, draft, model_options).total
+            pair = pair_at_hand(model.source, model_options)
         except DFlashError:  # `dflash models list` says what is wrong with it
             continue
-        if needed <= room:
-            known = pair_names(model.source, None, no_draft=model_options.no_draft)
-            draft = LOOKUP if names.lookup and known.draft is not None else None
+        if pair.memory.total <= room:
+            draft = pair.draft_name if pair.lookup else None
             return replace(model_options, model=model.source, draft=draft)
     return None
 
 
-def memory_of(target: Path, draft: Path | None, model_options: ModelOptions) -> "MemoryEstimate":
-    """The memory of a pair in these folders, the same one for the target's own head."""
+def pair_at_hand(source: str | None, model_options: ModelOptions) -> "ResolvedPair":
+    """A target on this machine with its drafter, or with copies if that is not here."""
     from dflash_mlx.cpu.blas import use_openblas
 
     use_openblas()  # must run before MLX is imported
-    from dflash_mlx.kernels.dispatch import item_bytes
-    from dflash_mlx.models.memory import estimate_memory
+    from dflash_mlx.resolved_pair import resolve_pair
 
-    return estimate_memory(
-        target,
-        draft,
+    options = load_options(replace(model_options, adapter=None, lookup=False))
+    return resolve_pair(source, None, options, at_hand=True)
+
+
+def load_options(
+    model_options: ModelOptions, cache_options: CacheOptions = NO_CACHE
+) -> "LoadOptions":
+    from dflash_mlx.resolved_pair import LoadOptions
+
+    return LoadOptions(
         draft_bits=model_options.draft_bits,
         kv_bits=model_options.kv_bits,
-        item_bytes=item_bytes(),
+        no_draft=model_options.no_draft,
+        lookup=model_options.lookup,
+        adapter=model_options.adapter,
+        trust_remote_code=model_options.trust_remote_code,
+        exact=model_options.exact,
+        cache_ram=cache_options.cache_ram,
+        cache_disk=cache_options.cache_disk,
     )
 
 
@@ -153,11 +155,6 @@ def ability_of(folder: Path, name: str) -> str:
 
     checkpoint = Checkpoint.read(folder, name)
     return outline(checkpoint).ability.words if checkpoint.format == "language model" else ""
-
-
-def with_target(model_options: ModelOptions, entry: "Entry") -> ModelOptions:
-    """The options with a pair's target; its drafter is looked up later."""
-    return replace(model_options, model=entry.target)
 
 
 def has_metal() -> bool:
@@ -178,25 +175,6 @@ def free_disk() -> int:
     return shutil.disk_usage(folder).free
 
 
-def names_at_hand(source: str | None, *, no_draft: bool) -> "Names":
-    """The names of a target and its drafter; prompt lookup for a drafter that is not here."""
-    from dflash_mlx.hub.resolve import LOOKUP, pair_names
-
-    names = pair_names(source, None, no_draft=no_draft)
-    if names.draft is None or folder_at_hand(names.draft) is not None:
-        return names
-    return pair_names(source, LOOKUP)
-
-
-def folder_at_hand(name: str | Path | None) -> Path | None:
-    """A drafter's folder on this machine; None without one."""
-    from dflash_mlx.hub.cache import cached_folder
-
-    if name is None:
-        return None
-    return Path(name) if Path(name).is_dir() else cached_folder(str(name))
-
-
 # Loading
 
 
@@ -205,43 +183,24 @@ def load_pair(
 ) -> tuple["Pair", float]:
     """Download and load a pair; return it and the seconds. DFlashError if it does not fit."""
     started_at = time.perf_counter()
-    fetch_pair(model_options, out)
-    return load_downloaded(model_options, out, cache_options), time.perf_counter() - started_at
+    resolved = fetch_pair(model_options, out, cache_options)
+    return load_downloaded(resolved, out), time.perf_counter() - started_at
 
 
-def load_downloaded(
+def fetch_pair(
     model_options: ModelOptions, out: Output, cache_options: CacheOptions = NO_CACHE
-) -> "Pair":
-    """Load a pair that `fetch_pair` has checked and downloaded."""
-    with Spinner(out, f"loading {model_options.model or 'the bundled pair'}") as spinner:
-        import dflash_mlx
-
-        return dflash_mlx.load(
-            model_options.model,
-            model_options.draft,
-            draft_bits=model_options.draft_bits,
-            kv_bits=model_options.kv_bits,
-            no_draft=model_options.no_draft,
-            lookup=model_options.lookup,
-            adapter=model_options.adapter,
-            trust_remote_code=model_options.trust_remote_code,
-            exact=model_options.exact,
-            cache_ram=cache_options.cache_ram,
-            cache_disk=cache_options.cache_disk,
-            on_kernels=kernel_progress(spinner),
-            on_check=check_progress(spinner),
-        )
-
-
-def fetch_pair(model_options: ModelOptions, out: Output) -> None:
+) -> "ResolvedPair":
     """Download what is missing of a pair; DFlashError if it does not fit, unless --force."""
-    target_label, target, draft = find_pair(model_options, out)
-    check_memory(target, draft, target_label, model_options, out)
+    resolved = find_pair(model_options, out, cache_options)
+    out.warn(*check_memory(resolved.memory.total, resolved.target_name, model_options))
+    return resolved
 
 
 @awake()
-def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path | None]:
-    """Download what is missing; the label and both folders, the same for its own head."""
+def find_pair(
+    model_options: ModelOptions, out: Output, cache_options: CacheOptions = NO_CACHE
+) -> "ResolvedPair":
+    """Download what is missing of a pair."""
     if is_address(model_options.model):
         raise UsageError(
             f"'{model_options.model}' is a server's address, not a model on this machine.",
@@ -251,43 +210,34 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
     label = f"looking for {model_options.model or 'the bundled pair'}"
     with Spinner(out, label) as spinner:
         from dflash_mlx.cpu.blas import use_openblas
-        from dflash_mlx.hub import resolve
 
         use_openblas()  # must run before MLX is imported
-        from dflash_mlx.files.adapter import Adapter
-        from dflash_mlx.models.target import check_target
-        from dflash_mlx.pair import check_exact_cache
+        from dflash_mlx.resolved_pair import resolve_pair
 
-        check_exact_cache(exact=model_options.exact, kv_bits=model_options.kv_bits)
-        if model_options.adapter is not None:
-            Adapter.read(model_options.adapter)
-        if model_options.model is not None and not resolve.is_hub_id(model_options.model):
-            # Reports a wrong target before a missing drafter.
-            check_target(resolve.open_checkpoint(model_options.model))
-        names = resolve.pair_names(
-            model_options.model, model_options.draft, no_draft=model_options.no_draft
+        return resolve_pair(
+            model_options.model,
+            model_options.draft,
+            load_options(model_options, cache_options),
+            on_download=download_progress(spinner, label, out),
         )
-        checkpoint = resolve.open_checkpoint(
-            names.target, names.target_label, download_progress(spinner, label, out)
-        )
-        check_target(checkpoint)
-        draft = checkpoint.path if names.own_head else None
-        if names.draft is not None and draft is None:
-            draft = resolve.fetch(names.draft, download_progress(spinner, label, out))
-    return names.target_label, checkpoint.path, draft
 
 
-def check_memory(
-    target: Path, draft: Path | None, label: str, model_options: ModelOptions, out: Output
-) -> None:
-    """DFlashError for a pair that does not fit the memory; a warning if tight, or with --force."""
+def check_memory(needed: int, name: str, model_options: ModelOptions) -> tuple[str, ...]:
+    """Warnings if a pair is tight, or too large with --force; else DFlashError for that."""
     from dflash_mlx.files.programs import holders
     from dflash_mlx.models.memory import check_fits, working_set
 
-    needed = memory_of(target, draft, model_options)
-    limit, force = working_set(), model_options.force
-    if warning := check_fits(needed, limit, label, force=force, others=holders()):
-        out.warn(warning)
+    force = model_options.force
+    warning = check_fits(needed, working_set(), name, force=force, others=holders())
+    return (warning,) if warning else ()
+
+
+def load_downloaded(resolved: "ResolvedPair", out: Output) -> "Pair":
+    name = "the bundled pair" if resolved.target_name == BUNDLED else resolved.target_name
+    with Spinner(out, f"loading {name}") as spinner:
+        from dflash_mlx.pair import open_pair
+
+        return open_pair(resolved, *kernel_progress(spinner))
 
 
 def prepare_libraries(*, offline: bool) -> None:
@@ -308,54 +258,42 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
     """
     label = f"loading {model_options.draft or 'the drafter'}"
     with Spinner(out, label) as spinner:
-        from dflash_mlx.hub import resolve
-        from dflash_mlx.pair import names_with, with_drafter
+        from dflash_mlx.pair import with_drafter
+        from dflash_mlx.resolved_pair import resolve_pair
 
-        names = names_with(pair, model_options.draft, no_draft=model_options.no_draft)
-        folder = pair.target.path if names.own_head else None
-        if names.draft is not None and folder is None:
-            folder = resolve.fetch(names.draft, download_progress(spinner, label, out))
-    check_memory(pair.target.path, folder, names.target_label, model_options, out)
-    with Spinner(out, label) as spinner:
-        return with_drafter(
+        resolved = resolve_pair(
             pair,
             model_options.draft,
-            draft_bits=model_options.draft_bits,
-            no_draft=model_options.no_draft,
-            lookup=model_options.lookup,
-            trust_remote_code=model_options.trust_remote_code,
+            load_options(model_options),
             on_download=download_progress(spinner, label, out),
-            on_kernels=kernel_progress(spinner),
-            on_check=check_progress(spinner),
         )
+    out.warn(*check_memory(resolved.memory.total, resolved.target_name, model_options))
+    with Spinner(out, label) as spinner:
+        return with_drafter(pair, resolved, *kernel_progress(spinner))
 
 
 def has_another_drafter(pair: "Pair") -> bool:
-    from dflash_mlx.pair import names_with
+    from dflash_mlx.hub.resolve import pair_names
 
     with suppress(DFlashError):
-        names = names_with(pair, None)
+        names = pair_names(pair.source, None)
         return not names.lookup and names.draft_label != pair.draft_name
     return False
 
 
-def check_progress(spinner: Spinner) -> Callable[[int, int], None]:
+def kernel_progress(spinner: Spinner) -> tuple[Progress, Progress]:
+    """The callbacks for kernels that are built and for those that are checked."""
     from dflash_mlx.selfcheck.check import TIME_BUDGET
 
-    def update(done: int, total: int) -> None:
-        label = f"checking {total} kernels, once for this Mac, about {TIME_BUDGET:.0f} s"
-        spinner.relabel(label, "kernels")
-        spinner.update(done, total)
+    def show(label: str) -> Progress:
+        def update(done: int, total: int) -> None:
+            spinner.relabel(label.format(total), "kernels")
+            spinner.update(done, total)
 
-    return update
+        return update
 
-
-def kernel_progress(spinner: Spinner) -> Callable[[int, int], None]:
-    def update(done: int, total: int) -> None:
-        spinner.relabel("building the kernels", "kernels")
-        spinner.update(done, total)
-
-    return update
+    checking = f"checking {{}} kernels, once for this Mac, about {TIME_BUDGET:.0f} s"
+    return show("building the kernels"), show(checking)
 
 
 def bundled_note(model_options: ModelOptions) -> str:

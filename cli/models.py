@@ -116,16 +116,13 @@ def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = Non
     from dflash_mlx.hub.cache import cached_state
     from dflash_mlx.hub.kinds import KINDS
     from dflash_mlx.hub.registry import best_known, entries
-    from dflash_mlx.models.memory import estimate_memory
 
     best = best_known()
     listed = [entry for entry in entries() if not entry.quant or entry in best]
     states = {repo: cached_state(repo) for repo in {r for entry in listed for r in entry.repos}}
     rows = []
     for entry in sorted(listed, key=lambda entry: bool(entry.lacks)):
-        memory = entry.memory_bytes
-        if memory is not None:
-            memory = estimate_memory(entry, kv_bits=kv_bits).total
+        memory = entry.memory(kv_bits=kv_bits)
         cached, *drafter = (states[repo] for repo in entry.repos)
         if cached == "yes" and drafter:  # a drafter alone does not count: targets may share it
             cached = {"yes": "yes", "partly": "partly", "no": "target only"}[drafter[0]]

@@ -10,7 +10,7 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 
 from .backend.local import LocalBackend
-from .loading import folder_at_hand, load_pair, memory_of, names_at_hand
+from .loading import load_pair, pair_at_hand
 from .options import BUNDLED, Options
 from .resolve import fit, resolve
 from .terminal.output import Output
@@ -58,15 +58,13 @@ class Offers:
         return offers + (self._not_downloaded() if self._allow_pull else [])
 
     def _offer(self, name: str, source: str | None, folder: Path) -> "Offer":
-        from dflash_mlx.files.checkpoint import context_length, load_config, text_config
+        from dflash_mlx.files.checkpoint import context_length
         from dflash_mlx.serve.models import Offer
 
-        names = names_at_hand(source, no_draft=self._options.model.no_draft)
-        draft = folder_at_hand(names.draft)
-        estimate = memory_of(folder, draft, self._options.model)
-        context = context_length(text_config(load_config(folder)))
-        load = partial(self._load, source, names.draft_label)
-        return Offer(name, estimate.total, load, context, names.draft_label, folder=folder)
+        pair = pair_at_hand(source, self._options.model)
+        context = context_length(pair.target.text_config)
+        load = partial(self._load, source, pair.draft_name)
+        return Offer(name, pair.memory.total, load, context, pair.draft_name, folder=folder)
 
     def _not_downloaded(self) -> "list[Offer]":
         """The known pairs that are not downloaded, and that fit this machine."""

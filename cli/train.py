@@ -473,14 +473,13 @@ def open_target(
     values: dict[str, Any], record: Record, *, resume: bool
 ) -> "tuple[Target, TokenizerWrapper]":
     """Download and load the target and its tokenizer; record the run's flags and files."""
-    from dflash_mlx.hub import resolve
     from dflash_mlx.kernels.dispatch import use_device
     from dflash_mlx.models.target import outline
     from dflash_mlx.pair import load_target
+    from dflash_mlx.resolved_pair import LoadOptions, resolve_pair
 
     use_device()
-    names = resolve.pair_names(values["model"], None, no_draft=True)
-    checkpoint = resolve.open_checkpoint(names.target, names.target_label)
+    checkpoint = resolve_pair(values["model"], None, LoadOptions(no_draft=True)).target
     ability = outline(checkpoint).ability
     if not ability.hidden:
         raise DFlashError(

@@ -66,6 +66,11 @@ class LoadedPair:
         )
 
     @property
+    def source(self) -> str | None:
+        """What `load` takes for the target."""
+        return None if self.target_name == resolve.BUNDLED else self.target_name
+
+    @property
     def draft_label(self) -> str | None:
         """The name of the drafters to show; None without drafts."""
         if self.drafter is None or not self.lookup:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import mlx.core as mx
 from mlx import nn
@@ -18,29 +18,22 @@ from mlx_lm.utils import load_model
 from .batch import MAX_SEQUENCES, OnBlock, generate_all
 from .chat.reasoning_parser import eos_ids_of
 from .chat.template import load_tokenizer
-from .device import check_macos
-from .drafters.load import check_drafter, load_drafter
-from .drafters.mtp.tensors import require_head
+from .drafters.base import Drafter
+from .drafters.load import load_drafter
 from .engine.engine import Engine
 from .engine.prefix_cache.disk import DiskCache, Labels, cache_root, pair_key
 from .engine.prefix_cache.prefix_cache import default_limit
 from .engine.worker_thread import mlx_thread
-from .errors import DFlashError, UsageError
-from .files.adapter import Adapter
 from .files.checkpoint import Checkpoint
 from .files.programs import Notice, full_name
-from .hub import resolve
-from .hub.bits import check_bits, chosen_bits
-from .hub.cache import is_head_only
-from .kernels.dispatch import on_cpu
+from .hub.bits import chosen_bits
 from .loaded_pair import LoadedPair, evaluate
-from .models.ability import Ability
-from .models.cache.sizes import check_quantisable
 from .models.memory import limit_mlx_cache, memory_for_caches
 from .models.precision import is_quantised
-from .models.target import Target, check_target, outline
+from .models.target import Target, check_target
 from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import GenerationOptions
+from .resolved_pair import LoadOptions, ResolvedPair, resolve_pair
 from .result import Result
 from .selfcheck.check import TIME_BUDGET, PairCheck, build, check_exact
 from .selfcheck.shapes import Shapes
@@ -126,65 +119,75 @@ def load(
     Raises DFlashError if something is missing, damaged, not supported, not exact, or does not fit
     together.
     """
-    check_bits(draft_bits)
-    check_bits(kv_bits, "kv_bits")
-    check_exact_cache(exact=exact, kv_bits=kv_bits)
-    check_cache_sizes(cache_ram, cache_disk)
-    check_lookup(lookup=lookup, no_draft=no_draft)
-    if not on_cpu():
-        check_macos()
-    adapted = None if adapter is None else Adapter.read(adapter)
-    names = resolve.pair_names(target, draft, no_draft=no_draft)
-    checkpoint = resolve.open_checkpoint(names.target, names.target_label, on_download)
-    shape = outline(checkpoint)
-    if kv_bits:
-        check_quantisable(shape.caches, checkpoint.name)
-    names = without_drafts(names, shape.ability, chosen=draft is not None or lookup)
-    draft_checkpoint = open_drafter(names, on_download)
-    check_bits_of(names, draft_bits)
-    if draft_checkpoint is not None:
-        check_drafter(draft_checkpoint, shape.checkpoint, shape.ability)
-    tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
+    options = LoadOptions(
+        draft_bits=draft_bits,
+        kv_bits=kv_bits,
+        no_draft=no_draft,
+        lookup=lookup,
+        adapter=adapter,
+        trust_remote_code=trust_remote_code,
+        exact=exact,
+        cache_ram=cache_ram,
+        cache_disk=cache_disk,
+    )
+    resolved = resolve_pair(target, draft, options, on_download=on_download)
+    return open_pair(resolved, on_kernels, on_check)
+
+
+def open_pair(
+    resolved: ResolvedPair, on_kernels: Progress = silent, on_check: Progress = silent
+) -> Pair:
+    """Load a resolved pair; as `load`."""
+    options = resolved.options
+    trust = options.trust_remote_code
+    tokenizer = load_tokenizer(resolved.target, trust_remote_code=trust)
 
     def load_models() -> Pair:
         limit_mlx_cache()
-        eos_ids = eos_ids_of(tokenizer)
-        loaded = Target.load(
-            checkpoint,
-            eos_ids,
-            exact=exact,
-            kv_bits=kv_bits,
-            adapter=adapted,
+        target = Target.load(
+            resolved.target,
+            eos_ids_of(tokenizer),
+            exact=options.exact,
+            kv_bits=options.kv_bits,
+            adapter=resolved.adapter,
             read_model=read_in_pieces,
         )
-        drafter = None
-        if draft_checkpoint is not None:
-            bits = chosen_bits(draft_bits, target_quantised=is_quantised(loaded.model))
-            drafter = load_drafter(
-                draft_checkpoint,
-                loaded,
-                tokenizer,
-                bits=bits,
-                trust_remote_code=trust_remote_code,
-            )
         pair = Pair.of(
-            loaded,
-            drafter,
+            target,
+            drafter_of(resolved, target, tokenizer),
             tokenizer,
-            names.target_label,
-            names.draft_label,
-            lookup=lookup or names.lookup,
+            resolved.target_name,
+            resolved.draft_name,
+            lookup=resolved.lookup,
         )
         tell_others(pair)
         prepare_kernels(pair, then_pause(on_kernels), then_pause(on_check))
         prefix_cache = pair.engine.prefix_cache
-        prefix_cache.limit = default_limit() if cache_ram is None else cache_ram
-        fit_context(pair)
-        if cache_disk:
-            prefix_cache.disk = disk_of(pair, draft_checkpoint, cache_disk)
+        ram = options.cache_ram
+        prefix_cache.limit = default_limit() if ram is None else ram
+        pair.engine.fit_context(max(0, memory_for_caches() - prefix_cache.limit))
+        if options.cache_disk:
+            prefix_cache.disk = disk_of(pair, resolved.draft, options.cache_disk)
         return pair
 
     return mlx_thread().call(load_models)
+
+
+def drafter_of(
+    resolved: ResolvedPair, target: Target, tokenizer: TokenizerWrapper
+) -> Drafter | None:
+    """Load the drafter of a pair beside its target, which it taps. In MLX's thread."""
+    if resolved.draft is None:
+        target.tap(())
+        return None
+    options = resolved.options
+    return load_drafter(
+        resolved.draft,
+        target,
+        tokenizer,
+        bits=chosen_bits(options.draft_bits, target_quantised=is_quantised(target.model)),
+        trust_remote_code=options.trust_remote_code,
+    )
 
 
 def load_target(
@@ -203,74 +206,12 @@ def read_in_pieces(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     return model, config
 
 
-def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoint | None:
-    """Downloads if necessary; None without one. Raises DFlashError for a missing MTP head."""
-    if names.draft is None:
-        return None
-    checkpoint = resolve.open_checkpoint(names.draft, names.draft_label or "", on_download)
-    if names.own_head or is_head_only(str(names.draft)):
-        require_head(checkpoint)
-    return checkpoint
-
-
-def without_drafts(names: resolve.Names, ability: Ability, *, chosen: bool) -> resolve.Names:
-    """The names without a drafter where the target can take no drafts back.
-
-    Raises DFlashError if the drafter was `chosen` by the user.
-    """
-    if ability.drafts or names.draft_label is None:
-        return names
-    if chosen:
-        raise DFlashError(
-            f"'{names.target_label}' takes no drafts: {ability.reason}.",
-            hint="leave the drafter out: it answers by plain decoding",
-        )
-    return replace(names, draft=None, draft_label=None)
-
-
-def check_exact_cache(*, exact: bool, kv_bits: int | None) -> None:
-    """Raise UsageError for exact mode with a quantised KV cache.
-
-    On a GPU MLX multiplies by quantised keys and values with one kernel for a few rows and another
-    one for more (`vector_limit` in mlx/backend/metal/quantized.cpp). These sum in other orders.
-    """
-    if exact and kv_bits:
-        raise UsageError(
-            "a quantised KV cache cannot be exact: MLX gives several rows of a pass other bits "
-            "than single ones.",
-            hint="leave --exact or --kv-bits out",
-        )
-
-
-def check_cache_sizes(cache_ram: int | None, cache_disk: int) -> None:
-    """Raise UsageError for sizes that are not bytes, and for a disk part without one in memory."""
-    for name, size in (("cache_ram", cache_ram), ("cache_disk", cache_disk)):
-        if size is not None and not (isinstance(size, int) and size >= 0):
-            raise UsageError(f"{name} cannot be {size!r}.", hint="give bytes, such as 2 * 10**9")
-    if cache_disk and cache_ram == 0:
-        raise UsageError(
-            "a prefix cache on disk needs some memory too, and cache_ram is 0.",
-            hint="leave one of them out",
-        )
-
-
-def check_lookup(*, lookup: bool, no_draft: bool) -> None:
-    """Raise UsageError if prompt lookup is wanted without drafts."""
-    if lookup and no_draft:
-        raise UsageError("lookup and no_draft contradict each other.", hint="leave one of them out")
-
-
 def disk_of(pair: Pair, draft: Checkpoint | None, limit: int) -> DiskCache:
     """The prefix cache on disk of a pair with this drafter; raises DFlashError as `DiskCache`."""
     folder = None if draft is None else draft.path
     model = None if pair.drafter is None else pair.drafter.model
     key = pair_key(pair.target, folder, model)
     return DiskCache(key, Labels(pair.target_name, pair.draft_name), limit, cache_root())
-
-
-def fit_context(pair: Pair) -> None:
-    """Limit a pair's context to what memory holds beside the models and the prefix cache."""
-    pair.engine.fit_context(max(0, memory_for_caches() - pair.engine.prefix_cache.limit))
 
 
 def then_pause(progress: Progress) -> Progress:
@@ -292,21 +233,10 @@ def tell_others(pair: Pair) -> None:
 
 
 def weight_bytes(pair: Pair) -> int:
-    models = [pair.target.model, None if pair.drafter is None else pair.drafter.model]
-    arrays = {
-        id(array): array.nbytes
-        for model in models
-        if model is not None
-        for _, array in cast(Any, tree_flatten(model.parameters()))
-    }
+    models = [pair.target.model, *([] if pair.drafter is None else [pair.drafter.model])]
+    parameters: Any = tree_flatten([model.parameters() for model in models])
+    arrays = {id(array): array.nbytes for _, array in parameters}
     return sum(arrays.values())
-
-
-def drafter_bytes(pair: Pair) -> int:
-    """The bytes of a drafter's weights; 0 without any."""
-    model = None if pair.drafter is None else pair.drafter.model
-    arrays: Any = tree_flatten([] if model is None else model.parameters())
-    return sum(array.nbytes for _, array in arrays)
 
 
 def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> None:
@@ -342,50 +272,23 @@ def finish_check(check: PairCheck, engine: Engine) -> Iterator[None]:
 
 def with_drafter(
     pair: Pair,
-    draft: str | Path | None = None,
-    *,
-    draft_bits: int | None = None,
-    no_draft: bool = False,
-    lookup: bool = False,
-    trust_remote_code: bool = False,
-    on_download: Progress | None = None,
+    resolved: ResolvedPair,
     on_kernels: Progress = silent,
     on_check: Progress = silent,
 ) -> Pair:
-    """The same loaded target with another drafter, its known one, or none; raises as `load`.
+    """The same loaded target with the drafter that was resolved for it, or none; raises as `load`.
 
     Sessions of the old pair cannot be used afterwards, because other layers are tapped. If it
     raises, they stay usable.
     """
-    check_bits(draft_bits)
-    check_lookup(lookup=lookup, no_draft=no_draft)
-    names = names_with(pair, draft, no_draft=no_draft)
-    chosen = draft is not None or lookup
-    names = without_drafts(names, pair.target.ability, chosen=chosen)
-    checkpoint = open_drafter(names, on_download)
-    check_bits_of(names, draft_bits)
-    if checkpoint is not None:
-        check_drafter(checkpoint, pair.target.checkpoint, pair.target.ability)
 
     def load_other() -> Pair:
-        drafter = None
         try:
-            if checkpoint is None:
-                pair.target.tap(())
-            else:
-                bits = chosen_bits(draft_bits, target_quantised=is_quantised(pair.target.model))
-                drafter = load_drafter(
-                    checkpoint,
-                    pair.target,
-                    pair.tokenizer,
-                    bits=bits,
-                    trust_remote_code=trust_remote_code,
-                )
             other = replace(
                 pair,
-                drafter=drafter,
-                draft_name=names.draft_label,
-                lookup=lookup or names.lookup,
+                drafter=drafter_of(resolved, pair.target, pair.tokenizer),
+                draft_name=resolved.draft_name,
+                lookup=resolved.lookup,
             )
             prepare_kernels(other, on_kernels, on_check)
         except BaseException:
@@ -398,24 +301,10 @@ def with_drafter(
         prefix_cache.limit = before.limit
         limit = pair.engine.memory_limit
         if limit is not None:  # as at load, not with what old conversations hold now
-            other.engine.fit_context(limit + drafter_bytes(pair) - drafter_bytes(other))
+            other.engine.fit_context(limit + weight_bytes(pair) - weight_bytes(other))
         if before.disk is not None:
-            prefix_cache.disk = disk_of(other, checkpoint, before.disk.limit)
+            prefix_cache.disk = disk_of(other, resolved.draft, before.disk.limit)
         tell_others(other)
         return other
 
     return mlx_thread().call(load_other)
-
-
-def check_bits_of(names: resolve.Names, draft_bits: int | None) -> None:
-    """Raise UsageError for bits if the drafter has no weights."""
-    if names.lookup and draft_bits:
-        raise UsageError(
-            "draft_bits has no effect on prompt lookup, which has no weights.", hint="leave it out"
-        )
-
-
-def names_with(pair: Pair, draft: str | Path | None, *, no_draft: bool = False) -> resolve.Names:
-    """The names of a loaded target and of another drafter for it, its known one, or none."""
-    bundled = pair.target_name == resolve.BUNDLED
-    return resolve.pair_names(None if bundled else pair.target_name, draft, no_draft=no_draft)

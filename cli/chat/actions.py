@@ -18,6 +18,7 @@ from ..config_file import config_path
 from ..loading import (
     add_drafter,
     fetch_pair,
+    find_pair,
     has_another_drafter,
     known_target,
     load_downloaded,
@@ -91,14 +92,15 @@ def change_model(state: ChatState, model_id: str) -> None:
     adapter = state.tables.of_model(model_options.model).get("adapter")
     model_options = replace(model_options, adapter=adapter)
     defaults = defaults_of(state, model_options.model)
-    fetch_pair(model_options, state.out)
+    resolved = fetch_pair(model_options, state.out, state.cache_options)
     started_at = time.perf_counter()
     state.dialogue.backend.release()
     try:
-        pair = load_downloaded(model_options, state.out, state.cache_options)
+        pair = load_downloaded(resolved, state.out)
     except BaseException:
         try:
-            pair = load_downloaded(state.model_options, state.out, state.cache_options)
+            before = find_pair(state.model_options, state.out, state.cache_options)
+            pair = load_downloaded(before, state.out)
         except KeyboardInterrupt:
             raise LeaveChat(130) from None  # no pair is loaded any more
         state.dialogue.set_pair(pair)

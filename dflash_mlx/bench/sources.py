@@ -22,6 +22,7 @@ from dflash_mlx.hub.cache import cached_checkpoint, cached_repos, cached_state
 from dflash_mlx.hub.registry import pairs_of
 from dflash_mlx.hub.resolve import BUNDLED, LOOKUP, MTP
 from dflash_mlx.models.memory import estimate_memory, memory_fit, working_set
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
 
 from .records import Record
@@ -163,13 +164,13 @@ def fitting_sources(pair: Pair) -> tuple[Source, ...]:
     The listed ones come first, the best known before others. Left out are small models, which
     `model:ID` names, and what does not fit the memory beside the target.
     """
-    target = pair.target.checkpoint
+    target = pair.target
     sources = [Source(DFLASH)] if pair.target_name == BUNDLED else []
     for repo in dict.fromkeys([*known_drafters(pair), *cached_repos()]):
         checkpoint = cached_checkpoint(repo)
         if checkpoint is not None and (word := fitting_word(checkpoint, target)):
             sources.append(Source(word, repo))
-    if has_head(target) and fitting_word(target, target):
+    if has_head(target.checkpoint) and fitting_word(target.checkpoint, target):
         sources.append(Source(MTP))
     return (*sources, Source(LOOKUP), Source(NONE))
 
@@ -184,15 +185,15 @@ def missing_drafters(pair: Pair) -> list[str]:
     return [repo for repo in known_drafters(pair) if cached_state(repo) != "yes"]
 
 
-def fitting_word(checkpoint: Checkpoint, target: Checkpoint) -> str:
+def fitting_word(checkpoint: Checkpoint, target: Target) -> str:
     """The kind of source for a checkpoint that is a drafter and fits a target; empty for others."""
     try:
-        kind = kind_of(checkpoint, target)
+        kind = kind_of(checkpoint, target.checkpoint)
         if kind is small_model:
             return ""
-        kind.check(checkpoint, target)
+        kind.check(checkpoint, target.checkpoint)
     except DFlashError:
         return ""
-    if memory_fit(estimate_memory(target.path, checkpoint.path), working_set()) == "refuse":
+    if memory_fit(estimate_memory(target, checkpoint).total, working_set()) == "refuse":
         return ""
     return WORDS.get(kind, DSPARK if checkpoint.format == "dspark" else DFLASH)

@@ -1,5 +1,6 @@
 """From a checkpoint to a drafter: which kind it is, whether it fits its target, loading."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -28,19 +29,12 @@ class DrafterKind(Protocol):
     def check(self, checkpoint: Checkpoint, target: Checkpoint) -> None:
         """Raise DFlashError if the drafter does not fit the target. Reads no weights."""
 
-    def load(
-        self,
-        checkpoint: Checkpoint,
-        target: Target,
-        tokenizer: TokenizerWrapper,
-        *,
-        bits: int,
-        trust_remote_code: bool,
-    ) -> Drafter:
-        """Load a checked drafter and tap the target's layers that it reads.
+    @property
+    def load(self) -> Callable[..., Drafter]:
+        """Load a checked drafter from its checkpoint and tap the target's layers that it reads.
 
-        `tokenizer` is the target's. `bits` 4 or 8 quantises the drafter, 0 does not.
-        `trust_remote_code` allows the Python files of the drafter's own tokenizer.
+        Its third argument are the bits: 4 or 8 quantises the drafter, 0 does not. A small model
+        needs more, see `small_model.load`.
         """
         ...
 
@@ -79,6 +73,13 @@ def load_drafter(
     bits: int = 0,
     trust_remote_code: bool = False,
 ) -> Drafter:
-    """Load a checked drafter; arguments as `DrafterKind.load`."""
+    """Load a checked drafter beside its target, whose tokenizer is `tokenizer`.
+
+    `trust_remote_code` allows the Python files of the drafter's own tokenizer.
+    """
     kind = kind_of(checkpoint, target.checkpoint)
-    return kind.load(checkpoint, target, tokenizer, bits=bits, trust_remote_code=trust_remote_code)
+    if kind is not small_model:
+        return kind.load(checkpoint, target, bits)
+    return small_model.load(
+        checkpoint, target, tokenizer, bits, trust_remote_code=trust_remote_code
+    )

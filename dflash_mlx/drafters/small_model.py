@@ -54,11 +54,11 @@ def load(
     checkpoint: Checkpoint,
     target: Target,
     tokenizer: TokenizerWrapper,
-    *,
     bits: int = 0,
+    *,
     trust_remote_code: bool = False,
 ) -> "SmallModelDrafter":
-    """Load a checked model; see `DrafterKind.load`.
+    """Load a checked model; see `load_drafter`.
 
     Raises DFlashError if it has other tokens than the target, or layers that cannot rewind.
     """

@@ -1,6 +1,6 @@
 """The weights of drafters: read from a checkpoint, checked, and loaded into their model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.precision import float_type, quantise
 
+WRONG_PAIR = "use one that was trained for this target; `dflash models list` shows the pairs"
+WRONG_FILES = "the weights do not belong to this config.json: download the drafter again"
 # Tensors of some exports that drafting does not read: the inverse of d2t, and copies of tensors of
 # the target.
 UNUSED = frozenset(
@@ -35,17 +37,65 @@ def read_safetensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
     return tensors
 
 
-def model_shapes(make_model: Callable[[], nn.Module]) -> dict[str, list[int]]:
-    """The shapes of a model's parameters, by name. Raises DFlashError if it cannot be made."""
+def own_parts(names: Iterable[str], parts: frozenset[str]) -> frozenset[str]:
+    """Those `parts` that a drafter with these tensors does not share with its target."""
+    return parts & {name.split(".")[0] for name in names}
+
+
+def check_fit(
+    name: str,
+    target: Checkpoint,
+    sizes: Iterable[tuple[str, object, object]],
+    taps: Sequence[int] = (),
+) -> None:
+    """Raise DFlashError unless a drafter fits its target.
+
+    sizes: what has to be equal, as the drafter `name` wants it, and as the target has it. taps: the
+    layers that it reads.
+    """
+    for what, wanted, has in sizes:
+        if wanted != has:
+            raise DFlashError(
+                f"drafter '{name}' expects a target with {what} {wanted}, '{target.name}' has "
+                f"{has}.",
+                hint=WRONG_PAIR,
+            )
+    layers = target.text_config["num_hidden_layers"]
+    if not all(0 <= number < layers for number in taps):
+        raise DFlashError(
+            f"drafter '{name}' taps the layers {list(taps)}, '{target.name}' has {layers}.",
+            hint=WRONG_PAIR,
+        )
+
+
+def made(make_model: Callable[[], nn.Module]) -> nn.Module:
+    """A drafter's model. Raises DFlashError if its config does not describe one."""
     try:
-        model = make_model()
+        return make_model()
     except (ValueError, KeyError, TypeError) as error:  # mlx-lm does not know the rope scaling
         raise DFlashError(
             f"the drafter's config cannot be used ({first_line(error)}).",
             hint="use a drafter whose rope scaling mlx-lm knows",
         ) from error
+
+
+def check_tensors(path: Path, model: nn.Module, shapes: dict[str, list[int]]) -> None:
+    """Raise DFlashError for a tensor that is missing, has another shape, or is not known.
+
+    model: as the config in `path` describes it. shapes: of the tensors that are there.
+    """
     parameters: Any = tree_flatten(model.parameters())
-    return {name: list(value.shape) for name, value in parameters}
+    wanted = {name: list(value.shape) for name, value in parameters}
+    for name in sorted(wanted.keys() | shapes.keys()):
+        if name not in shapes:
+            problem = f"the drafter in '{path}' has no tensor '{name}'."
+        elif name not in wanted:
+            problem = f"the drafter in '{path}' has an unknown '{name}'."
+        elif wanted[name] != shapes[name]:
+            problem = f"the drafter's '{name}' is {shapes[name]}, its config says {wanted[name]}."
+        else:
+            continue
+        raise DFlashError(problem, hint=WRONG_FILES)
 
 
 def checked_distances(d2t: mx.array, vocab_size: int, path: Path) -> mx.array:

@@ -27,15 +27,10 @@ CONTEXT_NAMES = (
     "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length",
     "max_context_length",
 )  # fmt: skip
-WRONG_FILES = "the weights do not belong to this config.json: download the drafter again"
 TOKENIZER_PATTERNS = (
     "tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "*.tiktoken"
 )  # fmt: skip
 TensorChoice = Callable[[str], object]  # whether a tensor of this name is wanted
-
-
-def every(tensor: str) -> bool:
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +40,11 @@ class TensorHeader:
     dtype: str
     shape: list[int]
     nbytes: int
+
+    @classmethod
+    def of(cls, entry: dict[str, Any]) -> Self:
+        start, end = entry["data_offsets"]
+        return cls(entry["dtype"], entry["shape"], end - start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,15 @@ class Checkpoint:
     @classmethod
     def read(cls, path: Path, label: str = "") -> Self:
         """Read config.json. Raises DFlashError if it is missing or is not a JSON object."""
-        return cls(path, load_config(path), label)
+        try:
+            return cls(path, json_object(path / "config.json"), label)
+        except FileNotFoundError:
+            if adapter := optional_json(path / ADAPTER_CONFIG):
+                raise adapter_error(path, adapter) from None
+            raise DFlashError(
+                f"there is no config.json in '{path}'.",
+                hint="give a folder or a Hub id of a model in the Hugging Face layout",
+            ) from None
 
     @property
     def name(self) -> str:
@@ -82,10 +90,6 @@ class Checkpoint:
         Raises DFlashError for none, for a missing or damaged one, and for a tensor in two of them.
         """
         return list(self._headers)
-
-    def check_weights(self) -> None:
-        """Raise DFlashError as `weight_files`."""
-        _ = self._headers
 
     @cached_property
     def tensors(self) -> dict[str, TensorHeader]:
@@ -210,7 +214,7 @@ def context_length(config: dict[str, Any]) -> int | None:
     return next(filter(None, (config.get(name) for name in CONTEXT_NAMES)), None)
 
 
-def weight_files(folder: Path, pattern: str, of: TensorChoice = every) -> list[Path]:
+def weight_files(folder: Path, pattern: str, of: TensorChoice | None = None) -> list[Path]:
     """The weight files of a folder, sorted; also those that its index names and that are missing.
 
     With an index they are its files and no others. An index of which no file is here is another
@@ -234,14 +238,14 @@ def missing_number(folder: Path) -> str:
     return ""
 
 
-def shard_names(index: Path, of: TensorChoice = every) -> list[str]:
-    """The weight files of an index that have such a tensor; empty without an index."""
+def shard_names(index: Path, of: TensorChoice | None = None) -> list[str]:
+    """The weight files of an index, or those with a tensor that `of` takes; empty without one."""
     if not os.path.lexists(index):
         return []
     files = json_object(index).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
         raise DFlashError(f"'{index}' has no weight_map.", hint="download the model again")
-    return sorted({file for tensor, file in files.items() if of(tensor)})
+    return sorted({file for tensor, file in files.items() if of is None or of(tensor)})
 
 
 def fault_of(file: Path) -> str:
@@ -262,11 +266,6 @@ def check_file(file: Path) -> None:
         raise DFlashError(f"'{file}' {fault}.", hint=fetch)
 
 
-def header(file: Path) -> dict[str, list[int]]:
-    """Tensor names and shapes of a safetensors file; raises as `tensor_headers`."""
-    return {name: tensor.shape for name, tensor in tensor_headers(file).items()}
-
-
 def tensor_headers(file: Path) -> dict[str, TensorHeader]:
     """Headers by tensor name. Raises DFlashError if the file is shorter than its header says.
 
@@ -283,17 +282,12 @@ def tensor_headers(file: Path) -> dict[str, TensorHeader]:
             entries = json.loads(stream.read(length))
             entries.pop("__metadata__", None)
             end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
-            headers = {name: tensor_header(entry) for name, entry in entries.items()}
+            headers = {name: TensorHeader.of(entry) for name, entry in entries.items()}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
             raise damaged from None
     if size < 8 + length + end:
         raise damaged
     return headers
-
-
-def tensor_header(entry: dict[str, Any]) -> TensorHeader:
-    start, end = entry["data_offsets"]
-    return TensorHeader(entry["dtype"], entry["shape"], end - start)
 
 
 def torch_file_error(model: str, file: str) -> DFlashError:
@@ -324,36 +318,6 @@ def json_object(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise DFlashError(f"'{path}' does not hold an object.", hint="download the model again")
     return raw
-
-
-def compare_shapes(
-    path: Path, config_shapes: dict[str, list[int]], file_shapes: dict[str, list[int]]
-) -> None:
-    """Raise DFlashError if a drafter's files have other tensors than its config describes."""
-    for name in sorted(config_shapes.keys() | file_shapes.keys()):
-        if name not in file_shapes:
-            raise DFlashError(f"the drafter in '{path}' has no tensor '{name}'.", hint=WRONG_FILES)
-        if name not in config_shapes:
-            raise DFlashError(f"the drafter in '{path}' has an unknown '{name}'.", hint=WRONG_FILES)
-        if config_shapes[name] != file_shapes[name]:
-            raise DFlashError(
-                f"the drafter's '{name}' is {file_shapes[name]}, "
-                f"its config says {config_shapes[name]}.",
-                hint=WRONG_FILES,
-            )
-
-
-def load_config(folder: Path) -> dict[str, Any]:
-    """Read `config.json`. Raises DFlashError if it is missing or is not a JSON object."""
-    try:
-        return json_object(folder / "config.json")
-    except FileNotFoundError:
-        if adapter := optional_json(folder / ADAPTER_CONFIG):
-            raise adapter_error(folder, adapter) from None
-        raise DFlashError(
-            f"there is no config.json in '{folder}'.",
-            hint="give a folder or a Hub id of a model in the Hugging Face layout",
-        ) from None
 
 
 # Adapters, which belong to a model: LoRA and others

@@ -1,6 +1,7 @@
 """The drafter that `dflash bench --drafts all` found best for a target on this machine."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,14 @@ def key_of(target: str, config: dict[str, Any]) -> str:
     return fingerprint([name, quantisation, repr(sorted(device_info().items()))])
 
 
-def find(target: str, config: dict[str, Any]) -> Choice | None:
-    """The choice for a target; None if nothing was compared. Arguments as `key_of`."""
-    return STORE.read().get(key_of(target, config))
+def find(target: str, read_config: Callable[[], dict[str, Any]]) -> Choice | None:
+    """The choice for a target; None if nothing was compared.
+
+    read_config: reads the target's config.json; empty if it is not on this machine.
+    """
+    known = STORE.read()
+    config = read_config() if known else {}
+    return known.get(key_of(target, config)) if config else None
 
 
 def keep(target: str, config: dict[str, Any], choice: Choice) -> bool:

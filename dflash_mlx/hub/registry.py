@@ -90,14 +90,17 @@ class Entry:
 
     @property
     def memory_bytes(self) -> int | None:
-        """The memory of the pair with its default bits and a context of 4,096 tokens."""
+        return self.memory()
+
+    def memory(self, draft_bits: int | None = None, kv_bits: int | None = None) -> int | None:
+        """The bytes of the pair with a context of 4,096 tokens. Arguments as of `load`."""
         if self.target_bytes is None or self.draft_bytes is None:
             return None
-        bits = chosen_bits(None, target_quantised=self.quantised)
-        draft = round(self.draft_bytes * share_of_bytes(bits))
-        rows = CONTEXT * (self.kv_bytes + self.draft_kv_bytes)
-        caches = rows + self.state_bytes + max_snapshot_bytes(self.state_bytes)
-        return self.target_bytes + draft + caches
+        bits = chosen_bits(draft_bits, target_quantised=self.quantised)
+        kv = share_of_bytes(kv_bits) if kv_bits and self.quantises_kv else 1
+        rows = CONTEXT * (self.kv_bytes * kv + self.draft_kv_bytes)
+        weights = self.target_bytes + round(self.draft_bytes * share_of_bytes(bits))
+        return weights + round(rows) + self.state_bytes + max_snapshot_bytes(self.state_bytes)
 
     @property
     def quantises_kv(self) -> bool:

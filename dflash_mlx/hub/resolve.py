@@ -12,7 +12,7 @@ from dflash_mlx.files.model_types import is_known
 from dflash_mlx.types import Progress
 
 from . import choices, registry
-from .cache import cached_checkpoint, cached_folder
+from .cache import cached_checkpoint
 from .download import download
 from .kinds import MTP, REFUSED, kind_error
 from .local import did_you_mean
@@ -70,36 +70,29 @@ def pair_names(
         )
     target = model_name(target) if isinstance(target, str) else target
     draft = model_name(draft) if isinstance(draft, str) else draft
-    if target is None:
-        source: str | Path = bundled("target")
-        label = BUNDLED
-    else:
-        source = target
-        label = str(target)
+    source = bundled("target") if target is None else target
+    label = BUNDLED if target is None else str(target)
     if no_draft:
         return Names(source, label, None, None)
+    if draft is None and target is None:
+        return Names(source, label, bundled("draft"), BUNDLED)
     if draft is None:
-        if target is None:
-            return Names(source, label, bundled("draft"), BUNDLED)
         choice = measured_choice(label)
-        if choice is not None and not choice.draft:
-            return Names(source, label, None, None)
         draft = choice.draft if choice is not None else known_drafter(label) or LOOKUP
+        if not draft:
+            return Names(source, label, None, None)
     elif draft == MTP:
         draft = head_of(label)
     else:
         check_kind(str(draft))
     if draft == LOOKUP:
         return Names(source, label, None, LOOKUP)
-    if draft == MTP:
-        return Names(source, label, source, MTP)
-    return Names(source, label, draft, str(draft))
+    return Names(source, label, source if draft == MTP else draft, str(draft))
 
 
 def measured_choice(target: str) -> choices.Choice | None:
     """What `dflash bench --drafts all` found best for a target here, if it is still here."""
-    config = config_of(target)
-    choice = choices.find(target, config) if config else None
+    choice = choices.find(target, lambda: config_of(target))
     if choice is None or choice.draft in ("", LOOKUP, MTP) or config_of(choice.draft):
         return choice
     return None
@@ -156,24 +149,22 @@ def head_of(target: str) -> str:
 def open_checkpoint(
     name: str | Path, label: str = "", on_download: Progress | None = None
 ) -> Checkpoint:
-    """As `fetch`; label: its name in messages. Raises DFlashError, also for a wrong config.json."""
+    """A model; `label` is its name in messages.
+
+    Downloads a Hub id unless its cached revision is complete; that is used without a check for a
+    newer one (`dflash models pull` checks). `on_download(done, total)` is called with counts of
+    bytes. Raises DFlashError if there is no such folder, if its config.json is damaged, or if the
+    download fails.
+    """
     folder = local_folder(name)
     if folder is None and (cached := cached_checkpoint(str(name))) is not None:
         return cached
-    if folder is None:
-        folder = download(str(name), on_download)
-    return Checkpoint.read(folder, label)
+    return Checkpoint.read(folder or download(str(name), on_download), label)
 
 
-def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
-    """The local folder of a model. Downloads a Hub id unless its cached revision is complete.
-
-    A complete revision is used without a check for a newer one (`dflash models pull` checks).
-    `on_download(done, total)` is called with counts of bytes. Raises DFlashError if there is no
-    such folder, or if the download fails.
-    """
-    folder = local_folder(name) or cached_folder(str(name))
-    return folder or download(str(name), on_download)
+def is_here(name: str | Path) -> bool:
+    """Whether a model is on this machine, as a folder or complete in the Hub's cache."""
+    return Path(name).is_dir() or cached_checkpoint(str(name)) is not None
 
 
 def local_folder(name: str | Path) -> Path | None:
@@ -191,10 +182,11 @@ def local_folder(name: str | Path) -> Path | None:
             f"'{name}' is a server's address, not a model.",
             hint="`dflash chat` and `dflash generate` take one as --model, with http:// in front",
         )
-    if not is_hub_id(name):
+    text = str(name)
+    if text.startswith((".", "/", "~")) or text.count("/") != 1 or not isinstance(name, str):
         raise DFlashError(
-            f"there is no {'folder' if '/' in str(name) else 'model or folder'} '{name}'.",
-            hint=did_you_mean(str(name)) or "give a folder, or a Hub id such as Qwen/Qwen3-4B",
+            f"there is no {'folder' if '/' in text else 'model or folder'} '{name}'.",
+            hint=did_you_mean(text) or "give a folder, or a Hub id such as Qwen/Qwen3-4B",
         )
     return None
 
@@ -207,10 +199,3 @@ def config_of(name: str) -> dict[str, Any]:
     except DFlashError:
         return {}
     return {} if checkpoint is None else checkpoint.config
-
-
-def is_hub_id(name: str | Path) -> bool:
-    """Whether a name has the form owner/model and is not an existing folder."""
-    text = str(name)
-    hub_form = not text.startswith((".", "/", "~")) and text.count("/") == 1
-    return isinstance(name, str) and hub_form and not Path(name).is_dir()

@@ -6,30 +6,25 @@ share above `COMFORTABLE_SHARE` is for the rest: activations, the interpreter, o
 
 import ctypes
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import (
-    Checkpoint,
-    load_config,
-    tensor_headers,
-    text_config,
-    weight_files,
-)
-from dflash_mlx.files.folder import matching
+from dflash_mlx.files.checkpoint import Checkpoint, weight_files
 from dflash_mlx.files.formats import MTP_TENSOR, TRAINED_MTP, is_mtp
 from dflash_mlx.files.programs import ProgramEntry, ending, held_bytes, named
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.openable import is_packed, quant_method
-from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
+from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT
 from dflash_mlx.kernels.dispatch import by_metal
+
+if TYPE_CHECKING:
+    from .target import Target
 
 CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
 CACHES_SHARE = 0.9  # of the memory beside the models, for caches; activations take the rest
@@ -96,6 +91,15 @@ def limit_mlx_cache() -> None:
         mx.set_cache_limit(int(MLX_CACHE_SHARE * working_set()))
 
 
+def most_wired() -> int:
+    """The bytes that may be wired: other programs keep enough, and what they have loaded."""
+    physical = physical_memory()
+    reserved = RESERVED_SHARE * physical
+    if physical >= LARGE_MACHINE:
+        reserved = max(reserved, RESERVED_BYTES)
+    return min(int(physical - reserved - held_bytes()), working_set())
+
+
 class WiredMemory:
     """Keeps models and caches resident while answers run; needs macOS 15. Call it in MLX's thread.
 
@@ -104,19 +108,20 @@ class WiredMemory:
 
     def __init__(self) -> None:
         self._limit = 0
+        self._most = 0
 
     def hold(self, nbytes: int) -> None:
-        """Wire `nbytes`, or more if more is wired already, as far as other programs have enough."""
+        """Wire `nbytes`, or more if more is wired already, as far as other programs have enough.
+
+        What other programs hold is looked up once until `release`.
+        """
         import mlx.core as mx
 
         if not by_metal():
             return
-        physical = physical_memory()
-        reserved = RESERVED_SHARE * physical
-        if physical >= LARGE_MACHINE:
-            reserved = max(reserved, RESERVED_BYTES)
-        reserved += held_bytes()
-        limit = min(nbytes + WIRED_EXTRA, int(physical - reserved), working_set())
+        if not self._limit:
+            self._most = most_wired()
+        limit = min(nbytes + WIRED_EXTRA, self._most)
         if limit > self._limit:
             mx.set_wired_limit(limit)
             self._limit = limit
@@ -130,8 +135,8 @@ class WiredMemory:
 
 
 def estimate_memory(
-    target: Path | Entry,
-    draft: Path | None = None,
+    target: "Target",
+    draft: Checkpoint | None = None,
     context_tokens: int = CONTEXT,
     *,
     draft_bits: int | None = None,
@@ -140,47 +145,38 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """The memory of a pair with a context of `context_tokens` tokens.
 
-    `target` and `draft` are model folders, the same one for the target's own MTP head; or `target`
-    is a registry entry, with the drafter of that entry, and unknown sizes count 0. `draft_bits` is
-    as in `load`: None quantises the drafter of a quantised target. `kv_bits` quantises the target's
-    KV cache, None does not. `item_bytes` is the size of a number that is not quantised: 2, or 4
-    where MLX computes on the CPU. Raises DFlashError as `outline` of the target.
+    `target` may be an outline. `draft` is the target's own checkpoint for the MTP head in it.
+    `draft_bits` is as in `load`: None quantises the drafter of a quantised target. `kv_bits`
+    quantises the target's KV cache, None does not. `item_bytes` is the size of a number that is not
+    quantised: 2, or 4 where MLX computes on the CPU.
     """
-    from .cache.sizes import KV_GROUPS, cache_bytes, free_bytes, kv_number_bytes, snapshot_bytes
-    from .target import outline
+    from .cache.sizes import cache_bytes, free_bytes, snapshot_bytes
 
+    checkpoint, sizes = target.checkpoint, target.caches
+    weights = weight_bytes(checkpoint.path, checkpoint.weight_pattern)
+    caches = cache_bytes(sizes, context_tokens, item_bytes, kv_bits)
+    caches += snapshot_bytes(sizes, item_bytes) + free_bytes(sizes, item_bytes)
+    draft_weights = 0
+    if draft is not None and (head := head_bytes(draft, checkpoint)):
+        draft_weights = head
+        own = draft.config.get("model_type") == TRAINED_MTP
+        config = draft.config if own else checkpoint.text_config
+        caches += context_tokens * head_row_bytes(config, item_bytes)
+        if draft.path == checkpoint.path:
+            weights -= mtp_bytes(checkpoint, checkpoint.weight_pattern)
+    elif draft is not None:
+        draft_weights = weight_bytes(draft.path, draft.weight_pattern)
+        caches += drafter_cache_bytes(draft, context_tokens, item_bytes)
+    packed = is_packed(checkpoint.config)
+    if quant_method(checkpoint.config) == "fp8" and not packed:
+        weights *= 2  # mlx-lm makes 16 bits of them
     widening = item_bytes / 2
-    if isinstance(target, Entry):
-        weights = target.target_bytes or 0
-        draft_weights = target.draft_bytes or 0
-        caches = target.kv_bytes * context_tokens * widening
-        if kv_bits and target.quantises_kv:
-            caches *= kv_number_bytes(kv_bits, KV_GROUPS[0], item_bytes) / item_bytes
-        caches += target.draft_kv_bytes * context_tokens * widening
-        caches += target.state_bytes + max_snapshot_bytes(target.state_bytes)
-        quantised = target.quantised
-    else:
-        config = load_config(target)
-        weights = weight_bytes(target, "model*.safetensors")
-        if draft == target:  # the head's own weights are the drafter's
-            weights -= tensor_bytes(weight_files(target, "model*.safetensors"), MTP_TENSOR)
-        quantised = is_packed(config)
-        if quant_method(config) == "fp8" and not quantised:
-            weights *= 2  # mlx-lm makes 16 bits of them
-        sizes = outline(Checkpoint.read(target)).caches
-        caches = cache_bytes(sizes, context_tokens, item_bytes, kv_bits)
-        draft_weights = 0
-        caches += snapshot_bytes(sizes, item_bytes) + free_bytes(sizes, item_bytes)
-        if draft is not None and (head := head_bytes(draft, config)):
-            draft_weights = head
-            caches += context_tokens * head_row_bytes(head_config(draft, config), item_bytes)
-        elif draft is not None:
-            draft_weights = weight_bytes(draft, "*.safetensors")
-            caches += drafter_cache_bytes(draft, context_tokens, item_bytes)
-    weights *= 1 if quantised else widening
-    bits = chosen_bits(draft_bits, target_quantised=quantised)
-    draft_weights *= share_of_bytes(bits) if bits else widening
-    return MemoryEstimate(round(weights), round(caches), round(draft_weights))
+    bits = chosen_bits(draft_bits, target_quantised=packed)
+    return MemoryEstimate(
+        round(weights * (1 if packed else widening)),
+        round(caches),
+        round(draft_weights * (share_of_bytes(bits) if bits else widening)),
+    )
 
 
 def weight_bytes(folder: Path, pattern: str) -> int:
@@ -188,36 +184,27 @@ def weight_bytes(folder: Path, pattern: str) -> int:
     return sum(file.stat().st_size for file in files if file.exists())
 
 
-def head_bytes(draft: Path, target: dict[str, Any]) -> int:
+def head_bytes(draft: Checkpoint, target: Checkpoint) -> int:
     """The bytes of the MTP head in a drafter's folder; 0 if the drafter is another one.
 
-    target: the target's config.json. The folder holds the head alone, or also the model of the same
-    shape that it comes from, of which nothing is loaded.
+    The folder holds the head alone, or also the model of the same shape that it comes from, of
+    which nothing is loaded.
     """
-    config = load_config(draft)
-    if is_mtp(config):
-        return weight_bytes(draft, "*.safetensors")
-    models = [text_config(one) for one in (config, target)]
-    shapes = {(one.get("model_type"), one.get("hidden_size")) for one in models}
-    if len(shapes) > 1:
-        return 0
-    return tensor_bytes(matching(draft, "*.safetensors"), MTP_TENSOR)
+    if is_mtp(draft.config):
+        return weight_bytes(draft.path, "*.safetensors")
+    configs = [one.text_config for one in (draft, target)]
+    shapes = {(one.get("model_type"), one.get("hidden_size")) for one in configs}
+    return mtp_bytes(draft, "*.safetensors") if len(shapes) == 1 else 0
 
 
-def tensor_bytes(files: list[Path], names: re.Pattern[str]) -> int:
-    """The bytes of the tensors that have such a name."""
+def mtp_bytes(checkpoint: Checkpoint, pattern: str) -> int:
+    """The bytes of an MTP head's tensors in the files that match `pattern`."""
     return sum(
         tensor.nbytes
-        for file in files
-        for name, tensor in tensor_headers(file).items()
-        if names.search(name)
+        for tensors in checkpoint.headers(pattern).values()
+        for name, tensor in tensors.items()
+        if MTP_TENSOR.search(name)
     )
-
-
-def head_config(draft: Path, target: dict[str, Any]) -> dict[str, Any]:
-    """The config of an MTP head's layer: the head's own if we trained it, else the target's."""
-    own = load_config(draft)
-    return own if own.get("model_type") == TRAINED_MTP else text_config(target)
 
 
 def head_row_bytes(config: dict[str, Any], item_bytes: int) -> int:
@@ -239,15 +226,14 @@ def size_in(config: dict[str, Any], name: str) -> int:
     return size
 
 
-def drafter_cache_bytes(draft: Path, tokens: int, item_bytes: int) -> int:
-    """The bytes of the caches of a drafter in a folder, or of a small model."""
+def drafter_cache_bytes(draft: Checkpoint, tokens: int, item_bytes: int) -> int:
+    """The bytes of the caches of a drafter or a small model."""
     from .cache.sizes import cache_bytes
     from .target import outline
 
-    checkpoint = Checkpoint.read(draft)
-    if checkpoint.format == "language model":
-        return cache_bytes(outline(checkpoint).caches, tokens, item_bytes)
-    config = checkpoint.text_config
+    if draft.format == "language model":
+        return cache_bytes(outline(draft).caches, tokens, item_bytes)
+    config = draft.text_config
     layers = config.get("num_hidden_layers", 0) - (config.get("num_kv_shared_layers") or 0)
     kinds = config.get("layer_types") or ["full_attention"] * layers
     window = config.get("sliding_window") or tokens
@@ -255,23 +241,22 @@ def drafter_cache_bytes(draft: Path, tokens: int, item_bytes: int) -> int:
     return sum(rows) * row_width(config) * item_bytes if layers else 0
 
 
-def memory_fit(total: MemoryEstimate | int, limit: int) -> Literal["ok", "warn", "refuse"]:
+def memory_fit(size: int, limit: int) -> Literal["ok", "warn", "refuse"]:
     """How bytes fit a limit: "ok" up to 75 % of it, "warn" up to 100 %, else "refuse"."""
-    size = total.total if isinstance(total, MemoryEstimate) else total
     if size > limit:
         return "refuse"
     return "warn" if size > COMFORTABLE_SHARE * limit else "ok"
 
 
 def check_fits(
-    needed: MemoryEstimate,
+    needed: int,
     limit: int,
     name: str,
     *,
     force: bool = False,
     others: Sequence[ProgramEntry] = (),
 ) -> str | None:
-    """A warning if a pair needs more than 75 % of `limit` bytes, else None.
+    """A warning if a pair needs more than 75 % of `limit` bytes, else None. All sizes are in bytes.
 
     others: what other programs hold of these bytes; they are named if the pair would fit better
     without them. Raises DFlashError above 100 %, unless `force`. The hint is a smaller pair.
@@ -285,14 +270,14 @@ def check_fits(
         limit, place = left, f"beside {named(others)}"
         how = ending(others)
         end = f"{how}; "
-    share = f"{needed.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take {place}"
+    share = f"{needed / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take {place}"
     if fit == "warn":
         return f"'{name}' needs {share}: {how} if it gets slow"
     if force:
         slow = "weights will not stay in memory, and it can be very slow"
         return f"'{name}' needs {share}: {end}{slow}"
     smaller = registry.best_pair(left, 1 << 62)
-    fits = smaller is not None and (smaller.memory_bytes or 0) < needed.total
+    fits = smaller is not None and (smaller.memory_bytes or 0) < needed
     other = f"`-m {smaller.target}`" if smaller and fits else "the bundled pair (no --model)"
     raise DFlashError(
         f"'{name}' needs {share}.",

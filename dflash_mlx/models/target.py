@@ -277,7 +277,6 @@ class Target:
         use_openblas()  # logs a warning if it is too late
         check_target(checkpoint)
         path = checkpoint.path
-        checkpoint.check_weights()
         try:
             with readable(path, checkpoint.weight_files) as folder:
                 model, config = read_model(folder)

@@ -15,9 +15,10 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.drafters.dflash.config import DFLASH2, default_layer_ids, parse
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
-from dflash_mlx.drafters.dflash.load import check_fit, check_tensors, own_parts
+from dflash_mlx.drafters.dflash.load import check
 from dflash_mlx.drafters.dflash.load import load as load_drafter
-from dflash_mlx.drafters.dflash.model import DraftModel
+from dflash_mlx.drafters.dflash.model import OWN, DraftModel
+from dflash_mlx.drafters.weights import own_parts
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.files.formats import V1, V2
@@ -290,8 +291,7 @@ def warm_config(folder: Path, target: Target, shape: DrafterShape) -> dict[str, 
             f"'{folder.name}' is a drafter of DSpark's kind, which cannot be trained yet.",
             hint="start from a DFlash drafter, or from nothing",
         )
-    check_fit(config, folder.name, target.checkpoint)
-    check_tensors(checkpoint, config, target.hidden_size)
+    check(checkpoint, target.checkpoint)
     if not shape.dflash2 or config.dflash2:
         return raw
     nested = {**(raw.get("dflash_config") or {}), **dflash2_entries(shape, target.hidden_size)}
@@ -315,7 +315,7 @@ def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> DFlashDra
     restore_modules(drafter.model)
     if parse(raw).dflash2 and not own.dflash2:
         weights: list[tuple[str, mx.array]] = tree_flatten(drafter.model.parameters())  # type: ignore
-        model = random_model(raw, target, own_parts(name for name, _ in weights))
+        model = random_model(raw, target, own_parts((name for name, _ in weights), OWN))
         model.load_weights(weights, strict=False)
         drafter = DFlashDrafter(model, target.embed, target.head)
     mx.eval(drafter.model.parameters())

@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import header
+from dflash_mlx.files.checkpoint import tensor_headers
 from dflash_mlx.files.folder import matching
 from dflash_mlx.models.target import Target
 
@@ -105,12 +105,13 @@ class TapStore:
 
 def places(file: Path, width: int) -> dict[str, Place]:
     """The sequences of a shard; DFlashError if it is damaged or not of this width."""
-    shapes = header(file)
+    headers = tensor_headers(file)
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         tensors = json.loads(stream.read(length))
     by_key = {}
-    for key, shape in shapes.items():
+    for key, header in headers.items():
+        shape = header.shape
         first, end = tensors[key]["data_offsets"]
         if len(shape) != 2 or shape[1] != width or end - first != 2 * shape[0] * width:
             raise DFlashError(f"'{file}' holds the taps of another run.", hint="remove it")

@@ -27,7 +27,7 @@ from dflash_mlx.files.formats import is_drafter
 from dflash_mlx.hub import registry
 from dflash_mlx.hub import resolve as hub
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.pair import load, with_drafter
+from dflash_mlx.pair import load
 from dflash_mlx.session import Session
 
 GB = 10**9
@@ -420,7 +420,7 @@ def test_a_new_drafter_ends_the_check_of_the_old_pair(folders: Any) -> None:
     """It would set the kernels of the old pair between answers of the new one."""
     pair = load(*folders)
     pair.engine.between_answers = iter(())
-    with_drafter(pair, no_draft=True)
+    tiny.with_drafter(pair, no_draft=True)
     assert pair.engine.between_answers is None
 
 
@@ -445,7 +445,7 @@ def test_a_new_drafter_that_was_broken_off(
 
     monkeypatch.setattr("dflash_mlx.pair.prepare_kernels", stopped)
     with pytest.raises(KeyboardInterrupt):
-        with_drafter(pair, other)
+        tiny.with_drafter(pair, other)
     assert mlx_thread().call(lambda: bool(mx.array_equal(pair.target.taps(tokens), before)))
 
 
@@ -496,8 +496,8 @@ def test_another_drafter_changes_the_memory_by_its_weights(
     pair = load(*folders, cache_ram=0)
     before = pair.engine.memory_limit
     monkeypatch.setattr(mx, "get_active_memory", lambda: 5 * GB)
-    plain = with_drafter(pair, no_draft=True)
-    again = with_drafter(plain, folders[1])
+    plain = tiny.with_drafter(pair, no_draft=True)
+    again = tiny.with_drafter(plain, folders[1])
     assert before is not None
     assert plain.engine.memory_limit is not None
     assert plain.engine.memory_limit > before

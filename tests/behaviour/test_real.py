@@ -18,6 +18,7 @@ import mlx.core as mx
 import ollama
 import openai
 import pytest
+import tiny
 from real_models import (
     CASES,
     LARGE,
@@ -38,7 +39,6 @@ import dflash_mlx
 from dflash_mlx import Grammar, Pair, Session
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.options import MODES
-from dflash_mlx.pair import with_drafter
 from dflash_mlx.speculation.acceptance import Accepted, Match
 
 pytestmark = MARKS
@@ -354,5 +354,5 @@ def test_drafters_change_under_a_loaded_model(small: Path) -> None:
     asked: Any = {"mode": "dflash", "max_tokens": 16}
     first = dflash_mlx.generate(pair, message(PROMPTS[1]), **asked).tokens
     for draft in (small, "lookup"):
-        pair = with_drafter(pair, draft)
+        pair = tiny.with_drafter(pair, draft)
         assert dflash_mlx.generate(pair, message(PROMPTS[1]), **asked).tokens == first

@@ -158,7 +158,7 @@ def test_unexpected_fault_is_one_line(run, monkeypatch):
     def fail(*_args, **_kwargs):
         raise ZeroDivisionError("nobody\nthought of this")
 
-    monkeypatch.setattr("dflash_mlx.pair.load", fail)
+    monkeypatch.setattr("dflash_mlx.pair.open_pair", fail)
     result = run("generate", "x", *PAIR)
     assert result.exit_code == 1
     assert result.stderr == (

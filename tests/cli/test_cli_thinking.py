@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.options import GenerationOptions
+from dflash_mlx.resolved_pair import ResolvedPair
 
 # The golden vocabulary has <think>, and no marks of an answer of several messages.
 EFFORT = templates.PLAIN + "{{ reasoning_effort | default('medium') }}"
@@ -115,13 +116,13 @@ def test_code_of_a_tokenizer(run: Callable[..., Result], tmp_path: Path) -> None
     pairs = import_module("dflash_mlx.pair")
     seen: list[bool] = []
 
-    def load(*names: Any, trust_remote_code: bool, **options: Any) -> Any:
-        seen.append(trust_remote_code)
-        return real(*names, **options)
+    def load(resolved: ResolvedPair, *progress: Any) -> Any:
+        seen.append(resolved.options.trust_remote_code)
+        return real(resolved, *progress)
 
-    real = pairs.load
+    real = pairs.open_pair
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pairs, "load", load)
+        patch.setattr(pairs, "open_pair", load)
         for flags in ([], ["--trust-remote-code"]):
             assert run("why", *flags).exit_code == 0
             assert run(*flags, command="chat", input="why").exit_code == 0

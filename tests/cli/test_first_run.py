@@ -66,7 +66,7 @@ def test_the_largest_that_fits_in_half_of_the_memory_is_taken(studio: Studio) ->
     assert studio.taken() == "me/Large-3B"
     assert str(large) in studio.said[-1]
     assert "-m bundled" in studio.said[-1]
-    needed = memory.estimate_memory(large, item_bytes=item_bytes()).total
+    needed = tiny.memory_of(large, item_bytes=item_bytes()).total
     studio.memory = 2 * needed
     assert studio.taken() == "me/Large-3B"
     studio.memory -= 2

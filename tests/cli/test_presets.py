@@ -165,7 +165,7 @@ def state(cli_app, loaded, monkeypatch):
         loaded.append(model_options.model)
         return pair
 
-    monkeypatch.setattr(actions, "fetch_pair", lambda *args: None)
+    monkeypatch.setattr(actions, "fetch_pair", lambda model_options, *rest: model_options)
     monkeypatch.setattr(actions, "load_downloaded", load)
     return recorded_chat(cli_app, pair)
 

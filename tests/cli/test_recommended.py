@@ -182,7 +182,7 @@ def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(pair.target, "checkpoint", Checkpoint(folder, {}))
         return pair
 
-    monkeypatch.setattr(actions, "fetch_pair", lambda *args: None)
+    monkeypatch.setattr(actions, "fetch_pair", lambda model_options, *rest: model_options)
     monkeypatch.setattr(actions, "load_downloaded", load)
     return state
 

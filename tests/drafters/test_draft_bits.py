@@ -18,10 +18,9 @@ from dflash_mlx import api, bench
 from dflash_mlx import pair as pair_module
 from dflash_mlx.errors import UsageError
 from dflash_mlx.hub.registry import find
-from dflash_mlx.models.memory import estimate_memory
 from dflash_mlx.models.precision import bits_of
 from dflash_mlx.options import GenerationOptions
-from dflash_mlx.pair import Pair, load, with_drafter
+from dflash_mlx.pair import Pair, load
 
 CASE = tiny.GOLDEN / "qwen3_full"
 TARGET, DRAFT = CASE / "target", CASE / "draft"
@@ -52,9 +51,9 @@ def test_bits_of_a_loaded_drafter(
     assert bits(load(TARGET, DRAFT, draft_bits=asked)) == plain
     pair = load(quantised, DRAFT, draft_bits=asked)
     assert bits(pair) == beside
-    assert bits(with_drafter(pair, DRAFT, draft_bits=asked)) == beside
+    assert bits(tiny.with_drafter(pair, DRAFT, draft_bits=asked)) == beside
     with pytest.raises(UsageError, match="draft_bits cannot be 5"):
-        with_drafter(pair, DRAFT, draft_bits=5)
+        tiny.with_drafter(pair, DRAFT, draft_bits=5)
 
 
 def test_a_default_that_does_not_look_is_noticed(
@@ -78,15 +77,15 @@ def test_the_answer_is_the_targets(quantised: Path) -> None:
 
 def test_memory_counts_the_bits(quantised: Path) -> None:
     """The estimate of folders and that of the registry follow the same default."""
-    published = estimate_memory(TARGET, DRAFT).draft
-    assert estimate_memory(quantised, DRAFT).draft == round(published * 8.5 / 16)
-    assert estimate_memory(quantised, DRAFT, draft_bits=0).draft == published
+    published = tiny.memory_of(TARGET, DRAFT).draft
+    assert tiny.memory_of(quantised, DRAFT).draft == round(published * 8.5 / 16)
+    assert tiny.memory_of(quantised, DRAFT, draft_bits=0).draft == published
     entry = find("mlx-community/Qwen3-8B-4bit")
     assert entry is not None
     assert entry.draft_bytes is not None
-    assert estimate_memory(entry).draft == round(entry.draft_bytes * 8.5 / 16)
-    assert estimate_memory(entry).total == entry.memory_bytes
-    assert estimate_memory(entry, draft_bits=0).total > estimate_memory(entry).total
+    published = entry.memory(draft_bits=0)
+    assert published is not None
+    assert entry.memory() == published - entry.draft_bytes + round(entry.draft_bytes * 8.5 / 16)
 
 
 def test_a_benchmark_says_the_bits(quantised: Path) -> None:

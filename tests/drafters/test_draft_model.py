@@ -19,7 +19,7 @@ from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.pair import Pair, load, with_drafter
+from dflash_mlx.pair import Pair, load
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.sampling import Draw, Shaper
 
@@ -211,14 +211,14 @@ def test_it_is_looked_at_like_a_drafter(doubled: Pair, monkeypatch: pytest.Monke
 def test_it_is_loaded_like_a_drafter(doubled: Pair, tmp_path: Path) -> None:
     """By its folder, or to a loaded target; one with other tokens is refused."""
     assert isinstance(doubled.drafter, SmallModelDrafter)
-    other = with_drafter(doubled)
+    other = tiny.with_drafter(doubled)
     assert not isinstance(other.drafter, SmallModelDrafter)
-    again = with_drafter(other, str(bundled("target")), draft_bits=4)
+    again = tiny.with_drafter(other, str(bundled("target")), draft_bits=4)
     assert isinstance(again.drafter, SmallModelDrafter)
     session = Session(again, mode="dflash", use_prefix_cache=False)
     assert [b for b in session.stream(PROMPTS[0], max_tokens=20) if b.tokens]
     target, _ = tiny.save_pair(tmp_path, tiny.draft_settings)
     with pytest.raises(DFlashError, match="has a different vocabulary than"):
-        with_drafter(other, str(target))
+        tiny.with_drafter(other, str(target))
     with pytest.raises(UsageError, match="has no effect on prompt lookup"):
         load(None, "lookup", draft_bits=8)

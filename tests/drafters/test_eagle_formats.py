@@ -14,14 +14,15 @@ from bench_records import schedule_of
 from dflash_mlx.bench.sources import Source, parse_sources
 from dflash_mlx.drafters.eagle3.config import parse
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
-from dflash_mlx.drafters.eagle3.load import read_tensors
+from dflash_mlx.drafters.eagle3.load import used
+from dflash_mlx.drafters.weights import read_safetensors
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.precision import bits_of
 from dflash_mlx.options import Mode, SamplingParams
-from dflash_mlx.pair import Pair, load, with_drafter
+from dflash_mlx.pair import Pair, load
 from dflash_mlx.types import Block
 
 GOLDEN = tiny.GOLDEN / "eagle3"
@@ -37,7 +38,7 @@ def golden() -> Pair:
 
 @pytest.fixture(scope="module")
 def tensors() -> Tensors:
-    return read_tensors(Checkpoint.read(GOLDEN / "draft"))
+    return used(read_safetensors(Checkpoint.read(GOLDEN / "draft")))
 
 
 def save(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
@@ -85,7 +86,7 @@ def speculators(tensors: Tensors, pair: Pair) -> tuple[dict[str, Any], Tensors]:
 @pytest.mark.parametrize("layout", [angelslim, specforge, nvidia, speculators])
 def test_layouts(layout: Any, golden: Pair, tensors: Tensors, tmp_path: Path) -> None:
     """The authors' head in another layout drafts what it drafts: their accepted counts."""
-    pair = with_drafter(golden, save(tmp_path, *layout(tensors, golden)))
+    pair = tiny.with_drafter(golden, save(tmp_path, *layout(tensors, golden)))
     assert isinstance(pair.drafter, EagleDrafter)
     assert pair.drafter.taps == (1, 3, 4)
     expected = json.loads((GOLDEN / "expected.json").read_text())
@@ -162,7 +163,7 @@ def test_what_does_not_fit_is_said(
     config, found = dict(CONFIG), dict(tensors)
     fault(config, found)
     with pytest.raises(DFlashError, match=message):
-        with_drafter(golden, save(tmp_path, config, found))
+        tiny.with_drafter(golden, save(tmp_path, config, found))
 
 
 @pytest.mark.parametrize("part", ["target", "draft"])
@@ -172,7 +173,7 @@ def test_a_file_of_pytorch_is_refused_by_name(part: str, golden: Pair, tmp_path:
     file = (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     kept = file.read_bytes()
     with pytest.raises(DFlashError, match=r"PyTorch file \('pytorch_model\.bin'\), which"):
-        load(folder) if part == "target" else with_drafter(golden, folder)
+        load(folder) if part == "target" else tiny.with_drafter(golden, folder)
     assert file.read_bytes() == kept
 
 
@@ -183,7 +184,7 @@ def test_a_head_cannot_answer(golden: Pair) -> None:
 
 def test_as_every_drafter(golden: Pair) -> None:
     """In 8 bits, measured by auto, with prefixes of others: the answer is plain decoding's."""
-    pair = with_drafter(golden, GOLDEN / "draft", draft_bits=8)
+    pair = tiny.with_drafter(golden, GOLDEN / "draft", draft_bits=8)
     assert pair.drafter is not None
     assert bits_of(pair.drafter.model) == 8
     pair.engine.prefix_cache.limit = 1 << 24

@@ -7,6 +7,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
+import tiny
 
 from dflash_mlx.drafters.ngram import (
     LEAST,
@@ -19,7 +20,7 @@ from dflash_mlx.drafters.ngram import (
 from dflash_mlx.errors import UsageError
 from dflash_mlx.hub.resolve import pair_names
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.pair import Pair, load, with_drafter
+from dflash_mlx.pair import Pair, load
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.acceptance import BlockVerification, TokenRejection
 from dflash_mlx.speculation.tree import best_first
@@ -235,13 +236,13 @@ def test_names() -> None:
 def test_a_loaded_target_changes_to_copies_and_back(bundled: Pair) -> None:
     """By `with_drafter`, as `/draft lookup` does."""
     wanted, _ = answer(bundled, ROSES, "baseline", SamplingParams())
-    copies = with_drafter(bundled, "lookup")
+    copies = tiny.with_drafter(bundled, "lookup")
     assert copies.drafts
     assert copies.drafter is None
     assert answer(copies, ROSES, "auto", SamplingParams())[0] == wanted
-    both = with_drafter(copies, lookup=True)
+    both = tiny.with_drafter(copies, lookup=True)
     assert (both.drafter is not None, both.draft_label) == (True, "bundled + lookup")
     assert answer(both, ROSES, "auto", SamplingParams())[0] == wanted
     with pytest.raises(UsageError, match="lookup and no_draft contradict each other"):
-        with_drafter(both, no_draft=True, lookup=True)
-    assert answer(with_drafter(both), ROSES, "dflash", SamplingParams())[0] == wanted
+        tiny.with_drafter(both, no_draft=True, lookup=True)
+    assert answer(tiny.with_drafter(both), ROSES, "dflash", SamplingParams())[0] == wanted

@@ -33,7 +33,7 @@ from dflash_mlx.drafters.mtp.tensors import require_head, stores_differences
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
-from dflash_mlx.pair import Pair, load, with_drafter
+from dflash_mlx.pair import Pair, load
 
 TARGET = Checkpoint.read(GOLDEN / "target")
 
@@ -231,8 +231,8 @@ def test_a_target_without_a_head(alone: Pair, tmp_path: Path) -> None:
     assert "mlx-lm's conversions leave the head out" in (refused.value.hint or "")
     plain = load(folder, no_draft=True, cache_ram=0)
     with pytest.raises(DFlashError, match="there is no MTP head in"):
-        with_drafter(plain, "mtp")
-    paired = with_drafter(plain, save_folder(tmp_path / "draft", golden_head()))
+        tiny.with_drafter(plain, "mtp")
+    paired = tiny.with_drafter(plain, save_folder(tmp_path / "draft", golden_head()))
     assert isinstance(paired.drafter, MTPDrafter)
     assert_lossless(paired)
 

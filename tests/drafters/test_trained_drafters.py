@@ -13,7 +13,7 @@ from train_runs import start
 
 from dflash_mlx.drafters.dflash import model
 from dflash_mlx.engine.sequence import Sequence
-from dflash_mlx.files.checkpoint import header
+from dflash_mlx.files.checkpoint import tensor_headers
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import load
 from dflash_mlx.train.settings import DrafterShape
@@ -70,4 +70,8 @@ def test_a_run_writes_what_they_read(kind: str, tmp_path: Path) -> None:
         if name == "config.json":
             assert json.loads(ours.read_text()) == json.loads(theirs.read_text())
         else:
-            assert header(ours) == header(theirs)
+            shapes = [
+                {name: found.shape for name, found in tensor_headers(file).items()}
+                for file in (ours, theirs)
+            ]
+            assert shapes[0] == shapes[1]

@@ -11,7 +11,6 @@ from checkpoint_edits import edit_config, refused
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.cache import first_missing_file
-from dflash_mlx.models.memory import estimate_memory
 from dflash_mlx.pair import load
 from dflash_mlx.train.new_drafter import DrafterShape, layer_sizes
 
@@ -43,7 +42,7 @@ def test_a_mark_at_the_start_is_no_text(pair: tuple[Path, Path], encoding: str) 
     assert 5 in loaded.target.eos_ids
     assert loaded.template.write([{"role": "user", "content": "hi"}]) == "hi"
     assert first_missing_file(target) == ""
-    assert estimate_memory(target, draft).weights > 0
+    assert tiny.memory_of(target, draft).weights > 0
 
 
 def test_of_an_adapter(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -60,11 +59,11 @@ def test_an_entry_that_is_missing(pair: tuple[Path, Path], name: str) -> None:
     edit_config(draft, head_dim=None, **{name: None})
     refused(f"has no '{name}'", str(target), str(draft))
     with pytest.raises(DFlashError, match=f"has no '{name}'"):
-        estimate_memory(target, draft)
+        tiny.memory_of(target, draft)
     edit_config(target, **{name: None})
     refused(name, str(target), no_draft=True)
     with pytest.raises(DFlashError, match=name):
-        estimate_memory(target, None)
+        tiny.memory_of(target, None)
 
 
 def test_a_drafter_for_a_target_that_names_no_heads() -> None:

@@ -14,7 +14,6 @@ from dflash_mlx.engine.prefix_cache import disk
 from dflash_mlx.files.checkpoint import WEIGHT_INDEX, Checkpoint
 from dflash_mlx.hub.cache import first_missing_file
 from dflash_mlx.hub.local import local_models
-from dflash_mlx.models.memory import estimate_memory
 from dflash_mlx.pair import load
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
@@ -76,7 +75,7 @@ def test_those_of_the_index_are_read(folder: Path, names: tuple[str, ...]) -> No
     assert [file.name for file in checkpoint.weight_files] == [*names]
     assert disk.fingerprint(folder)
     size = sum((folder / name).stat().st_size for name in names)
-    assert estimate_memory(folder, None).weights == size
+    assert tiny.memory_of(folder, None).weights == size
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from text import held_out
 import dflash_mlx
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
-from dflash_mlx.files.checkpoint import load_config
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.resolve import bundled
 
 PROMPTS, MAX_TOKENS, EARLY = 200, 250, 10
@@ -105,8 +105,8 @@ def test_size_and_format() -> None:
     weights = mx.load(str(bundled("target") / "model.safetensors"))
     assert isinstance(weights, dict)
     assert {w.dtype for w in weights.values()} == {mx.bfloat16}
-    assert load_config(bundled("target"))["model_type"] == "qwen3"
-    assert load_config(bundled("draft"))["dflash_config"]["block_size"] == 16
+    assert Checkpoint.read(bundled("target")).config["model_type"] == "qwen3"
+    assert Checkpoint.read(bundled("draft")).config["dflash_config"]["block_size"] == 16
 
 
 def test_stock_mlx_lm_runs_it() -> None:

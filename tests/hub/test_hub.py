@@ -21,6 +21,7 @@ from hub_server import (
     GATED,
     blob_of,
     environment,
+    fetch,
     fetched,
     hold_lock,
     point_client,
@@ -33,7 +34,6 @@ import dflash_mlx
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import cache as hub_cache
 from dflash_mlx.hub import download
-from dflash_mlx.hub.resolve import fetch
 
 REPO = "owner/model"
 WEIGHTS = "model.safetensors"
@@ -457,7 +457,10 @@ def test_offline(server, cache, monkeypatch):
 
 def test_offline_by_variable(server, cache):
     """HF_HUB_OFFLINE is read when the client is imported; nothing is asked."""
-    program = "import sys; from dflash_mlx.hub.resolve import fetch; print(fetch(sys.argv[1]))"
+    program = (
+        "import sys; from dflash_mlx.hub.resolve import open_checkpoint;"
+        "print(open_checkpoint(sys.argv[1]).path)"
+    )
     fetch(REPO)
     before = server.requests
     for repo, answer in ((REPO, "snapshots"), ("owner/other", "not on this machine")):

@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from hub_server import blob_of, fetched, tiny_repo
+from hub_server import blob_of, fetch, fetched, tiny_repo
 from typer.testing import CliRunner
 
 from dflash_mlx.hub import cache as hub_cache
 from dflash_mlx.hub import download
-from dflash_mlx.hub.resolve import fetch
 
 REPO, DRAFT = "owner/model", "owner/draft"
 WEIGHTS = "model.safetensors"

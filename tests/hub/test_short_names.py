@@ -100,7 +100,7 @@ def test_a_folder_is_no_short_name(tmp_path, monkeypatch):
 def test_an_open_name_gets_the_nearest(name, part):
     """Python gets the same hint."""
     with pytest.raises(DFlashError) as caught:
-        resolve.fetch(name)
+        resolve.open_checkpoint(name)
     assert part in caught.value.hint
 
 

@@ -28,11 +28,17 @@ from dflash_mlx.hub.resolve import MTP
 from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.models import memory
 from dflash_mlx.models.cache import sizes, sliding
-from dflash_mlx.models.cache.sizes import CacheSize, cache_bytes, free_bytes, snapshot_bytes
+from dflash_mlx.models.cache.sizes import (
+    KV_GROUPS,
+    CacheSize,
+    cache_bytes,
+    free_bytes,
+    kv_number_bytes,
+    snapshot_bytes,
+)
 from dflash_mlx.models.memory import (
     MemoryEstimate,
     check_fits,
-    estimate_memory,
     head_row_bytes,
 )
 from dflash_mlx.models.target import outline
@@ -149,17 +155,17 @@ def folders(tmp_path):
 def test_need_of_folders(folders):
     target, draft = folders
     grown = cache_bytes(sizes_of(CONFIG), 100)
-    assert estimate_memory(target, None, 100) == MemoryEstimate(1000, grown, 0)
-    assert estimate_memory(target, draft, 100) == MemoryEstimate(1000, 2 * grown, 320)
-    assert estimate_memory(target, draft, 100, draft_bits=4).draft == 90
-    assert estimate_memory(target, draft, 100, draft_bits=8).draft == 170
+    assert tiny.memory_of(target, None, 100) == MemoryEstimate(1000, grown, 0)
+    assert tiny.memory_of(target, draft, 100) == MemoryEstimate(1000, 2 * grown, 320)
+    assert tiny.memory_of(target, draft, 100, draft_bits=4).draft == 90
+    assert tiny.memory_of(target, draft, 100, draft_bits=8).draft == 170
     config = {**CONFIG, "model_type": "qwen3", "head_dim": 64}
     (target / "config.json").write_text(json.dumps(config))
-    quantised = estimate_memory(target, draft, 100, kv_bits=8).caches
+    quantised = tiny.memory_of(target, draft, 100, kv_bits=8).caches
     less = cache_bytes(sizes_of(config), 100, kv_bits=8)
     assert quantised == grown + less  # the drafter's is not quantised
     (target / "config.json").write_text(json.dumps(CONFIG))
-    assert estimate_memory(target, draft, 100).total == 1000 + 2 * grown + 320
+    assert tiny.memory_of(target, draft, 100).total == 1000 + 2 * grown + 320
 
 
 def test_an_mtp_head_is_one_layer(tmp_path):
@@ -176,12 +182,12 @@ def test_an_mtp_head_is_one_layer(tmp_path):
     )
     tensors = {name: value.astype(mx.bfloat16) for name, value in parameters}
     mx.save_safetensors(str(tmp_path / "model.safetensors"), tensors)
-    alone = estimate_memory(target, None, 100)
-    split = estimate_memory(target, tmp_path, 100)
+    alone = tiny.memory_of(target, None, 100)
+    split = tiny.memory_of(target, tmp_path, 100)
     assert stored < split.draft < stored + 4096  # the header
     rows = 100 * loaded.drafter.row_bytes(2)
     assert split.caches - alone.caches == rows
-    whole = estimate_memory(target, target, 100)
+    whole = tiny.memory_of(target, target, 100)
     assert whole.caches == split.caches
     assert 0 < whole.draft < 0.5 * whole.weights
     assert whole.weights + whole.draft == alone.weights  # its weights count once
@@ -194,7 +200,7 @@ def test_the_head_of_a_target_needs_room_for_its_rows(monkeypatch: pytest.Monkey
     head = dflash_mlx.load(target, MTP).drafter
     assert isinstance(head, MTPDrafter)
     item = 4 if on_cpu() else 2
-    limit = estimate_memory(target, item_bytes=item).total + CONTEXT * head.row_bytes(item) - 1
+    limit = tiny.memory_of(target, item_bytes=item).total + CONTEXT * head.row_bytes(item) - 1
     monkeypatch.setattr("dflash_mlx.models.memory.working_set", lambda: limit)
     loading.fetch_pair(replace(options, draft=None, no_draft=True), out)
     with pytest.raises(DFlashError, match="needs"):
@@ -219,30 +225,31 @@ def test_the_rows_of_a_listed_head(name: str, kv_heads: int, hidden: int) -> Non
     (entry,) = (one for one in pairs_of(name) if one.kind == MTP)
     shapes = {"num_attention_heads": 16, "num_key_value_heads": kv_heads, "head_dim": 256}
     assert entry.draft_kv_bytes == head_row_bytes({**shapes, "hidden_size": hidden}, 2)
-    found = estimate_memory(entry)
-    assert found.total == entry.memory_bytes
-    without = estimate_memory(replace(entry, draft_kv_bytes=0))
-    assert found.caches - without.caches == CONTEXT * entry.draft_kv_bytes
+    without = replace(entry, draft_kv_bytes=0).memory_bytes
+    assert entry.memory_bytes == (without or 0) + CONTEXT * entry.draft_kv_bytes
 
 
 def test_the_cpu_holds_16_bits_as_32(folders):
     """Weights that are quantised stay as they are."""
     target, draft = folders
-    wide = estimate_memory(target, draft, 100, item_bytes=4)
+    wide = tiny.memory_of(target, draft, 100, item_bytes=4)
     assert wide == MemoryEstimate(2000, 4 * cache_bytes(sizes_of(CONFIG), 100), 640)
     (target / "config.json").write_text(json.dumps({**CONFIG, "quantization": {"bits": 4}}))
-    assert estimate_memory(target, draft, 100, item_bytes=4).weights == 1000
+    assert tiny.memory_of(target, draft, 100, item_bytes=4).weights == 1000
 
 
 def test_need_of_an_entry():
+    """Its weights, drafter and caches; with the bits that are asked for."""
     entry = find("mlx-community/Qwen3-8B-4bit")
     assert entry
-    found = estimate_memory(entry, context_tokens=4096)
-    assert found.total == entry.memory_bytes
-    assert found.weights == entry.target_bytes
-    more = estimate_memory(entry, context_tokens=8192)
-    assert more.total - found.total == 4096 * entry.kv_bytes
-    assert estimate_memory(entry, draft_bits=4).draft < 0.6 * found.draft
+    assert entry.target_bytes
+    assert entry.draft_bytes
+    rows = CONTEXT * entry.kv_bytes
+    weights = entry.target_bytes + round(entry.draft_bytes * 8.5 / 16)
+    assert entry.memory_bytes == weights + rows
+    assert entry.memory(draft_bits=0) == entry.target_bytes + entry.draft_bytes + rows
+    number = kv_number_bytes(8, KV_GROUPS[0], 2) / 2
+    assert entry.memory(kv_bits=8) == weights + round(rows * number)
 
 
 @pytest.mark.parametrize(
@@ -268,21 +275,22 @@ def test_an_entry_counts_what_does_not_grow(name, config):
     grown = cache_bytes(found, 8192) - cache_bytes(found, 4096)
     assert entry.state_bytes == cache_bytes(found, 4096) - grown
     caches = entry.state_bytes + snapshot_bytes(found)
-    assert estimate_memory(entry, context_tokens=0).caches == caches
-    assert estimate_memory(entry, context_tokens=4096).total == entry.memory_bytes
+    rows = CONTEXT * (entry.kv_bytes + entry.draft_kv_bytes)
+    weights = (entry.target_bytes or 0) + (entry.draft_bytes or 0)
+    assert entry.memory(draft_bits=0) == weights + rows + caches
 
 
 def test_check_fits():
     """Silent, then a warning with both numbers, then a refusal that names what fits."""
-    assert check_fits(MemoryEstimate(7 * GB, 0, 0), 10 * GB, "a/b") is None
-    warning = check_fits(MemoryEstimate(8 * GB, GB, 0), 10 * GB, "a/b")
+    assert check_fits(7 * GB, 10 * GB, "a/b") is None
+    warning = check_fits(8 * GB + GB, 10 * GB, "a/b")
     assert warning
     assert "'a/b' needs 9.0 GB of the 10.0 GB" in warning
     with pytest.raises(DFlashError, match=r"'a/b' needs 40\.0 GB of the 10\.0 GB") as caught:
-        check_fits(MemoryEstimate(30 * GB, 9 * GB, GB), 10 * GB, "a/b")
+        check_fits(30 * GB + 9 * GB + GB, 10 * GB, "a/b")
     assert "-m mlx-community/Qwen3.5-9B-4bit" in caught.value.hint
     assert "--force" in caught.value.hint
-    forced = check_fits(MemoryEstimate(30 * GB, 9 * GB, GB), 10 * GB, "a/b", force=True)
+    forced = check_fits(30 * GB + 9 * GB + GB, 10 * GB, "a/b", force=True)
     assert forced
     assert "'a/b' needs 40.0 GB of the 10.0 GB" in forced
 
@@ -290,7 +298,7 @@ def test_check_fits():
 def test_nothing_smaller_to_name():
     """On a small machine, or where a long context is what is too much."""
     with pytest.raises(DFlashError) as caught:
-        check_fits(MemoryEstimate(2 * GB, 0, 0), GB, "a/b")
+        check_fits(2 * GB, GB, "a/b")
     assert "bundled pair" in caught.value.hint
 
 

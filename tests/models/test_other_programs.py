@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import mlx.core as mx
 import pytest
+import tiny
 from golden_pair import GOLDEN
 from other_program import other_program
 from serving import serving
@@ -30,13 +31,10 @@ from dflash_mlx.hub.registry import find
 from dflash_mlx.models import memory
 from dflash_mlx.models.memory import (
     CACHES_SHARE,
-    MemoryEstimate,
     WiredMemory,
     check_fits,
-    estimate_memory,
     memory_for_caches,
 )
-from dflash_mlx.pair import with_drafter
 
 GB = 10**9
 loading = import_module("dflash_mlx.cli.loading")
@@ -149,7 +147,7 @@ def test_a_loaded_pair_has_a_file() -> None:
         entry = json.loads(path.read_text())
         assert (entry["pid"], entry["model"]) == (os.getpid(), "bundled")
         sizes.append(entry["nbytes"])
-        pair = with_drafter(pair, no_draft=True)
+        pair = tiny.with_drafter(pair, no_draft=True)
     assert sizes[0] > sizes[1] > 10**6
     del pair
     mlx_thread().call(gc.collect)
@@ -189,7 +187,7 @@ OTHERS = [ProgramEntry(71, "a/chat", 2 * GB), ProgramEntry(72, "/models/served",
 def test_what_others_hold_can_be_the_cause() -> None:
     """They are named where a pair would fit better without them, and only there."""
     named = "process 71 (a/chat, 2.0 GB) and process 72 (served, 3.0 GB)"
-    needed = MemoryEstimate(6 * GB, 0, 0)
+    needed = 6 * GB
     assert check_fits(needed, 10 * GB, "a/b") is None
     with pytest.raises(DFlashError) as caught:
         check_fits(needed, 10 * GB, "a/b", others=OTHERS)
@@ -200,12 +198,12 @@ def test_what_others_hold_can_be_the_cause() -> None:
     assert forced
     assert named in forced
     assert "`kill 71 72`" in forced
-    warning = check_fits(MemoryEstimate(7 * GB, 0, 0), 10 * GB, "a/b", others=OTHERS[:1])
+    warning = check_fits(7 * GB, 10 * GB, "a/b", others=OTHERS[:1])
     assert warning
     assert "beside process 71 (a/chat, 2.0 GB): end that program with `kill 71`" in warning
-    assert check_fits(MemoryEstimate(3 * GB, 0, 0), 10 * GB, "a/b", others=OTHERS) is None
+    assert check_fits(3 * GB, 10 * GB, "a/b", others=OTHERS) is None
     with pytest.raises(DFlashError, match=r"11\.0 GB of the 10\.0 GB .* here\.") as caught:
-        check_fits(MemoryEstimate(11 * GB, 0, 0), 10 * GB, "a/b", others=OTHERS)
+        check_fits(11 * GB, 10 * GB, "a/b", others=OTHERS)
     assert "kill" not in caught.value.hint
     less = [ProgramEntry(71, "a/chat", 20 * GB)]
     with pytest.raises(DFlashError, match=r"of the 0\.0 GB"):
@@ -216,13 +214,13 @@ def test_a_model_is_refused_before_it_is_loaded(monkeypatch: pytest.MonkeyPatch)
     """By folder and by a name of the list; it is taken when the other program has ended."""
     out = output.Output(quiet=True)
     target = options.ModelOptions(model=str(GOLDEN / "target"), no_draft=True)
-    limit = loading.memory_of(GOLDEN / "target", None, target).total
+    limit = loading.find_pair(target, out).memory.total
     short = options.ModelOptions(model="qwen3:4b")
     listed = find("mlx-community/Qwen3-4B-4bit")
     assert listed is not None
     for check, given, needed in (
         (loading.fetch_pair, target, limit),
-        (loading.with_known_target, short, estimate_memory(listed).total),
+        (loading.with_known_target, short, listed.memory_bytes),
     ):
         monkeypatch.setattr(memory, "working_set", lambda needed=needed: needed)
         with other_program("a/b", 2) as other:
@@ -242,8 +240,9 @@ def test_two_programs_do_not_wire_the_whole_memory(monkeypatch: pytest.MonkeyPat
     wired = WiredMemory()
     with other_program("a/b", 4 * GB):
         wired.hold(12 * GB)
+    wired.release()
     wired.hold(12 * GB)
-    assert limits == [9 * GB, 13 * GB]
+    assert limits == [9 * GB, 0, 13 * GB]
 
 
 def test_a_server_that_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:

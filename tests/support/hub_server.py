@@ -254,6 +254,13 @@ def start(program, *arguments, env, **options):
     )
 
 
+def fetch(name, on_download=None):
+    """The folder of a model, downloaded if need be."""
+    from dflash_mlx.hub.resolve import open_checkpoint  # after OpenBLAS
+
+    return open_checkpoint(name, on_download=on_download).path
+
+
 def tiny_repo(size=20_000, parts=1):
     """The files of a model: valid safetensors files with random bytes, and others."""
     config = {

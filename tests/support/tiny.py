@@ -21,6 +21,7 @@ from mlx_lm.utils import _get_classes, load_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from dflash_mlx import pair as pair_module
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
 from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.drafters.dflash.config import DraftConfig, parse
@@ -31,10 +32,12 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.cache.rows import quantised_caches
-from dflash_mlx.models.target import Target
+from dflash_mlx.models.memory import MemoryEstimate, estimate_memory
+from dflash_mlx.models.target import Target, outline
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.policy.policy import Policy
+from dflash_mlx.resolved_pair import LoadOptions, resolve_pair
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
 from dflash_mlx.types import Block
@@ -412,6 +415,19 @@ def load_target(folder: Path) -> Target:
     from dflash_mlx.pair import load_target
 
     return load_target(Checkpoint.read(folder))[0]
+
+
+def with_drafter(pair: Pair, draft: str | Path | None = None, **options: Any) -> Pair:
+    resolved = resolve_pair(pair, draft, LoadOptions(**options))
+    return pair_module.with_drafter(pair, resolved)
+
+
+def memory_of(
+    target: Path, draft: Path | None = None, *args: Any, **options: Any
+) -> MemoryEstimate:
+    """The estimate for a pair in these folders."""
+    drafter = None if draft is None else Checkpoint.read(draft)
+    return estimate_memory(outline(Checkpoint.read(target)), drafter, *args, **options)
 
 
 def make_pair(

@@ -19,7 +19,7 @@ import dflash_mlx
 from dflash_mlx.drafters.mtp import load as heads
 from dflash_mlx.drafters.mtp.drafter import BLOCK, MTPDrafter
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import Checkpoint, load_config
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
 from dflash_mlx.train import mtp
@@ -220,7 +220,7 @@ def test_a_run_makes_a_head_that_is_loaded(prompts, tmp_path, monkeypatch):
     assert (last := run.evaluate()) is not None
     assert last.accepted_by_position[0] > first.accepted_by_position[0]
     check_replay(run, tiny.load_target(TARGET))
-    assert load_config(tmp_path)["model_type"] == "qwen3_mtp"
+    assert Checkpoint.read(tmp_path).config["model_type"] == "qwen3_mtp"
     assert weights(tmp_path).keys() == parameters(run.drafter.model).keys()
     pair = dflash_mlx.load(TARGET, tmp_path)
     assert pair.drafter is not None
@@ -356,7 +356,7 @@ def test_command_line(cli_app, prompts, tmp_path):
     command = ["train", str(prompts), "-m", str(TARGET), "-o", str(tmp_path), "--kind", "mtp"]
     result = CliRunner().invoke(cli_app, [*command, *flags, "--steps", "1", "--val-share", "0.2"])
     assert result.exit_code == 0, result.output
-    assert f"taps {load_config(TARGET)['num_hidden_layers']} ·" in result.stderr
+    assert f"taps {Checkpoint.read(TARGET).config['num_hidden_layers']} ·" in result.stderr
     assert "mask token" not in result.stderr
     assert "drafts kept by position" in result.stderr
     again = CliRunner().invoke(cli_app, ["train", "--resume", "--out", str(tmp_path)])

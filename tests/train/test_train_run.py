@@ -24,7 +24,7 @@ import dflash_mlx
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.model import target_ids
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.files.checkpoint import load_config
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
 from dflash_mlx.train import new_drafter
 from dflash_mlx.train import run as run_module
@@ -185,7 +185,7 @@ def test_a_dflash2_drafter(target, prompts, tmp_path, warm):
     assert sum(curve[-5:]) < (0.9 if warm else 0.8) * sum(curve[:5])
     for name, weight in parameters(run.drafter.model).items():
         assert not mx.array_equal(weight, untrained[name]), name
-    assert load_config(tmp_path / "v2")["architectures"] == ["DFlash2DraftModel"]
+    assert Checkpoint.read(tmp_path / "v2").config["architectures"] == ["DFlash2DraftModel"]
     pair = dflash_mlx.load(TARGET, tmp_path / "v2")
     for text in ("say 5", "say 16"):
         answer = dflash_mlx.generate(pair, text, max_tokens=12)
@@ -261,7 +261,10 @@ def test_the_drafter_folder_is_z_labs_format(target, prompts, tmp_path):
     """Guards the export: names, shapes and keys of the reference, and the engine loads it."""
     run, _ = start(target, prompts, tmp_path, steps=2)
     run.train()
-    raw, known = load_config(tmp_path), load_config(tiny.GOLDEN / "qwen3_full" / "draft")
+    raw, known = (
+        Checkpoint.read(tmp_path).config,
+        Checkpoint.read(tiny.GOLDEN / "qwen3_full" / "draft").config,
+    )
     assert known.keys() - {"layer_types"} <= raw.keys()
     assert parse(raw) == run.drafter.config
     assert raw["dflash_config"] == {
@@ -305,7 +308,7 @@ def test_a_vocabulary_of_its_own(target, prompts, tmp_path):
     written = weights(tmp_path)
     assert written["d2t"].dtype == mx.int32
     pair = dflash_mlx.load(TARGET, tmp_path)
-    assert parse(load_config(tmp_path)) == config
+    assert parse(Checkpoint.read(tmp_path).config) == config
     assert config.drafted == 40
     answer = dflash_mlx.generate(pair, "say 5", max_tokens=12)
     assert (
@@ -519,7 +522,7 @@ def test_command_line(cli_app, prompts, tmp_path):
     assert "forecast: about" in result.stderr
     assert "drafts kept by position" in result.stderr
     assert "τ" in result.stderr
-    assert parse(load_config(tmp_path)).block_size == 4
+    assert parse(Checkpoint.read(tmp_path).config).block_size == 4
     again = CliRunner().invoke(cli_app, arguments(prompts, tmp_path, "--steps", "2"))
     assert again.exit_code == 1
     assert "--resume" in again.stderr

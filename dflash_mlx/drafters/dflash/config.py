@@ -5,10 +5,11 @@ other layouts are converted first. A key that selects an unsupported computation
 that names it.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
+from dflash_mlx.drafters.entries import Entries, invalid_value, rotary, unsupported
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.formats import (
     ARCHITECTURES,
@@ -47,36 +48,27 @@ SPECULATORS_ARCHITECTURES = {
 }
 # Top-level keys with the same meaning in both layouts.
 SHARED_KEYS = (
-    "block_size",
-    "mask_token_id",
-    "draft_vocab_size",
-    "sample_from_anchor",
-    "projector_type",
-    "shift_label",
-    "draft_ffn_type",
-    "conv_kernel_size",
-    "conv_group_size",
-    "selector_rank",
-    "selector_top_k",
-    "markov_rank",
-    "markov_head_type",
-)
+    "block_size mask_token_id draft_vocab_size sample_from_anchor projector_type shift_label "
+    "draft_ffn_type conv_kernel_size conv_group_size selector_rank selector_top_k markov_rank "
+    "markov_head_type"
+).split()
 SPECULATORS_DSPARK = {"block_size": 8, "markov_rank": 256}
 
 
 def from_speculators(raw: dict[str, Any]) -> dict[str, Any]:
-    """Convert a config to Z Lab's layout. Raises DFlashError if it is not a DFlash drafter's."""
+    """The config in Z Lab's layout. Raises DFlashError if it is not a DFlash drafter's."""
     kind = raw["speculators_model_type"]
     layer = raw.get("transformer_layer_config")
-    if kind not in SPECULATORS_ARCHITECTURES:
-        raise refused(f"the drafter's 'speculators_model_type: {kind}' is not supported.")
-    if not isinstance(layer, dict):
-        raise refused(
-            f"the drafter's 'speculators_model_type: {kind}' has no 'transformer_layer_config'."
-        )
     ids = raw.get("aux_hidden_state_layer_ids")
-    if not isinstance(ids, list) or not all(type(number) is int for number in ids):
-        raise refused(f"the drafter's config has a wrong 'aux_hidden_state_layer_ids: {ids}'.")
+    if kind not in SPECULATORS_ARCHITECTURES:
+        raise unsupported("speculators_model_type", kind, HINT)
+    if not isinstance(layer, dict):
+        raise DFlashError(
+            f"the drafter's 'speculators_model_type: {kind}' has no 'transformer_layer_config'.",
+            hint=HINT,
+        )
+    if not is_ids(ids):
+        raise invalid_value("aux_hidden_state_layer_ids", ids)
     non_causal = raw.get("sliding_window_non_causal", kind == "dflash2")
     return {
         **layer,
@@ -90,38 +82,37 @@ def from_speculators(raw: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def refused(message: str) -> DFlashError:
-    return DFlashError(message, hint="use a DFlash, DFlash 2 or DSpark drafter")
+def is_ids(ids: Any) -> TypeGuard[Sequence[int]]:
+    return isinstance(ids, list | tuple) and all(type(number) is int for number in ids)
 
 
 # Conversion of DeepSpec's drafters with the layers of Gemma 4.
 
 
 def from_gemma4(raw: dict[str, Any]) -> dict[str, Any]:
-    """Convert a config to Z Lab's layout: its layers are like Gemma's with full attention.
+    """The config in Z Lab's layout: its layers are like Gemma's with full attention.
 
     Raises DFlashError for what Gemma 4 has and these drafters do not.
     """
     shared = raw.get("num_kv_shared_layers") or 0
-    unsupported = {
-        "enable_moe_block": raw.get("enable_moe_block"),
-        "hidden_size_per_layer_input": raw.get("hidden_size_per_layer_input"),
-        "num_kv_shared_layers": raw.get("use_double_wide_mlp")
-        and 0 < shared < raw.get("num_hidden_layers", 0),
-    }
-    for key, has_it in unsupported.items():
+    wide = raw.get("use_double_wide_mlp") and 0 < shared < raw.get("num_hidden_layers", 0)
+    for key, has_it in (
+        ("enable_moe_block", raw.get("enable_moe_block")),
+        ("hidden_size_per_layer_input", raw.get("hidden_size_per_layer_input")),
+        ("num_kv_shared_layers", wide),
+    ):
         if has_it:
-            raise refused(f"the drafter's '{key}: {raw[key]}' is not supported.")
+            raise unsupported(key, raw[key], HINT)
     rope: Any = raw.get("rope_parameters")
     rope = rope.get("full_attention") if isinstance(rope, dict) else None
     heads = "num_global_key_value_heads" if raw.get("attention_k_eq_v") else "num_key_value_heads"
-    needed = {
-        "rope_parameters": isinstance(rope, dict),
-        "global_head_dim": raw.get("global_head_dim"),
-    }
-    for key, value in (needed | {heads: raw.get(heads)}).items():
-        if not value:
-            raise refused(f"the drafter's config has a wrong '{key}: {raw.get(key)}'.")
+    for key, is_there in (
+        ("rope_parameters", isinstance(rope, dict)),
+        ("global_head_dim", raw.get("global_head_dim")),
+        (heads, raw.get(heads)),
+    ):
+        if not is_there:
+            raise invalid_value(key, raw.get(key))
     return {
         **raw,
         "head_dim": raw["global_head_dim"],
@@ -133,12 +124,10 @@ def from_gemma4(raw: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# Keys of dflash_config that do not change the computation.
-INFORMATIONAL = set(
+# The keys of dflash_config. Those of the first two lines do not change the computation.
+KNOWN = set(
     "mask_token num_target_layers use_aux_hidden_state projector_type num_anchors "
-    "confidence_head_alpha enable_confidence_head confidence_head_with_markov".split()
-)
-KNOWN = INFORMATIONAL | set(
+    "confidence_head_alpha enable_confidence_head confidence_head_with_markov "
     "mask_token_id target_layer_ids block_size input_embedding_scale output_multiplier "
     "final_logit_softcapping causal is_causal causal_head use_swa swa_window_size "
     "sample_from_anchor rope_is_neox_style target_hidden_size markov_rank markov_head_type".split()
@@ -147,14 +136,14 @@ KNOWN = INFORMATIONAL | set(
 DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
 # Keys, at either level, that may select an unsupported computation, with their supported values.
 REFUSED: dict[str, tuple[object, ...]] = {
-    "attention_sink_bias": (None, False),
-    "attention_value_scale": (None, 1.0),
-    "use_gemma_norm": (None, False),
-    "partial_rotary_factor": (None, 1.0),
-    "attention_mode": (None, "gqa", "mha"),
-    "projector_type": (None, "dflash", "dflash2", "dspark"),
-    "shift_label": (None, False),
-    "draft_ffn_type": (None, "dense"),
+    "attention_sink_bias": (False,),
+    "attention_value_scale": (1.0,),
+    "use_gemma_norm": (False,),
+    "partial_rotary_factor": (1.0,),
+    "attention_mode": ("gqa", "mha"),
+    "projector_type": ("dflash", "dflash2", "dspark"),
+    "shift_label": (False,),
+    "draft_ffn_type": ("dense",),
 }
 HINT = "use a DFlash, DFlash 2 or DSpark drafter; `dflash models list` shows the known pairs"
 MARKOV_HEADS = ("vanilla", "gated", "rnn")
@@ -260,112 +249,84 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         raw = from_speculators(raw)
     if is_assistant(raw):
         raw = from_assistant(raw)
-    architectures = raw.get("architectures") or []
     gemma4 = None
-    if GEMMA4_DSPARK in architectures:
+    if GEMMA4_DSPARK in (raw.get("architectures") or []):
         gemma4 = Gemma4(bool(raw.get("attention_k_eq_v")))
         raw = from_gemma4(raw)
     nested = raw.get("dflash_config") or {}
     if not isinstance(nested, dict):
         raise invalid_value("dflash_config", nested)
-
-    def look(key: str, default: Any = None) -> Any:
-        value = nested.get(key)
-        value = raw.get(key) if value is None else value
-        return default if value is None else value
-
-    def need(key: str) -> Any:
-        value = look(key)
-        if value is None:
-            raise DFlashError(f"the drafter's config has no '{key}'.", hint=HINT)
-        return value
-
-    def whole(key: str, default: int | None = None, least: int = 1) -> int:
-        value = need(key) if default is None else look(key, default)
-        if type(value) is not int or value < least:
-            raise invalid_value(key, value)
-        return value
-
-    def yes(key: str, default: bool) -> bool:
-        value = look(key, default)
-        if not isinstance(value, bool):
-            raise invalid_value(key, value)
-        return value
-
-    dflash2 = is_dflash2(raw)
-    refuse_unknown(raw, nested, KNOWN | DFLASH2.keys() if dflash2 else KNOWN)
-    extra = DFlash2(*(whole(key, usual) for key, usual in DFLASH2.items())) if dflash2 else None
-    layers = whole("num_hidden_layers")
-    heads = whole("num_attention_heads")
-    sliding, window = sliding_layers(look, layers)
-    values = (raw.get("is_causal"), *map(nested.get, ("is_causal", "causal", "causal_head")))
-    never = bool(dflash2 or {QWEN3_DSPARK, GEMMA4_DSPARK} & set(architectures))
-    causal = next((value for value in values if value is not None), False if never else None)
-    dspark = None
-    if is_dspark(raw):
-        dspark = DSpark(
-            whole("markov_rank", 0, least=0),
-            str(look("markov_head_type", MARKOV_HEADS[0])).lower(),
-        )
-    from_anchor = yes("sample_from_anchor", dspark is not None)
-    check_dspark(dspark, from_anchor=from_anchor, dflash2=dflash2)
-    theta, scaling = rotary(raw)
-    target_layers = look("num_target_layers")
-    ids = look("target_layer_ids")
-    if ids is None:
-        ids = default_layer_ids(whole("num_target_layers"), layers)
-    if not isinstance(ids, list | tuple) or not ids or {type(number) for number in ids} != {int}:
-        raise invalid_value("target_layer_ids", ids)
+    refuse_unsupported(raw, nested)
+    entries = Entries(nested, raw, hint=HINT)
+    get, whole = entries.get, entries.whole
+    hidden, layers, heads = map(whole, ("hidden_size", "num_hidden_layers", "num_attention_heads"))
     vocab = whole("vocab_size")
     draft_vocab = whole("draft_vocab_size", vocab)
-    if draft_vocab > vocab or (extra and draft_vocab < vocab):
-        raise invalid_value("draft_vocab_size", draft_vocab)
-    if whole("target_hidden_size", whole("hidden_size")) != whole("hidden_size"):
-        raise invalid_value("target_hidden_size", look("target_hidden_size"))
-    if extra and whole("hidden_size") % extra.conv_group_size:
-        raise invalid_value("conv_group_size", extra.conv_group_size)
-    if extra and vocab < extra.selector_top_k:
-        raise invalid_value("selector_top_k", extra.selector_top_k)
+    dflash2 = dspark = None
+    if is_dflash2(raw):
+        dflash2 = DFlash2(*(whole(key, usual) for key, usual in DFLASH2.items()))
+    if is_dspark(raw):
+        head = str(get("markov_head_type", MARKOV_HEADS[0])).lower()
+        dspark = DSpark(whole("markov_rank", 0, least=0), head)
+    from_anchor = entries.flag("sample_from_anchor", dspark is not None)
+    check_heads(dspark, dflash2, from_anchor=from_anchor)
+    check_sizes(dflash2, hidden, vocab, draft_vocab, whole("target_hidden_size", hidden))
+    sliding, window = sliding_layers(entries, layers)
+    theta, scaling = rotary(raw)
     return DraftConfig(
-        hidden_size=whole("hidden_size"),
+        hidden_size=hidden,
         intermediate_size=whole("intermediate_size"),
         num_layers=layers,
         num_heads=heads,
         num_kv_heads=whole("num_key_value_heads", heads),
-        head_dim=whole("head_dim", whole("hidden_size") // heads),
+        head_dim=whole("head_dim", hidden // heads),
         vocab_size=vocab,
-        rms_norm_eps=look("rms_norm_eps", 1e-6),
+        rms_norm_eps=get("rms_norm_eps", 1e-6),
         block_size=whole("block_size", 16, least=1 if from_anchor else 2) + from_anchor,
         mask_token_id=whole("mask_token_id", least=0),
-        target_layer_ids=tuple(ids),
-        num_target_layers=target_layers,
+        target_layer_ids=target_layer_ids(entries, layers),
+        num_target_layers=get("num_target_layers"),
         sliding=sliding,
         window=window,
-        is_causal=causal,
+        is_causal=causality(raw, nested),
         rope_theta=theta,
         rope_scaling=scaling,
         max_position_embeddings=whole("max_position_embeddings", 32768),
-        attention_bias=bool(look("attention_bias", False)),
-        input_embedding_scale=look("input_embedding_scale", 1.0),
-        output_multiplier=look("output_multiplier", 1.0),
-        final_logit_softcapping=look("final_logit_softcapping") or None,  # 0 also means none
-        dflash2=extra,
+        attention_bias=bool(get("attention_bias", False)),
+        input_embedding_scale=get("input_embedding_scale", 1.0),
+        output_multiplier=get("output_multiplier", 1.0),
+        final_logit_softcapping=get("final_logit_softcapping") or None,  # 0 also means none
+        dflash2=dflash2,
         draft_vocab_size=draft_vocab if draft_vocab < vocab else None,
         dspark=dspark,
         from_anchor=from_anchor,
         gemma4=gemma4,
-        interleaved_rope=not yes("rope_is_neox_style", True),
+        interleaved_rope=not entries.flag("rope_is_neox_style", True),
         hidden_act=raw.get("hidden_act", SILU),
     )
 
 
-def check_dspark(dspark: DSpark | None, *, from_anchor: bool, dflash2: bool) -> None:
+def refuse_unsupported(raw: dict[str, Any], nested: dict[str, Any]) -> None:
+    """Raise DFlashError for an unsupported architecture, activation or key."""
+    names = raw.get("architectures") or []
+    if names and not set(ARCHITECTURES) & set(names):
+        raise DFlashError(f"drafters of the kind '{names[0]}' are not supported.", hint=HINT)
+    Entries(nested, raw, raw.get("rope_parameters") or {}, hint=HINT).refuse(REFUSED)
+    known = {*KNOWN, *REFUSED, *(DFLASH2 if is_dflash2(raw) else ())}
+    for key in nested:
+        if key not in known:
+            raise DFlashError(f"the drafter's dflash_config has an unknown '{key}'.", hint=HINT)
+    if raw.get("hidden_act", SILU) not in (SILU, GELU):
+        raise DFlashError(f"the activation '{raw['hidden_act']}' is not supported.", hint=HINT)
+
+
+def check_heads(dspark: DSpark | None, dflash2: DFlash2 | None, *, from_anchor: bool) -> None:
     """Raise DFlashError for heads that no published code has."""
     if dspark is None:
         return
     kind = dspark.markov_head
     if kind not in MARKOV_HEADS:
-        raise DFlashError(f"the drafter's 'markov_head_type: {kind}' is not supported.", hint=HINT)
+        raise unsupported("markov_head_type", kind, HINT)
     if dflash2:
         raise DFlashError("a drafter of DFlash 2 with a Markov head is not supported.", hint=HINT)
     if kind == "rnn" and dspark.markov_rank and not from_anchor:
@@ -376,53 +337,51 @@ def check_dspark(dspark: DSpark | None, *, from_anchor: bool, dflash2: bool) -> 
         )
 
 
-def rotary(raw: dict[str, Any]) -> tuple[float, dict[str, Any] | None]:
-    """The rotary base, and the scaling or None. Raises DFlashError for settings per layer type."""
-    rope = raw.get("rope_parameters") or {}
-    if any(isinstance(value, dict) for value in rope.values()):  # one for each layer type
-        raise invalid_value("rope_parameters", rope)
-    scaling = raw.get("rope_scaling") or ({**rope} if rope.get("rope_type") else None)
-    if scaling and scaling.get("rope_type", scaling.get("type")) == "default":
-        scaling = None
-    return raw.get("rope_theta") or rope.get("rope_theta") or 10000.0, scaling
+def check_sizes(
+    dflash2: DFlash2 | None, hidden: int, vocab: int, draft_vocab: int, target_hidden: int
+) -> None:
+    """Raise DFlashError for sizes that contradict each other."""
+    if draft_vocab > vocab or (dflash2 and draft_vocab < vocab):
+        raise invalid_value("draft_vocab_size", draft_vocab)
+    if target_hidden != hidden:
+        raise invalid_value("target_hidden_size", target_hidden)
+    if dflash2 and hidden % dflash2.conv_group_size:
+        raise invalid_value("conv_group_size", dflash2.conv_group_size)
+    if dflash2 and vocab < dflash2.selector_top_k:
+        raise invalid_value("selector_top_k", dflash2.selector_top_k)
 
 
-def invalid_value(key: str, value: object) -> DFlashError:
-    return DFlashError(
-        f"the drafter's config has a wrong '{key}: {value}'.", hint="download the drafter again"
-    )
+def target_layer_ids(entries: Entries, layers: int) -> tuple[int, ...]:
+    ids = entries.get("target_layer_ids")
+    if ids is None:
+        return default_layer_ids(entries.whole("num_target_layers"), layers)
+    if not ids or not is_ids(ids):
+        raise invalid_value("target_layer_ids", ids)
+    return tuple(ids)
 
 
-def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str]) -> None:
-    """Raise DFlashError for an unsupported architecture, activation or key."""
-    names = raw.get("architectures") or []
-    rope = raw.get("rope_parameters") or {}
-    if names and not set(ARCHITECTURES) & set(names):
-        raise DFlashError(f"drafters of the kind '{names[0]}' are not supported.", hint=HINT)
-    for key, supported in REFUSED.items():
-        value = nested.get(key, raw.get(key, rope.get(key)))
-        if value not in supported:
-            raise DFlashError(f"the drafter's '{key}: {value}' is not supported.", hint=HINT)
-    for key in nested:
-        if key not in known and key not in REFUSED:
-            raise DFlashError(f"the drafter's dflash_config has an unknown '{key}'.", hint=HINT)
-    if raw.get("hidden_act", SILU) not in (SILU, GELU):
-        raise DFlashError(f"the activation '{raw['hidden_act']}' is not supported.", hint=HINT)
+def causality(raw: dict[str, Any], nested: dict[str, Any]) -> bool | None:
+    """See `DraftConfig.causal`; DFlash 2 and DeepSpec's drafters are never causal by themselves."""
+    values = (raw.get("is_causal"), *map(nested.get, ("is_causal", "causal", "causal_head")))
+    never = is_dflash2(raw) or {QWEN3_DSPARK, GEMMA4_DSPARK} & set(raw.get("architectures") or [])
+    return next((value for value in values if value is not None), False if never else None)
 
 
-def sliding_layers(look: Any, layers: int) -> tuple[tuple[bool, ...], int | None]:
+def sliding_layers(entries: Entries, layers: int) -> tuple[tuple[bool, ...], int | None]:
     """For each layer whether it is a sliding one, and the window in tokens (None without one)."""
-    kinds = look("layer_types")
-    window = look("swa_window_size", look("sliding_window"))
+    kinds = entries.get("layer_types")
     if kinds is None:
-        kinds = ["sliding_attention" if look("use_swa", False) else "full_attention"] * layers
-    unknown = set(kinds) - {"full_attention", "sliding_attention"}
-    if unknown or len(kinds) != layers:
+        swa = entries.get("use_swa", False)
+        kinds = ["sliding_attention" if swa else "full_attention"] * layers
+    if set(kinds) - {"full_attention", "sliding_attention"} or len(kinds) != layers:
         raise DFlashError(
             f"the drafter's layer_types {sorted(set(kinds))} do not fit its {layers} layers.",
             hint=HINT,
         )
     sliding = tuple(kind == "sliding_attention" for kind in kinds)
-    if any(sliding) and not window:
+    if not any(sliding):
+        return sliding, None
+    window = entries.get("swa_window_size", entries.get("sliding_window"))
+    if not window:
         raise DFlashError("the drafter has sliding layers but no 'sliding_window'.", hint=HINT)
-    return sliding, window if any(sliding) else None
+    return sliding, window

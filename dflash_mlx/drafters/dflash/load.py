@@ -1,24 +1,22 @@
 """A drafter of DFlash, DFlash 2 or DSpark: checked against its target, then loaded."""
 
-from collections.abc import Iterable
+from typing import Any
 
 import mlx.core as mx
-from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.drafters.weights import (
     UNUSED,
+    WRONG_PAIR,
+    check_fit,
+    check_tensors,
     checked_distances,
     load_weights,
-    model_shapes,
+    made,
+    own_parts,
     read_safetensors,
 )
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import (
-    MASK_FILE,
-    Checkpoint,
-    compare_shapes,
-    torch_file_error,
-)
+from dflash_mlx.files.checkpoint import MASK_FILE, Checkpoint, torch_file_error
 from dflash_mlx.models.precision import cast, is_quantised
 from dflash_mlx.models.target import Target
 
@@ -37,41 +35,45 @@ def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
 
 def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
     config = parse(checkpoint.config)
-    check_fit(config, checkpoint.name, target)
-    check_tensors(checkpoint, config, target.text_config["hidden_size"])
+    theirs = target.text_config
+    layers = theirs["num_hidden_layers"]
+    sizes = (
+        ("hidden size", config.hidden_size, theirs["hidden_size"]),
+        ("vocabulary", config.vocab_size, theirs["vocab_size"]),
+        ("layer count", config.num_target_layers or layers, layers),
+    )
+    check_fit(checkpoint.name, target, sizes, config.target_layer_ids)
+    if not 0 <= config.mask_token_id < config.vocab_size:
+        raise DFlashError(
+            f"drafter '{checkpoint.name}' has the mask token {config.mask_token_id}, outside its "
+            f"vocabulary of {config.vocab_size}.",
+            hint=WRONG_PAIR,
+        )
+    if (checkpoint.path / MASK_FILE).exists():
+        raise torch_file_error(checkpoint.name, MASK_FILE)
+    shapes = used({name: tensor.shape for name, tensor in checkpoint.tensors.items()})
+    own = own_parts(shapes, OWN)
+    model = made(lambda: DraftModel(config, theirs["hidden_size"], own))
+    check_tensors(checkpoint.path, model, shapes)
 
 
-def load(
-    checkpoint: Checkpoint,
-    target: Target,
-    tokenizer: TokenizerWrapper | None = None,
-    *,
-    bits: int = 0,
-    trust_remote_code: bool = False,
-) -> DFlashDrafter:
+def load(checkpoint: Checkpoint, target: Target, bits: int = 0) -> DFlashDrafter:
     config = parse(checkpoint.config)
-    tensors = read_safetensors(checkpoint)
-    weights = {plain_name(name): value for name, value in tensors.items()}
+    weights = used(read_safetensors(checkpoint))
     for name in copied_parts(weights, config, target):
         del weights[f"{name}.weight"]
-    model = DraftModel(config, target.hidden_size, own_parts(weights))
+    model = DraftModel(config, target.hidden_size, own_parts(weights, OWN))
     if config.draft_vocab_size:
         weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, checkpoint.path)
-    used = {name: value for name, value in weights.items() if name not in UNUSED}
-    load_weights(model, used, bits)
+    load_weights(model, weights, bits)
     target.tap(config.target_layer_ids)
     return DFlashDrafter(model, target.embed, target.head, target.head_type)
 
 
-def tensor_shapes(checkpoint: Checkpoint) -> dict[str, list[int]]:
-    """The shapes of the tensors that drafting reads, by their names in Z Lab's checkpoints."""
-    shapes = {plain_name(name): tensor.shape for name, tensor in checkpoint.tensors.items()}
-    return {name: shape for name, shape in shapes.items() if name not in UNUSED}
-
-
-def own_parts(names: Iterable[str]) -> frozenset[str]:
-    """The parts that a drafter with these tensors does not share with its target."""
-    return OWN & {name.split(".")[0] for name in names}
+def used(tensors: dict[str, Any]) -> dict[str, Any]:
+    """The entries that drafting reads, by their names in Z Lab's checkpoints."""
+    plain = {plain_name(name): value for name, value in tensors.items()}
+    return {name: value for name, value in plain.items() if name not in UNUSED}
 
 
 def copied_parts(
@@ -106,43 +108,3 @@ def plain_name(name: str) -> str:
     """A tensor's name in Z Lab's checkpoints: some exports add a prefix, Meta's has other names."""
     name = name.removeprefix("model.").removeprefix("logit_head.")
     return ASSISTANT_NAMES.get(name, name)
-
-
-def check_fit(draft: DraftConfig, name: str, target: Checkpoint) -> None:
-    """Raise DFlashError unless the drafter `name` can share the target's embedding and head."""
-    hint = "use the drafter that was trained for this target; `dflash models list` shows the pairs"
-    config = target.text_config
-    layers = config["num_hidden_layers"]
-    for what, wanted, has in (
-        ("hidden size", draft.hidden_size, config["hidden_size"]),
-        ("vocabulary", draft.vocab_size, config["vocab_size"]),
-        ("layer count", draft.num_target_layers or layers, layers),
-    ):
-        if wanted != has:
-            raise DFlashError(
-                f"drafter '{name}' expects a target with {what} {wanted}, "
-                f"'{target.name}' has {has}.",
-                hint=hint,
-            )
-    if not all(0 <= number < layers for number in draft.target_layer_ids):
-        raise DFlashError(
-            f"drafter '{name}' taps the layers {list(draft.target_layer_ids)}, "
-            f"'{target.name}' has {layers}.",
-            hint=hint,
-        )
-    if not 0 <= draft.mask_token_id < draft.vocab_size:
-        raise DFlashError(
-            f"drafter '{name}' has the mask token {draft.mask_token_id}, outside its "
-            f"vocabulary of {draft.vocab_size}.",
-            hint=hint,
-        )
-
-
-def check_tensors(checkpoint: Checkpoint, config: DraftConfig, target_hidden_size: int) -> None:
-    """Raise DFlashError for a tensor that is missing, has another shape, or is not known."""
-    if (checkpoint.path / MASK_FILE).exists():
-        raise torch_file_error(checkpoint.name, MASK_FILE)
-    shapes = tensor_shapes(checkpoint)
-    own = own_parts(shapes)
-    wanted = model_shapes(lambda: DraftModel(config, target_hidden_size, own))
-    compare_shapes(checkpoint.path, wanted, shapes)

@@ -8,7 +8,7 @@ computation raises an error that names it.
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_mlx.drafters.dflash.config import invalid_value, rotary
+from dflash_mlx.drafters.entries import Entries, invalid_value, rotary
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.formats import EAGLE3, in_speculators
 
@@ -21,19 +21,19 @@ ARCHITECTURES = (
 )
 # Keys that may select an unsupported computation, with their supported values.
 REFUSED: dict[str, tuple[object, ...]] = {
-    "num_hidden_layers": (None, 1),
-    "use_aux_hidden_state": (None, True),
-    "use_input_layernorm_in_first_layer": (None, True),
-    "use_last_layernorm": (None, True),
-    "use_mtp_layernorm": (None, False),
-    "parallel_draft_step": (None, 1),
-    "parallel_drafting": (None, False),
-    "hidden_act": (None, "silu"),
-    "mlp_bias": (None, False),
-    "logit_scale": (None, 1.0),
-    "kv_lora_rank": (None,),
-    "partial_rotary_factor": (None, 1.0),
-    "pretraining_tp": (None, 1),
+    "num_hidden_layers": (1,),
+    "use_aux_hidden_state": (True,),
+    "use_input_layernorm_in_first_layer": (True,),
+    "use_last_layernorm": (True,),
+    "use_mtp_layernorm": (False,),
+    "parallel_draft_step": (1,),
+    "parallel_drafting": (False,),
+    "hidden_act": ("silu",),
+    "mlp_bias": (False,),
+    "logit_scale": (1.0,),
+    "kv_lora_rank": (),
+    "partial_rotary_factor": (1.0,),
+    "pretraining_tp": (1,),
 }
 HINT = "use an EAGLE-3 head of one layer in the layout of SafeAILab's or the speculators format"
 Layers = tuple[int, ...]
@@ -89,22 +89,9 @@ def parse(raw: dict[str, Any]) -> EagleConfig:
     if not isinstance(layer, dict) or not isinstance(nested, dict):
         which = "eagle_config" if isinstance(layer, dict) else "transformer_layer_config"
         raise invalid_value(which, raw.get(which))
-    places = (nested, raw, layer)
-
-    def look(key: str, default: Any = None) -> Any:
-        return next((p[key] for p in places if p.get(key) is not None), default)
-
-    def whole(key: str, default: int | None = None) -> int:
-        value = look(key, default)
-        if value is None:
-            raise DFlashError(f"the drafter's config has no '{key}'.", hint=HINT)
-        if type(value) is not int or value < 1:
-            raise invalid_value(key, value)
-        return value
-
-    for key, supported in REFUSED.items():
-        if (value := look(key)) not in supported:
-            raise DFlashError(f"the drafter's '{key}: {value}' is not supported.", hint=HINT)
+    entries = Entries(nested, raw, layer, hint=HINT)
+    look, whole = entries.get, entries.whole
+    entries.refuse(REFUSED)
     if "sliding_attention" in (look("layer_types") or []):
         raise DFlashError("sliding layers of an EAGLE-3 head are not supported.", hint=HINT)
     if in_speculators(raw) and "norm_before_residual" not in raw:  # readers' defaults differ

@@ -2,14 +2,18 @@
 
 from typing import Any
 
-from mlx_lm.tokenizer_utils import TokenizerWrapper
-
-from dflash_mlx.drafters.weights import load_weights, model_shapes, read_safetensors
+from dflash_mlx.drafters.weights import (
+    check_fit,
+    check_tensors,
+    load_weights,
+    made,
+    read_safetensors,
+)
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import Checkpoint, compare_shapes
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
 
-from .config import AssistantConfig, parse
+from .config import parse
 from .drafter import AssistantDrafter
 from .model import Assistant
 
@@ -29,33 +33,19 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
             f"'{checkpoint.name}' is an assistant of Gemma 4, '{target.name}' is not.",
             hint="use the assistant of the same Gemma as target, or --draft lookup",
         )
-    compare_shapes(
-        checkpoint.path,
-        model_shapes(lambda: Assistant(config)),
-        {name: header.shape for name, header in checkpoint.tensors.items() if name != HEAD},
-    )
-    for what, mine, wanted in sizes(config, theirs):
-        if mine != wanted:
-            raise DFlashError(
-                f"drafter '{checkpoint.name}' expects a target with {what} {mine}, "
-                f"'{target.name}' has {wanted}.",
-                hint="use the assistant that was trained with this target",
-            )
-
-
-def sizes(config: AssistantConfig, target: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """What has to be equal: its name, the assistant's value, the target's."""
-    text = config.text
-    found = [
-        ("hidden size", config.backbone_hidden_size, target["hidden_size"]),
-        ("vocabulary", text.vocab_size, target["vocab_size"]),
+    model: Any = made(lambda: Assistant(config))
+    shapes = {name: header.shape for name, header in checkpoint.tensors.items() if name != HEAD}
+    check_tensors(checkpoint.path, model, shapes)
+    sizes = [
+        ("hidden size", config.backbone_hidden_size, theirs["hidden_size"]),
+        ("vocabulary", config.text.vocab_size, theirs["vocab_size"]),
     ]
-    own = layers_of(target)
-    for layer in Assistant(config).model.layers:
+    own = layers_of(theirs)
+    for layer in model.model.layers:
         kind = layer.layer_type
-        theirs = head_dim(target, kind) if kind in own else 0
-        found.append((f"{kind} in heads of size", layer.self_attn.head_dim, theirs))
-    return found
+        has = head_dim(theirs, kind) if kind in own else 0
+        sizes.append((f"{kind} in heads of size", layer.self_attn.head_dim, has))
+    check_fit(checkpoint.name, target, sizes)
 
 
 def layers_of(target: dict[str, Any]) -> dict[str, int]:
@@ -70,14 +60,7 @@ def head_dim(target: dict[str, Any], kind: str) -> int:
     return large or target["head_dim"]
 
 
-def load(
-    checkpoint: Checkpoint,
-    target: Target,
-    tokenizer: TokenizerWrapper | None = None,
-    *,
-    bits: int = 0,
-    trust_remote_code: bool = False,
-) -> AssistantDrafter:
+def load(checkpoint: Checkpoint, target: Target, bits: int = 0) -> AssistantDrafter:
     if target.kv_bits:
         raise DFlashError(
             "a Gemma assistant reads the target's keys and values: not with a quantised KV cache.",

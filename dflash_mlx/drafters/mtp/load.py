@@ -2,12 +2,9 @@
 
 from typing import Any
 
-from mlx.utils import tree_flatten
-from mlx_lm.tokenizer_utils import TokenizerWrapper
-
-from dflash_mlx.drafters.weights import load_weights
+from dflash_mlx.drafters.weights import WRONG_FILES, check_fit, check_tensors, load_weights
 from dflash_mlx.errors import DFlashError, first_line
-from dflash_mlx.files.checkpoint import WRONG_FILES, Checkpoint, compare_shapes
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.files.formats import TRAINED_MTP
 from dflash_mlx.models.target import Target
 
@@ -40,25 +37,12 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
         )
     shapes = {name: list(value.shape) for name, value in tensors.items()}
     model = head_for(checkpoint, target.text_config, tensors)
-    parameters: Any = tree_flatten(model.parameters())
-    compare_shapes(checkpoint.path, {name: list(value.shape) for name, value in parameters}, shapes)
+    check_tensors(checkpoint.path, model, shapes)
     width = target.text_config["hidden_size"]
-    if model.config.hidden_size != width:
-        raise DFlashError(
-            f"drafter '{checkpoint.name}' expects a target with hidden size "
-            f"{model.config.hidden_size}, '{target.name}' has {width}.",
-            hint="use the head that was trained with this target",
-        )
+    check_fit(checkpoint.name, target, [("hidden size", model.config.hidden_size, width)])
 
 
-def load(
-    checkpoint: Checkpoint,
-    target: Target,
-    tokenizer: TokenizerWrapper | None = None,
-    *,
-    bits: int = 0,
-    trust_remote_code: bool = False,
-) -> MTPDrafter:
+def load(checkpoint: Checkpoint, target: Target, bits: int = 0) -> MTPDrafter:
     tensors = read_head(checkpoint)
     model = head_for(checkpoint, target.config, tensors)
     load_weights(model, with_whole_norms(tensors), bits)

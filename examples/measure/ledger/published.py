@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dflash_mlx.files.checkpoint import Checkpoint, load_config
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import outline
 
 SIZES = (
@@ -55,7 +55,9 @@ def of_folders(name: str, target: Path, drafter: Path) -> Published:
     config = outline(Checkpoint.read(target)).config
     found: dict[str, Any] = config.get("quantization") or {"mode": "none"}
     bits, group = found.get("bits", 4), found.get("group_size", 64)
-    return Published(name, config, load_config(drafter), found.get("mode", "affine"), bits, group)
+    return Published(
+        name, config, Checkpoint.read(drafter).config, found.get("mode", "affine"), bits, group
+    )
 
 
 def target_of(name: str) -> dict[str, Any]:

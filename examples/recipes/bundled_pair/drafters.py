@@ -22,6 +22,7 @@ from dflash_mlx import Pair, bench
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.pair import with_drafter
+from dflash_mlx.resolved_pair import resolve_pair
 
 
 def packed(pair: Pair, asked: argparse.Namespace) -> dict[tuple[str, int], float]:
@@ -77,7 +78,7 @@ def main() -> None:
     print(f"| sequences | {' | '.join(map(str, asked.counts))} |")
     print(f"|---|{'--:|' * len(asked.counts)}", flush=True)
     for source in bench.parse_sources(asked.drafts):
-        pair = with_drafter(pair, source.draft)
+        pair = with_drafter(pair, resolve_pair(pair, source.draft))
         source.check(pair)
         rates = mlx_thread().call(packed, pair, asked)
         print(packed_line(source.label, rates, asked.counts), flush=True)

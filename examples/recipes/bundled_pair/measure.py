@@ -175,13 +175,14 @@ def bits(pair: Pair, count: int) -> None:
 
     from dflash_mlx.hub.resolve import BUNDLED
     from dflash_mlx.pair import with_drafter
+    from dflash_mlx.resolved_pair import LoadOptions, resolve_pair
 
     draft = None if pair.draft_name == BUNDLED else pair.draft_name
     samples, wanted = held_out(count), []
     print("| `draft_bits` | held in memory | τ at 0 | τ at 1 | greedy text unchanged |")
     print("|---|---|---|---|---|")
     for width in (0, 8, 4):
-        pair = with_drafter(pair, draft, draft_bits=width)
+        pair = with_drafter(pair, resolve_pair(pair, draft, LoadOptions(draft_bits=width)))
         greedy, drawn = (answers(pair, samples, temperature) for temperature in (0.0, 1.0))
         said = [result.tokens for result in greedy]
         wanted = wanted or said

@@ -30,6 +30,7 @@ from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.options import MODES, Mode
 from dflash_mlx.pair import with_drafter
+from dflash_mlx.resolved_pair import resolve_pair
 
 Case = tuple[list[int], SamplingParams, list[int]]  # prompt, sampling, stock's answer
 STEPS = (1, 2, 3, 5, 7, 16, 32)  # values for stock's `prefill_step_size`; default: 2,048
@@ -184,7 +185,7 @@ def main() -> None:
     cases = stock_cases(pair, model, options)
     for draft in drafts:
         if draft is not drafts[0]:
-            pair = with_drafter(pair, draft)
+            pair = with_drafter(pair, resolve_pair(pair, draft))
         for mode in options.modes.split(","):
             compare(pair, mode, cases, model, options)
 
