@@ -53,8 +53,10 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
     answers = format_count(totals.answers, "answer", "answers")
     tokens = "tokens unknown" if totals.uncounted else f"{totals.tokens:,} tokens"
-    used = dialogue.tokens_of_turns()
-    context = "" if used is None else f" · context {used:,} / {dialogue.context_length:,}"
+    context = ""  # only the server knows its own
+    if dialogue.backend.local:
+        used = dialogue.tokens_of(dialogue.chat)
+        context = f" · context {used:,} / {dialogue.context_length:,}"
     rows = dialogue.backend.usage_rows(f"{answers} · {tokens}{tau}{context}", dialogue.settings)
     return lines + [labelled_line(label, text) for label, text in rows]
 
