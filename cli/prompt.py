@@ -43,6 +43,7 @@ def close_fence(text: str) -> str:
 MAX_FILES = 200
 MAX_BYTES = 2_000_000
 MAX_ENTRIES = 20_000  # entries of a folder and its subfolders
+MAX_EMPTY = 3  # files without text that are named
 MAX_NAME = 40  # characters of a file's name on the screen
 # The beginning of an attached file in a prompt, and the whole file: what `Attachment.block` writes.
 ATTACHMENT_START = re.compile(r"\n\n[^\n]+:\n\n```")
@@ -68,6 +69,10 @@ class Attachment:
         return len(self.text.encode("utf-8", "replace"))
 
     @property
+    def is_empty(self) -> bool:
+        return not self.text.strip()
+
+    @property
     def block(self) -> str:
         """The file as the prompt has it: its name, then its text in a fence."""
         language = self.language or Path(self.name).suffix[1:] or "text"
@@ -91,6 +96,9 @@ class Attachments:
         label = shorten(names[0]) if len(names) == 1 else format_count(len(names), "file", "files")
         size = format_bytes(sum(file.nbytes for file in self.files))
         skipped = f" · {self.skipped:,} not text, left out" if self.skipped else ""
+        empty = [shorten(file.name) for file in self.files if file.is_empty]
+        if empty and len(names) > 1:
+            skipped += f" · {len(empty):,} empty: {', '.join(empty[:MAX_EMPTY])}"
         return f"{label} · {size}{skipped}"
 
 
@@ -244,7 +252,12 @@ def read_prompt(
     if len(files) == 1 and list(matching_files(files[0])) == [(os.path.expanduser(files[0]), True)]:
         parts.append(read_file(Path(files[0])))
     elif files:
-        parts.append(read_attachments(files).text)
+        attachments = read_attachments(files)
+        named = {os.path.expanduser(name) for name in files}
+        for file in attachments.files:
+            if file.is_empty and file.name in named:
+                raise empty_file(file.name)
+        parts.append(attachments.text)
     piped = not (sys.stdin is None or sys.stdin.isatty())
     if argument == "-" or piped:
         parts.append(read_stdin())
@@ -264,10 +277,12 @@ def read_file(path: Path, flag: str = "--file") -> str:
             hint=f"{flag} takes a text file",
         ) from None
     if not text.strip():
-        raise UsageError(
-            f"the file '{path}' is empty.", hint=f"give {flag} another, or leave it out"
-        )
+        raise empty_file(path, flag)
     return text
+
+
+def empty_file(path: Path | str, flag: str = "--file") -> UsageError:
+    return UsageError(f"the file '{path}' is empty.", hint=f"give {flag} another, or leave it out")
 
 
 def read_stdin() -> str:

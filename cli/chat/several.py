@@ -140,7 +140,11 @@ def choose(state: ChatState, answers: Sequence[Answer]) -> Answer | None:
             return None
         if reply in numbers:
             return answers[int(reply) - 1]
-        state.print_line(f"  there is no answer '{reply}'", "warning")
+        kept = ""
+        if not reply.isdecimal():
+            state.keep_draft(reply)
+            kept = ": it stays for the prompt"
+        state.print_line(f"  there is no answer '{reply}'{kept}", "warning")
 
 
 class SeveralView:

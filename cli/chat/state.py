@@ -62,6 +62,12 @@ class ChatState:
             self.out.info(wrap_hanging(question.rstrip(), stderr_columns()) + " ", end="")
             return os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
 
+    def keep_draft(self, text: str) -> None:
+        """Begin the next prompt with what was typed at a question and is no answer to it."""
+        if self.keys is not None:
+            typed = self.keys.typed
+            typed.draft = "\n".join(filter(None, (typed.draft, text)))
+
     def print_line(self, text: str, style: str = "") -> None:
         self.out.info(wrap_hanging(text, stderr_columns()), style)
 

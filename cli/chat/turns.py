@@ -77,8 +77,8 @@ def rewind(state: ChatState, argument: str) -> None:
         state.print_line("  nothing was changed", "dim")
         return
     advice = "/rewind alone lists the turns"
-    if asked and not argument.isdecimal() and state.keys is not None:
-        state.keys.typed.draft = argument  # it may be the next message
+    if asked and not argument.isdecimal():
+        state.keep_draft(argument)
         advice = "what you typed is at the prompt again"
     if not argument.isdecimal() or int(argument) > len(turns):
         raise UsageError(
