@@ -1,13 +1,15 @@
 """Log-probabilities in the forms of OpenAI's two completion APIs."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.chat.detokenizer import Detokenizer, token_text
+from dflash_mlx.chat.detokenizer import REPLACEMENT, Detokenizer, token_text
 from dflash_mlx.types import TokenLogprob
 
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a token of SentencePiece
 MIN_LOGPROB = -9999.0  # as in OpenAI's API, because JSON has no infinity
 
 
@@ -18,13 +20,26 @@ def chat_logprobs(
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         text = token_text(tokenizer, token)
-        return {"token": text, "logprob": max(logprob, MIN_LOGPROB), "bytes": list(text.encode())}
+        own = [*token_bytes(tokenizer, token, text)]
+        return {"token": text, "logprob": max(logprob, MIN_LOGPROB), "bytes": own}
 
     return [
         entry(position.token, position.logprob)
         | {"top_logprobs": [entry(token, logprob) for token, logprob in position.top]}
         for position in logprobs
     ]
+
+
+def token_bytes(tokenizer: TokenizerWrapper, token: int, text: str) -> bytes:
+    """Those of its text; of a part of a character its own, if its name tells them."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    name = tokenizer.convert_ids_to_tokens(token) if REPLACEMENT in text else ""
+    if found := BYTE.fullmatch(name):
+        return bytes.fromhex(found[1])
+    bytes_of = {sign: byte for byte, sign in bytes_to_unicode().items()}
+    is_told = name and bytes_of.keys() >= {*name}
+    return bytes(bytes_of[sign] for sign in name) if is_told else text.encode()
 
 
 def text_logprobs(
