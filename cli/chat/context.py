@@ -50,12 +50,11 @@ def show_tokens(state: ChatState, argument: str) -> None:
 def fixed_parts(dialogue: Dialogue) -> list[Part]:
     """What a prompt without turns has: system prompt and chat template, and the tools."""
     system = dialogue.chat.system
-    empty = dialogue.messages(Chat(system=system), "")
-    alone = dialogue.estimate_tokens(empty, with_tools=False)
+    tools = dialogue.tool_tokens()
+    alone = dialogue.tokens_of(Chat(system=system)) - tools
     parts = [Part("template" if system is None else "system prompt", alone, system or "")]
-    if tools := len(dialogue.tools.schemas):
-        label = format_count(tools, "tool", "tools")
-        parts.append(Part(label, dialogue.estimate_tokens(empty) - alone))
+    if count := len(dialogue.tools.schemas):
+        parts.append(Part(format_count(count, "tool", "tools"), tools))
     return parts
 
 

@@ -127,6 +127,11 @@ class Dialogue:
         """Number of tokens of a prompt that asks nothing yet; an estimate if a server answers."""
         return self.estimate_tokens(self.messages(chat, ""))
 
+    def tool_tokens(self) -> int:
+        """How many of these tokens are the tools'."""
+        empty = self.messages(Chat(system=self.chat.system), "")
+        return self.estimate_tokens(empty) - self.estimate_tokens(empty, with_tools=False)
+
     def estimate_tokens(self, messages: Messages, *, with_tools: bool = True) -> int:
         """Number of tokens of messages and tools: exact for a local model, else an estimate."""
         options = replace(self.settings, tools=self.tools.schemas if with_tools else ())

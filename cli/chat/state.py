@@ -63,10 +63,10 @@ class ChatState:
             return os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
 
     def keep_draft(self, text: str) -> None:
-        """Begin the next prompt with what was typed at a question and is no answer to it."""
-        if self.keys is not None:
-            typed = self.keys.typed
-            typed.draft = "\n".join(filter(None, (typed.draft, text)))
+        """Begin the next prompt with what was typed at a question, unless it is a number."""
+        if text and not text.isdecimal() and self.keys is not None:
+            self.keys.typed.draft = f"{self.keys.typed.draft}\n{text}".lstrip("\n")
+            self.print_line("  what you typed is at the prompt again", "dim")
 
     def print_line(self, text: str, style: str = "") -> None:
         self.out.info(wrap_hanging(text, stderr_columns()), style)

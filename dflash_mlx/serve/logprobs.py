@@ -1,15 +1,14 @@
 """Log-probabilities in the forms of OpenAI's two completion APIs."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from dflash_mlx.chat.detokenizer import REPLACEMENT, Detokenizer, token_text
 from dflash_mlx.types import TokenLogprob
 
-BYTE = re.compile("<0x([0-9A-F]{2})>")  # a token of SentencePiece
 MIN_LOGPROB = -9999.0  # as in OpenAI's API, because JSON has no infinity
 
 
@@ -20,7 +19,7 @@ def chat_logprobs(
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         text = token_text(tokenizer, token)
-        own = [*token_bytes(tokenizer, token, text)]
+        own = token_bytes(tokenizer, token, text)
         return {"token": text, "logprob": max(logprob, MIN_LOGPROB), "bytes": own}
 
     return [
@@ -30,16 +29,16 @@ def chat_logprobs(
     ]
 
 
-def token_bytes(tokenizer: TokenizerWrapper, token: int, text: str) -> bytes:
+def token_bytes(tokenizer: TokenizerWrapper, token: int, text: str) -> list[int]:
     """Those of its text; of a part of a character its own, if its name tells them."""
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    name = tokenizer.convert_ids_to_tokens(token) if REPLACEMENT in text else ""
-    if found := BYTE.fullmatch(name):
-        return bytes.fromhex(found[1])
-    bytes_of = {sign: byte for byte, sign in bytes_to_unicode().items()}
-    is_told = name and bytes_of.keys() >= {*name}
-    return bytes(bytes_of[sign] for sign in name) if is_told else text.encode()
+    if REPLACEMENT in text:
+        name = tokenizer.convert_ids_to_tokens(token)
+        if name.startswith("<0x"):  # as in SentencePiece
+            return [int(name[1:5], 16)]
+        values = {sign: byte for byte, sign in bytes_to_unicode().items()}
+        if values.keys() >= {*name}:
+            return [values[sign] for sign in name]
+    return [*text.encode()]
 
 
 def text_logprobs(

@@ -123,7 +123,10 @@ class Match:
         """
         broken, *values = np.array(outcome).tolist()
         if broken:
-            raise not_numbers()
+            raise DFlashError(
+                "the target's logits are not numbers (NaN).",
+                hint="the weights are damaged, or overflow in 16 bits: try another copy",
+            )
         if draft.tree is not None:
             path, bonus = draft.tree.walk(values)
             drafts = tuple(draft.tree.tokens[row - 1] for row in path)
@@ -211,10 +214,3 @@ def make_rule(
 def random_bits(key: mx.array, count: int) -> mx.array:
     """Uniform random words from a key, uint32 [count]: one from each key that it splits into."""
     return mx.random.split(key, count)[:, 0]
-
-
-def not_numbers() -> DFlashError:
-    return DFlashError(
-        "the target's logits are not numbers (NaN).",
-        hint="the weights are damaged or overflow in 16 bits: try another copy of the model",
-    )

@@ -173,6 +173,7 @@ async function answerChat(answer = newAnswer()) {
   const body = requestBody();
   const own = { chat, answer, controller: new AbortController() };
   running = own;
+  Object.assign(answer, { running: true, finish: undefined, note: undefined, error: undefined });
   if (!chat.messages.includes(answer)) chat.messages.push(answer);
   if (!chats.includes(chat)) chats.unshift(chat);
   keep(chat);
@@ -237,17 +238,6 @@ function send() {
   answerChat();
 }
 
-function retry(index) {
-  chat.messages.length = index;
-  answerChat();
-}
-
-function goOn({ message }) {
-  for (const name of ["finish", "note", "error"]) delete message[name];
-  message.running = true;
-  answerChat(message);
-}
-
 function edit(view) {
   const field = make("textarea");
   field.ariaLabel = "Edit the prompt";
@@ -274,9 +264,12 @@ function resend(view) {
 
 const ACTIONS = {
   edit,
-  goOn,
+  goOn: ({ message }) => answerChat(message),
   resend,
-  retry: (view) => retry(views.indexOf(view)),
+  retry: (view) => {
+    chat.messages.length = views.indexOf(view);
+    answerChat();
+  },
   cancel: leaveEdit,
 };
 

@@ -312,9 +312,8 @@ def test_a_message_at_the_question_of_rewind_comes_back(
     fill(state, 2)
     state.keys = terminal_keys.KeyReader(terminal_keys.TypeAhead(), lambda: None)
     monkeypatch.setattr(RecordedState, "ask_line", lambda *_: "and in winter?\n", raising=False)
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError, match="'and in winter"):
         use("/rewind")
-    assert found.value.hint == "give 0 to 2; what you typed is at the prompt again"
     assert state.keys.typed.take_draft() == "and in winter?"
 
 
