@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
@@ -89,9 +89,11 @@ class Attachments:
     def summary(self) -> str:
         names = [file.name for file in self.files]
         label = shorten(names[0]) if len(names) == 1 else format_count(len(names), "file", "files")
-        size = format_bytes(sum(file.nbytes for file in self.files))
         skipped = f" · {self.skipped:,} not text, left out" if self.skipped else ""
-        return f"{label} · {size}{skipped}"
+        empty = [file.name for file in self.files if not file.text.strip()]
+        if empty and len(names) > 1:
+            skipped += f" · empty: {shorten(', '.join(empty))}"
+        return f"{label} · {format_bytes(sum(file.nbytes for file in self.files))}{skipped}"
 
 
 def split_attached(prompt: str) -> tuple[str, Attachments]:
@@ -115,11 +117,27 @@ def shorten(name: str) -> str:
     return f"{name[:MAX_NAME]}…" if name.startswith("$") else f"…{name[-MAX_NAME:]}"
 
 
-def read_attachments(names: Iterable[str]) -> Attachments:
+def read_text(path: Path, hint: str = "give a text file") -> str:
+    """A text file without its last newline; UsageError if it cannot be read or is not text."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            reason = f"it has more than {format_bytes(MAX_BYTES)}"
+        elif b"\0" in data:
+            reason = "it is not text"
+        else:
+            return data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n")
+    except (OSError, ValueError) as error:
+        reason = file_error_reason(error)
+    raise UsageError(f"the file '{path}' cannot be read ({reason}).", hint=hint)
+
+
+def read_attachments(names: Iterable[str], read: Callable[[Path], str] = read_text) -> Attachments:
     """Read files, the text files in folders, and files that match patterns, each once.
 
-    UsageError for a missing file, a named file that is not text, and for more than MAX_FILES or
-    MAX_BYTES.
+    read: those that are named themselves. UsageError for a missing file, a named file that is not
+    text, and for more than MAX_FILES or MAX_BYTES.
     """
     files: dict[str, Attachment] = {}
     skipped = 0
@@ -129,7 +147,7 @@ def read_attachments(names: Iterable[str]) -> Attachments:
             if path in files:
                 continue
             try:
-                text = read_text(Path(path))
+                text = (read if named else read_text)(Path(path))
             except UsageError:
                 if named:
                     raise
@@ -189,22 +207,6 @@ def files_below(folder: str) -> Iterator[str]:
                 yield file
 
 
-def read_text(path: Path) -> str:
-    """A text file without its last newline; UsageError if it cannot be read or is not text."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            reason = f"it has more than {format_bytes(MAX_BYTES)}"
-        elif b"\0" in data:
-            reason = "it is not text"
-        else:
-            return data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n")
-    except (OSError, ValueError) as error:
-        reason = file_error_reason(error)
-    raise UsageError(f"the file '{path}' cannot be read ({reason}).", hint="give a text file")
-
-
 def complete_path(start: str) -> list[str]:
     """The paths that begin with `start`, folders with a slash at the end.
 
@@ -244,7 +246,7 @@ def read_prompt(
     if len(files) == 1 and list(matching_files(files[0])) == [(os.path.expanduser(files[0]), True)]:
         parts.append(read_file(Path(files[0])))
     elif files:
-        parts.append(read_attachments(files).text)
+        parts.append(read_attachments(files, read_file).text)
     piped = not (sys.stdin is None or sys.stdin.isatty())
     if argument == "-" or piped:
         parts.append(read_stdin())
@@ -256,18 +258,12 @@ def read_prompt(
 
 def read_file(path: Path, flag: str = "--file") -> str:
     """The text of a file that a flag names, without its last newline."""
-    try:
-        text = path.expanduser().read_text(encoding="utf-8").removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"the file '{path}' cannot be read ({file_error_reason(error)}).",
-            hint=f"{flag} takes a text file",
-        ) from None
+    text = read_text(path.expanduser(), f"{flag} takes a text file")
     if not text.strip():
         raise UsageError(
             f"the file '{path}' is empty.", hint=f"give {flag} another, or leave it out"
         )
-    return text
+    return re.sub("\r\n?", "\n", text.removesuffix("\r"))
 
 
 def read_stdin() -> str:

@@ -35,7 +35,7 @@ def answer_report(
     return {
         **answer_json(answer),
         **backend.model_json(),
-        "sampling": sampling_json(backend, options),
+        "sampling": sampling_json(backend, replace(options, accept=answer.stats.accept)),
         "timing": {"load_s": round(load_seconds, 4), **timing_json(answer)},
         **backend.answer_json(answer.stats, options),
     }

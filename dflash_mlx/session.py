@@ -54,6 +54,7 @@ class Reply:
             _requested=requested,
             prompt_tokens=len(request.prompt),
             seed=None if request.sampling.greedy else request.sampling.seed,
+            accept=sequence.answer.rule.name,
             notes=sequence.answer.notes,
         )
         self.stop: str | None = None

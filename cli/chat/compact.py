@@ -54,8 +54,8 @@ def compact(state: ChatState, argument: str) -> None:
         state.print_line("  stopped: nothing was changed", "dim")
         return
     compacted = replace(chat, summaries=(*chat.summaries, summary), left_out=end)
-    before = context_of(dialogue, replace(chat, left_out=start))
-    after = context_of(dialogue, compacted)
+    before = dialogue.tokens_of(replace(chat, left_out=start))
+    after = dialogue.tokens_of(compacted)
     if after >= before:
         raise UsageError(
             f"the summary is no shorter than the turns: {after:,} tokens instead of {before:,}.",
@@ -152,11 +152,6 @@ def part_messages(chat: Chat, summary: Summary | None, start: int, end: int) -> 
         summaries=() if summary is None else (summary,),
     )
     return chat_messages(part, REQUEST, calls=False)
-
-
-def context_of(dialogue: Dialogue, chat: Chat) -> int:
-    """The tokens that a chat takes in the next prompt."""
-    return dialogue.estimate_tokens(dialogue.messages(chat, "")[:-1])
 
 
 def first_turns_in_words(count: int) -> str:

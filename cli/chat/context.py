@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from dflash_mlx.chat.messages import Messages
 from dflash_mlx.errors import UsageError
 
 from ..prompt import split_attached
@@ -12,12 +11,12 @@ from ..terminal.render import bar
 from .compact import first_turns_in_words
 from .dialogue import Dialogue
 from .state import ChatState
+from .transcript import Chat
 from .turns import list_rows
 
 OTHER_ROWS = 6  # besides those of the turns: fixed parts, what is left, notes
 LABEL_COLUMNS = 15
 MIN_BAR_COLUMNS = 60  # a narrower screen has no bars
-PROBE: Messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +48,13 @@ def show_tokens(state: ChatState, argument: str) -> None:
 
 
 def fixed_parts(dialogue: Dialogue) -> list[Part]:
-    """System prompt and chat template, and the tools: what each prompt begins with."""
+    """What a prompt without turns has: system prompt and chat template, and the tools."""
     system = dialogue.chat.system
-    before: Messages = [] if system is None else [{"role": "system", "content": system}]
-
-    def fixed(*, with_tools: bool) -> int:
-        """Once the probe and all before it, less the probe; a server's estimate may be below 0."""
-        once = dialogue.estimate_tokens([*before, *PROBE], with_tools=with_tools)
-        twice = dialogue.estimate_tokens([*before, *PROBE, *PROBE], with_tools=with_tools)
-        return 2 * once - twice
-
-    alone = fixed(with_tools=False)
-    parts = [Part("template" if system is None else "system prompt", max(alone, 0), system or "")]
-    if tools := len(dialogue.tools.schemas):
-        label = format_count(tools, "tool", "tools")
-        parts.append(Part(label, fixed(with_tools=True) - alone))
+    tools = dialogue.tool_tokens()
+    alone = dialogue.tokens_of(Chat(system=system)) - tools
+    parts = [Part("template" if system is None else "system prompt", alone, system or "")]
+    if count := len(dialogue.tools.schemas):
+        parts.append(Part(format_count(count, "tool", "tools"), tools))
     return parts
 
 
@@ -80,7 +71,7 @@ def turn_parts(dialogue: Dialogue, before: int, rows: int) -> list[Part]:
     def add(label: str, end: int, text: str) -> None:
         nonlocal total
         shorter = replace(chat, turns=chat.turns[:end], left_out=min(chat.left_out, end))
-        tokens = dialogue.estimate_tokens(dialogue.messages(shorter, "")[:-1])
+        tokens = dialogue.tokens_of(shorter)
         parts.append(Part(label, tokens - total, text))
         total = tokens
 

@@ -123,13 +123,14 @@ class Dialogue:
         calls_as_text = any(turn.steps for turn in chat.turns) and self.backend.no_tools_reason()
         return chat_messages(chat, prompt, steps, calls=not calls_as_text)
 
-    def tokens_of_turns(self) -> int | None:
-        """Number of tokens that the turns take in the next prompt; None if only a server knows."""
-        if not self.backend.local:
-            return None
-        if len(self.chat.turns) == self.chat.left_out:
-            return 0
-        return self.estimate_tokens(self.messages(self.chat, "")[:-1])
+    def tokens_of(self, chat: Chat) -> int:
+        """Number of tokens of a prompt that asks nothing yet; an estimate if a server answers."""
+        return self.estimate_tokens(self.messages(chat, ""))
+
+    def tool_tokens(self) -> int:
+        """How many of these tokens are the tools'."""
+        empty = self.messages(Chat(system=self.chat.system), "")
+        return self.estimate_tokens(empty) - self.estimate_tokens(empty, with_tools=False)
 
     def estimate_tokens(self, messages: Messages, *, with_tools: bool = True) -> int:
         """Number of tokens of messages and tools: exact for a local model, else an estimate."""

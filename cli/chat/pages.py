@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from dflash_mlx import __version__
-from dflash_mlx.options import GenerationOptions
 
 from ..answer import Answer, format_tokens, prompt_summary
 from ..prompt import split_attached
@@ -53,7 +52,7 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
     answers = format_count(totals.answers, "answer", "answers")
     tokens = "tokens unknown" if totals.uncounted else f"{totals.tokens:,} tokens"
-    used = dialogue.tokens_of_turns()
+    used = dialogue.tokens_of(dialogue.chat) if dialogue.backend.local else None
     context = "" if used is None else f" · context {used:,} / {dialogue.context_length:,}"
     rows = dialogue.backend.usage_rows(f"{answers} · {tokens}{tau}{context}", dialogue.settings)
     return lines + [labelled_line(label, text) for label, text in rows]
@@ -151,22 +150,18 @@ def show_servers(state: ChatState) -> None:
 
 def show_offer(state: ChatState) -> None:
     """Print whether the model knows the tools, and how many tokens their schemas take."""
-    toolbox = state.dialogue.tools
-    backend = state.dialogue.backend
+    dialogue = state.dialogue
+    backend = dialogue.backend
     if reason := backend.no_tools_reason():
         state.print_line(f"  this model {reason}: the tools are not sent to it", "warning")
-    elif not toolbox.enabled:
+    elif not dialogue.tools.enabled:
         state.print_line("  the tools are not sent to the model; /mcp on sends them", "warning")
     else:
-        toolbox.offer_to(backend)
-        messages = [{"role": "user", "content": "?"}]
-        with_tools = backend.count_tokens(messages, GenerationOptions(tools=toolbox.schemas))
-        without_tools = backend.count_tokens(messages, GenerationOptions())
-        if with_tools is None or without_tools is None:
-            state.print_line("  the tools are sent to the model", "dim")
-            return
-        count = format_count(with_tools - without_tools, "token", "tokens")
-        state.print_line(f"  the tools are sent to the model: {count} of its context", "dim")
+        dialogue.tools.offer_to(backend)
+        line = "  the tools are sent to the model"
+        if backend.local:
+            line += f": {format_count(dialogue.tool_tokens(), 'token', 'tokens')} of its context"
+        state.print_line(line, "dim")
 
 
 # Earlier turns, after a resume and for `/history`

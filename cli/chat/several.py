@@ -132,15 +132,15 @@ def summary_line(answers: Sequence[Answer], seconds: float) -> str:
 def choose(state: ChatState, answers: Sequence[Answer]) -> Answer | None:
     """The answer that the user chooses; None for the one before."""
     numbers = [str(n) for n, answer in enumerate(answers, 1) if not answer.is_empty]
-    choices = ", ".join(numbers)
+    question = f"  Which answer stays? {', '.join(numbers)}, or Enter for the one before ›"
     while True:
-        question = f"  Which answer stays? {choices}, or Enter for the one before ›"
         reply = state.ask_line(question).strip()
         if not reply:
             return None
         if reply in numbers:
             return answers[int(reply) - 1]
         state.print_line(f"  there is no answer '{reply}'", "warning")
+        state.keep_draft(reply)
 
 
 class SeveralView:

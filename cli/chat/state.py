@@ -62,6 +62,12 @@ class ChatState:
             self.out.info(wrap_hanging(question.rstrip(), stderr_columns()) + " ", end="")
             return os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
 
+    def keep_draft(self, text: str) -> None:
+        """Begin the next prompt with what was typed at a question, unless it is a number."""
+        if text and not text.isdecimal() and self.keys is not None:
+            self.keys.typed.draft = f"{self.keys.typed.draft}\n{text}".lstrip("\n")
+            self.print_line("  what you typed is at the prompt again", "dim")
+
     def print_line(self, text: str, style: str = "") -> None:
         self.out.info(wrap_hanging(text, stderr_columns()), style)
 

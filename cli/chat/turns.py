@@ -67,23 +67,19 @@ def turn_numbers(state: ChatState) -> list[str]:
 def rewind(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
     turns = dialogue.require_turns()
-    asked = not argument
-    if asked:
+    if not argument:
         for line in turn_list(turns, rows=list_rows()):
             state.print_line(line)
         question = "  Back to the end of which turn? 0: the beginning, Enter: stay here ›"
         argument = state.ask_line(question).strip()
+        state.keep_draft(argument)
     if argument in ("", str(len(turns))):  # the chat is at the end of its last turn
         state.print_line("  nothing was changed", "dim")
         return
-    advice = "/rewind alone lists the turns"
-    if asked and not argument.isdecimal() and state.keys is not None:
-        state.keys.typed.draft = argument  # it may be the next message
-        advice = "what you typed is at the prompt again"
     if not argument.isdecimal() or int(argument) > len(turns):
         raise UsageError(
             f"/rewind cannot be '{argument}'.",
-            hint=f"give 0 to {len(turns)}; {advice}",
+            hint=f"give 0 to {len(turns)}; /rewind alone lists the turns",
         )
     count = int(argument)
     kept_as = rewind_to(state, count)

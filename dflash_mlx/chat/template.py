@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from inspect import signature
 from itertools import chain
+from secrets import token_hex
 from typing import Any
 
 from jinja2 import Environment, TemplateError
@@ -43,7 +44,7 @@ SAMPLE_TOOL = {
 
 
 DEFAULTS = GenerationOptions()
-APART = "\ufdd0\ufdd1"  # stands where a text is split before it is encoded; both are no characters
+APART = f"\ufdd0{token_hex(8)}\ufdd1"  # where a text is split to be encoded; no message can know it
 CONTROL = re.compile("<[|\uff5c].*[|\uff5c]>")  # DeepSeek's have wide bars
 
 

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
+from dflash_mlx.options import AcceptanceRule
 from dflash_mlx.types import Block
 
 
@@ -22,6 +23,7 @@ class Stats:
         beginning; None if the prompt continues a cached one, or has no beginning in common.
     generated: tokens of the answer, with a stop token.
     seed: of the answer's random numbers; None at temperature 0, and if none was given.
+    accept: the acceptance rule that was used; None if a server answered.
     first_token_seconds: from the request to the first token, with every wait: for a model that is
         loaded, for other answers, for the prompt.
     prefill_seconds: the prompt's part of it; decode_seconds: from the first token to the last.
@@ -34,6 +36,7 @@ class Stats:
     lost_tokens: int = 0
     differs_at: int | None = None
     seed: int | None = None
+    accept: AcceptanceRule | None = None
     generated: int = 0
     committed: list[int] = field(default_factory=list)
     verifies: int = 0

@@ -17,7 +17,7 @@ import numpy as np
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.kernels import verify_accept, verify_accept_sample
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.options import SamplingParams
+from dflash_mlx.options import AcceptanceRule, SamplingParams
 
 from .drafts import Draft, DraftBlock
 from .sampling import Draw, Keys, Shaper, new_seed
@@ -51,6 +51,7 @@ class Match:
     samples its drafts, and needs their distributions.
     """
 
+    name: AcceptanceRule = "match"
     draws = False
 
     def __init__(
@@ -122,7 +123,10 @@ class Match:
         """
         broken, *values = np.array(outcome).tolist()
         if broken:
-            raise not_numbers()
+            raise DFlashError(
+                "the target's logits are not numbers (NaN).",
+                hint="the weights are damaged, or overflow in 16 bits: try another copy",
+            )
         if draft.tree is not None:
             path, bonus = draft.tree.walk(values)
             drafts = tuple(draft.tree.tokens[row - 1] for row in path)
@@ -140,6 +144,7 @@ class TokenRejection(Match):
     The random numbers depend on the rounds: a seed gives the same tokens only if they draft alike.
     """
 
+    name = "token"
     joint = False
     draws = True
 
@@ -183,10 +188,11 @@ class TokenRejection(Match):
 class BlockVerification(TokenRejection):
     """Accept a prefix by its joint ratio: on average no fewer drafts than token by token."""
 
+    name = "block"
     joint = True
 
 
-RULES = {"match": Match, "token": TokenRejection, "block": BlockVerification}
+RULES = {rule.name: rule for rule in (Match, TokenRejection, BlockVerification)}
 
 
 def make_rule(
@@ -208,10 +214,3 @@ def make_rule(
 def random_bits(key: mx.array, count: int) -> mx.array:
     """Uniform random words from a key, uint32 [count]: one from each key that it splits into."""
     return mx.random.split(key, count)[:, 0]
-
-
-def not_numbers() -> DFlashError:
-    return DFlashError(
-        "the target's logits are not numbers (NaN).",
-        hint="the weights are damaged or overflow in 16 bits: try another copy of the model",
-    )

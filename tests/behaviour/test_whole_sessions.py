@@ -257,18 +257,18 @@ Fine.
   (numbers)
 
 › /tokens
-  template             0    0%
-  turn 1              86    2%  ▏         Read @src and @notes.md
+  template             8    0%
+  turn 1              88    2%  ▏         Read @src and @notes.md
   turn 2              19    0%            And the milk?
-  left             3,991   97%  ███████▊
-  context 105 of 4,096 tokens
+  left             3,981   97%  ███████▊
+  context 115 of 4,096 tokens
   with less than 512 left the oldest turns are left out; /compact sends a
   summary of them
 
 › /compact 1
   summarising turn 1 of 2
 Fine.
-  turn 1 is sent as this summary · the chat has 45 tokens, not 105
+  turn 1 is sent as this summary · the chat has 55 tokens, not 115
   /undo sends the turns again
 
 › And the tea?

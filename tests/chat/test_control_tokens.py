@@ -72,6 +72,13 @@ def test_other_messages_stay_token_for_token(family: str) -> None:
         assert template.encode(text) == tokenizer.encode(text, add_special_tokens=False)
 
 
+def test_no_text_of_a_message_is_lost() -> None:
+    """The two that are no characters were, side by side."""
+    said = "a \ufdd0\ufdd1 b"
+    ids = ids_of("smollm3", chat(said))
+    assert said in templates.tokenizer_of("smollm3").decode(ids)
+
+
 def test_fault_a_text_that_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
     harmless = controls(ids_of("smollm3", chat("harmless")))
     monkeypatch.setattr(template_module, "APART", "")

@@ -53,11 +53,19 @@ def test_what_is_taken(tree: Path) -> None:
     assert read([str(tree / "notes.md")]).text.count("````") == 2  # longer than the one inside
 
 
-def test_an_empty_file_is_refused(tree: Path) -> None:
+def test_an_empty_file_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was sent as if it were not there."""
+    monkeypatch.setattr("sys.stdin", None)
     Path("nothing.md").write_text(" \n")
     with pytest.raises(UsageError, match=r"the file 'nothing\.md' is empty"):
         attachments.read_prompt("What is this?", ["nothing.md"])
+    with pytest.raises(UsageError, match=r"the file 'nothing\.md' is empty"):
+        attachments.read_prompt("What is this?", ["src", "nothing.md"])
+    for number in range(3):
+        Path(f"src/empty{number}.py").touch()
+    assert "empty0.py" in attachments.read_prompt("What is this?", ["src"])  # nobody named it
+    assert "empty: nothing.md" in read(["src/a.py", "nothing.md"]).summary
+    assert read(["nothing.md"]).summary == "nothing.md · 1 bytes"
 
 
 def test_files_come_out_of_a_prompt_again(tree: Path) -> None:

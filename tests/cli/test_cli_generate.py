@@ -80,6 +80,7 @@ def test_json_has_the_settings(ask):
         "max_tokens": 4,
         "stop": ["a", "b"],
     }
+    assert ask(*RAW, "--temp", "0.5", "--max-tokens", "4")["sampling"]["accept"] == "match"
 
 
 def test_json_has_the_seed(ask):

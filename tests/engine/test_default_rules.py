@@ -41,6 +41,7 @@ def test_the_rule_of_an_answer(drafter: str, options: dict[str, Any], rule: str)
     sequence = Sequence(pair.target, pair.drafter)
     engine.begin(sequence, Request((1, 5, 6), **options))
     assert type(sequence.answer.rule) is RULES[rule]
+    assert sequence.answer.rule.name == rule
 
 
 def packed_surprise(count: int) -> float:

@@ -5,8 +5,12 @@ import json
 from typing import Any
 
 import pytest
+import tiny
 from scripted_pair import speaking
 from scripted_server import URL, server_of, tool_tokenizer, transport
+
+from dflash_mlx.serve.logprobs import chat_logprobs
+from dflash_mlx.types import TokenLogprob
 
 PROMPT = "it is"
 TEXTS = ["  so é漢 on", " 👍🏽 yes", "\n\n    x\x00y", "plain"]
@@ -44,3 +48,12 @@ def test_offsets_are_places_in_the_text(text: str, asked: dict[str, Any]) -> Non
     assert offsets == [*expected, len(text)]
     for token, offset in zip(tokens, offsets, strict=True):
         assert token in ("\ufffd", "<|end|>") or text[offset] == token
+
+
+@pytest.mark.parametrize("tokenizer", [tool_tokenizer(), tiny.sentencepiece_tokenizer(False)])
+@pytest.mark.parametrize("text", [*TEXTS, "\ufffd kept"])
+def test_bytes_of_tokens_join_to_the_text(text: str, tokenizer: Any) -> None:
+    """Also where a character has many tokens: each was told as U+FFFD, three bytes of its own."""
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    told = chat_logprobs(tokenizer, [TokenLogprob(token, -1.0, ()) for token in tokens])
+    assert bytes(byte for one in told for byte in one["bytes"]) == text.encode()

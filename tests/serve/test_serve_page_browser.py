@@ -181,6 +181,12 @@ def test_a_stop_in_the_middle(
         assert "Here is a Python function" in kept
         assert "For example" not in kept
         go_on.set()
+        tab.click("[data-do=goOn]")
+        tab.wait("!document.body.classList.contains('busy')")
+        whole = answer_text(tab)
+        assert whole.count("Here is a Python function") == whole.count("For example") == 1
+        assert not tab.text(".assistant .note")
+        assert not tab.js("document.querySelector('[data-do=goOn]').checkVisibility()")
         tab.click("[data-do=retry]")
         tab.wait(f"{ANSWERED} && {ANSWERED}.startsWith('{greedy_tokens(served, CODE)} tokens')")
         assert "For example" in answer_text(tab)

@@ -45,7 +45,8 @@ class MessageView {
     this.strip.ariaLabel = "Tokens of each pass";
     this.numbers = make("span", "numbers");
     this.copy = copyButton("message");
-    this.actions.append(doButton("Retry", "retry"), this.copy, this.numbers);
+    this.goOn = doButton("Continue", "goOn");
+    this.actions.append(doButton("Retry", "retry"), this.goOn, this.copy, this.numbers);
     this.node.append(this.thinking, this.text, this.note, this.strip, this.actions);
     this.markdown = { thinking: new MarkdownView(thought), content: new MarkdownView(this.text) };
     this.update();
@@ -61,6 +62,8 @@ class MessageView {
     }
     this.thinking.hidden = !message.thinking;
     this.copy.hidden = !message.content;
+    this.goOn.hidden = message.running || !message.content || message.finish === "stop"
+      || message !== chat.messages.at(-1);
     const isThinking = message.running && !message.content;
     this.summary.textContent = isThinking
       ? "Thinking…" : `Thought for ${(message.thinkingSeconds ?? 0).toFixed(1)} s`;
@@ -165,13 +168,13 @@ function requestBody() {
   return body;
 }
 
-async function answerChat() {
+async function answerChat(answer = newAnswer()) {
   complain("");
   const body = requestBody();
-  const answer = newAnswer();
   const own = { chat, answer, controller: new AbortController() };
   running = own;
-  chat.messages.push(answer);
+  Object.assign(answer, { running: true, finish: undefined, note: undefined, error: undefined });
+  if (!chat.messages.includes(answer)) chat.messages.push(answer);
   if (!chats.includes(chat)) chats.unshift(chat);
   keep(chat);
   showChat();
@@ -235,11 +238,6 @@ function send() {
   answerChat();
 }
 
-function retry(index) {
-  chat.messages.length = index;
-  answerChat();
-}
-
 function edit(view) {
   const field = make("textarea");
   field.ariaLabel = "Edit the prompt";
@@ -266,8 +264,12 @@ function resend(view) {
 
 const ACTIONS = {
   edit,
+  goOn: ({ message }) => answerChat(message),
   resend,
-  retry: (view) => retry(views.indexOf(view)),
+  retry: (view) => {
+    chat.messages.length = views.indexOf(view);
+    answerChat();
+  },
   cancel: leaveEdit,
 };
 

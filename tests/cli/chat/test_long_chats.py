@@ -312,9 +312,8 @@ def test_a_message_at_the_question_of_rewind_comes_back(
     fill(state, 2)
     state.keys = terminal_keys.KeyReader(terminal_keys.TypeAhead(), lambda: None)
     monkeypatch.setattr(RecordedState, "ask_line", lambda *_: "and in winter?\n", raising=False)
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError, match="'and in winter"):
         use("/rewind")
-    assert found.value.hint == "give 0 to 2; what you typed is at the prompt again"
     assert state.keys.typed.take_draft() == "and in winter?"
 
 
@@ -406,18 +405,18 @@ def test_the_parts_of_the_context(golden: Pair) -> None:
     """Their sum is what the next prompt would begin with, and with what is left the context."""
     state = chat_with(local.LocalBackend(golden), max_tokens=8)
     talk = state.dialogue
-    assert set(rows_of(state.enter("/tokens"))) == {"template", "left"}
+    empty = rows_of(state.enter("/tokens"))
+    assert set(empty) == {"template", "left"}
+    assert empty["template"] > 0
     talk.replace_chat(replace(talk.chat, system="Be brief. " * 5))
     for number in range(3):
         talk.ask(f"{number} {LONG}")
     rows = rows_of(state.enter("/tokens"))
     assert list(rows) == ["system prompt", "turn 1", "turn 2", "turn 3", "left"]
-    sent = messages.chat_messages(talk.chat, "")[:-1]
+    sent = messages.chat_messages(talk.chat, "")
     used = talk.backend.count_tokens(sent, talk.settings)
     assert sum(rows.values()) - rows["left"] == used
     assert sum(rows.values()) == talk.context_length
-    longer = talk.backend.count_tokens([*sent, {"role": "user", "content": "x"}], talk.settings)
-    assert longer > used
     alone = golden.encode(f"1 {LONG}")
     assert len(alone) < rows["turn 2"] < len(alone) + 60
     assert rows["system prompt"] > 40  # a byte is a token here

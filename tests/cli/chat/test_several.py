@@ -29,6 +29,7 @@ options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
 remote = import_module("dflash_mlx.cli.backend.remote")
 several = import_module("dflash_mlx.cli.chat.several")
+terminal_keys = import_module("dflash_mlx.cli.terminal.keys")
 tool_box = import_module("dflash_mlx.cli.chat.tools")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 
@@ -124,6 +125,17 @@ def test_the_choice(state: Asked, fake: Behaviour) -> None:
     assert [turn.answer for turn in saved.turns] == ["2) one two three"]
     assert saved.turns == state.dialogue.chat.turns
     assert "1, 2, 3, or Enter for the one before" in state.questions[0]
+
+
+def test_a_message_at_the_question_comes_back(state: Asked) -> None:
+    """So does what was typed before it, and the answers can still be chosen."""
+    state.keys = terminal_keys.KeyReader(terminal_keys.TypeAhead(), lambda: None)
+    state.keys.typed.feed("and then?")
+    said = state.replying("now in French\n", "9\n", "2\n").enter("/retry 2")
+    assert "there is no answer 'now in French'" in said
+    assert said.count("what you typed is at the prompt again") == 1
+    assert "answer 2 stays" in said
+    assert state.keys.typed.take_draft() == "and then?\nnow in French"
 
 
 @pytest.mark.parametrize("reply", ["\n", ""])
