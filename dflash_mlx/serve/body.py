@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, Optional
@@ -48,51 +49,42 @@ class FormatFields(Fields):
     grammar: str | None = None
 
 
+FORMS: dict[str, Callable[[Any], Grammar]] = {
+    "response_format": Grammar.of_schema,
+    "json": Grammar.of_schema,
+    "json_schema": Grammar.of_schema,
+    "json_object": lambda value: Grammar("json_object"),
+    "regex": lambda value: Grammar("regex", value),
+    "choice": Grammar.of_choices,
+    "grammar": ebnf_grammar,
+}
+
+
 def grammar_of(body: FormatFields, response_format: dict[str, Any] | None) -> Grammar | None:
     """None for free text. Raises Problem 400 for a form that is wrong, and for several forms."""
     outputs = body.structured_outputs or StructuredOutputs()
-    asked = {
-        "response_format": read_response_format(response_format),
-        "structured_outputs.json": outputs.json_schema,
-        "structured_outputs.json_object": outputs.json_object or None,
-        "structured_outputs.regex": outputs.regex,
-        "structured_outputs.choice": outputs.choice,
-        "structured_outputs.grammar": outputs.grammar,
-        "guided_json": body.guided_json,
-        "guided_regex": body.guided_regex,
-        "guided_choice": body.guided_choice,
-        "guided_grammar": body.guided_grammar,
-        "json_schema": body.json_schema,
-        "grammar": body.grammar or None,
-    }
-    given = {name: value for name, value in asked.items() if value is not None}
+    asked = {"response_format": read_response_format(response_format)}
+    for name, declared_field in StructuredOutputs.model_fields.items():
+        asked[f"structured_outputs.{declared_field.alias or name}"] = getattr(outputs, name)
+    for name in FormatFields.model_fields:
+        if name != "structured_outputs":
+            asked[name] = getattr(body, name)
+    free = (None, False)
+    given = {n: v for n, v in asked.items() if v not in free and (n, v) != ("grammar", "")}
     if len(given) > 1:
         names = " and ".join(given)
         raise Problem(400, f"{names} contradict each other: give one.", next(iter(given)))
     for name, value in given.items():
+        kind = name.rpartition(".")[2].removeprefix("guided_")
         try:
-            return grammar_from(name.rpartition(".")[2].removeprefix("guided_"), value)
+            return value if isinstance(value, Grammar) else FORMS[kind](value)
         except DFlashError as error:
             raise Problem(400, f"{name}: {error.message}", name) from error
     return None
 
 
-def grammar_from(kind: str, value: Any) -> Grammar:
-    """A grammar by the kind of its value, which is that of the field without its prefix."""
-    if isinstance(value, Grammar):
-        return value
-    if kind == "json_object":
-        return Grammar("json_object")
-    if kind == "regex":
-        return Grammar("regex", value)
-    if kind == "choice":
-        return Grammar.of_choices(value)
-    if kind == "grammar":
-        return ebnf_grammar(value)
-    return Grammar.of_schema(value)
-
-
-def read_response_format(form: dict[str, Any] | None) -> Grammar | None:
+def read_response_format(form: dict[str, Any] | None) -> dict[str, Any] | Grammar | None:
+    """A schema, or any JSON object; None for free text."""
     kind = (form or {}).get("type", "text")
     if form is None or kind == "text":
         return None
@@ -104,10 +96,7 @@ def read_response_format(form: dict[str, Any] | None) -> Grammar | None:
     if kind not in ("json_object", "json_schema") or not isinstance(schema, dict):
         why = "must be text, json_object, or json_schema with a schema"
         raise wrong("response_format", why)
-    try:
-        return Grammar.of_schema(schema)
-    except DFlashError as error:
-        raise Problem(400, f"response_format: {error.message}", "response_format") from error
+    return schema
 
 
 # OpenAI's ranges where they differ from the engine's; vLLM's -1 is a top_k of 0.

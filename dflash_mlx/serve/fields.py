@@ -71,11 +71,10 @@ JSON_SPACE = "white space of JSON is one blank or an indentation"
 
 OTHERS = (
     # Ways to sample, of llama-server, Ollama, text-generation-webui and vLLM
-    *rejected("typical_p typical tfs_z", NO_SAMPLER, neutral=(1,)),
+    *rejected("typical_p typical tfs_z guidance_scale", NO_SAMPLER, neutral=(1,)),
     *rejected("mirostat mirostat_mode dry_multiplier top_a dynatemp_range", NO_SAMPLER),
     *rejected("smoothing_factor epsilon_cutoff eta_cutoff penalty_alpha", NO_SAMPLER),
     *rejected("top_n_sigma adaptive_target", NO_SAMPLER, neutral=(0, -1)),
-    *rejected("guidance_scale", NO_SAMPLER, neutral=(1,)),
     *rejected("negative_prompt use_beam_search watermarking min_keep", NO_SAMPLER),
     *rejected("samplers sampler_order logits_processors logit_processors", NO_SAMPLER),
     *rejected("length_penalty", "there is no beam search", neutral=(1,)),

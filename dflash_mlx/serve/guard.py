@@ -82,13 +82,8 @@ def has_json(path: str, headers: Headers) -> bool:
     Ollama's programs may name none, or curl's own. Browsers, whose forms send such bodies to other
     sites, say by a header who asks.
     """
-    kind = headers.get("content-type", "")
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/json" or kind.endswith("+json"):
+        return True
     from_browser = "origin" in headers or "sec-fetch-site" in headers
-    if path.startswith(OLLAMA) and not from_browser:
-        return kind in ("", FORM) or is_json(kind)
-    return is_json(kind)
-
-
-def is_json(kind: str) -> bool:
-    name = kind.partition(";")[0].strip().lower()
-    return name == "application/json" or name.endswith("+json")
+    return path.startswith(OLLAMA) and not from_browser and kind in ("", FORM)

@@ -62,13 +62,10 @@ class Served:
     runner: Runner
     stays: bool
     keep_alive: float
+    nbytes: int
     users: int = 0
     used_at: float = field(default_factory=time.monotonic)
     unload: asyncio.TimerHandle | None = None
-    nbytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.nbytes = weight_bytes(self.pair)
 
     @property
     def unloads_in(self) -> float | None:
@@ -123,7 +120,8 @@ class Models:
         """Serve a loaded pair. `share_memory` must follow."""
         settings = replace(self.settings, options=options)
         runner = Runner(name, pair, settings, self.metrics, self.admission, self.prompt_threads)
-        served = Served(name, pair, runner, stays, inf if stays else self.keep_alive)
+        keep_alive = inf if stays else self.keep_alive
+        served = Served(name, pair, runner, stays, keep_alive, weight_bytes(pair))
         self._loaded[name] = served
         return served
 

@@ -314,7 +314,7 @@ class OllamaWriter(Writer):
 
     def delta(self, delta: Delta, changes: Iterable[ItemChange]) -> Iterator[bytes]:
         calls = self._calls(delta.calls)
-        more = self._logprobs(delta.logprobs) | {"done": False}
+        more: dict[str, Any] = self._logprobs(delta.logprobs) | {"done": False}
         if delta.thinking:  # alone: some clients read no text beside it
             yield json_line(self.line(self._model, "", delta.thinking, **more))
             more = {"done": False}

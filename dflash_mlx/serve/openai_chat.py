@@ -119,7 +119,9 @@ def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, str | None, li
     """
     switches = body.chat_template_kwargs or TemplateFields()
     think = switches.thinking if switches.enable_thinking is None else switches.enable_thinking
-    effort = body.reasoning_effort or effort_in(switches)
+    values = switches.model_extra or {}
+    named = (v for n in EFFORT_VARIABLES if isinstance(v := values.get(n), str))
+    effort = body.reasoning_effort or next(named, None)
     template = pair.template
     efforts = template.efforts
     if effort is None or effort in efforts:
@@ -134,11 +136,6 @@ def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, str | None, li
     place = LEVELS.index(effort)
     nearest = min(efforts, key=lambda known: abs(LEVELS.index(known) - place - 0.1))
     return think, nearest, [f"reasoning_effort {effort} (this model has {nearest} nearest to it)"]
-
-
-def effort_in(switches: TemplateFields) -> str | None:
-    values = switches.model_extra or {}
-    return next((v for n in EFFORT_VARIABLES if isinstance(v := values.get(n), str)), None)
 
 
 def variables_of(body: ChatBody, pair: Pair) -> tuple[dict[str, Any], list[str]]:
