@@ -14,7 +14,7 @@ import typer
 from dflash_mlx.errors import UsageError
 from dflash_mlx.files.programs import Notice
 from dflash_mlx.options import GenerationOptions
-from dflash_mlx.serve.keep_alive import parse_keep_alive
+from dflash_mlx.serve import parse_keep_alive
 
 from .awake import awake
 from .backend.local import LocalBackend

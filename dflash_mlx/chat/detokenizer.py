@@ -57,3 +57,18 @@ class Detokenizer:
 def token_text(tokenizer: TokenizerWrapper, token: int) -> str:
     """The text of a token inside of a text, with its leading space."""
     return tokenizer.decode([token, token])[len(tokenizer.decode([token])) :]
+
+
+def token_bytes(tokenizer: TokenizerWrapper, token: int) -> list[int]:
+    """Those of its text; of a part of a character its own, if its name tells them."""
+    text = token_text(tokenizer, token)
+    if REPLACEMENT in text:
+        name = tokenizer.convert_ids_to_tokens(token)
+        if name.startswith("<0x"):  # as in SentencePiece
+            return [int(name[1:5], 16)]
+        from transformers.convert_slow_tokenizer import bytes_to_unicode  # slow to import
+
+        values = {sign: byte for byte, sign in bytes_to_unicode().items()}
+        if values.keys() >= {*name}:
+            return [values[sign] for sign in name]
+    return [*text.encode()]

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -12,7 +13,7 @@ from dflash_mlx.engine.stats import Stats
 from dflash_mlx.session import Session
 
 from .answer_request import AnswerRequest, Progress
-from .protocol import STOPPED, Problem, send_problem
+from .protocol import STOPPED, Problem, problem_reply
 
 MAX_REASON = 200  # characters of an error
 MIN_READ = 512  # tokens read anew; less is not worth a reason
@@ -75,104 +76,96 @@ class AccessLog:
     prompts: bool = False
     progress_seconds: float = 10.0
 
-    def write_unknown(self, field: str, path: str) -> None:
-        note = f"requests to {path} have the field '{field}', which no API has: it is ignored"
-        fields = {"path": path, "unknown_field": field}
-        self.write(json_line(fields) if self.as_json else note)
+    def write_ignored(self, field: str, path: str) -> None:
+        line = f"requests to {path} have the field '{field}', which has no effect"
+        self._write(line, {"path": path, "ignored_field": field})
 
     def write_model(self, name: str, event: str, seconds: float) -> None:
-        line = f"{event} {name} in {seconds:.1f} s"
         fields = {"model": name, "event": event, "seconds": round(seconds, 3)}
-        self.write(json_line(fields) if self.as_json else line)
+        self._write(f"{event} {name} in {seconds:.1f} s", fields)
 
     def write_progress(self, record: AccessRecord) -> None:
         reading = record.reading
         if reading is None:
             return
-        seconds = reading.ms / 1e3
-        line = (
-            f"{record.method} {record.path} has read {reading.processed} of {reading.total} "
-            f"prompt tokens after {seconds:.0f} s"
-        )
+        who = f"{record.method} {record.path}"
+        read = f"{reading.processed} of {reading.total} prompt tokens"
         fields = {
             "method": record.method,
             "path": record.path,
             "event": "reading",
-            "seconds": round(seconds, 3),
+            "seconds": round(reading.ms / 1e3, 3),
             "prompt": reading.total,
             "cached": reading.cached,
             "read": reading.processed,
         }
-        self.write(json_line(fields) if self.as_json else line)
+        self._write(f"{who} has read {read} after {reading.ms / 1e3:.0f} s", fields)
 
     def write_record(self, record: AccessRecord) -> None:
         seconds = time.perf_counter() - record.began
-        notes = [note for session in record.sessions for note in session.stats.notes]
-        fields: dict[str, object] = {
+        line = f"{record.status} {record.method} {record.path} {seconds:.2f} s"
+        fields: dict[str, Any] = {
             "method": record.method,
             "path": record.path,
             "status": record.status,
             "seconds": round(seconds, 3),
         }
         if record.sessions:
-            stats = [session.stats for session in record.sessions]
-            fields |= {
-                "prompt": stats[0].prompt_tokens,
-                "cached": stats[0].cached_tokens,
-                **why_read(stats[0]),
-                "generated": sum(choice.generated for choice in stats),
-                "first_token_s": round(stats[0].first_token_seconds, 3),
-                "tokens_per_second": round(stats[0].tokens_per_second, 1),
-                "acceptance_length": round(stats[0].acceptance_length, 2),
-            }
+            numbers = answer_fields([session.stats for session in record.sessions])
+            line += answer_text(numbers)
+            fields |= numbers
+        notes = [note for session in record.sessions for note in session.stats.notes]
         if notes:
             fields["notes"] = notes
         if record.reason:
             fields["error"] = record.reason
+        line += "".join(f": {sentence}" for sentence in (*notes, record.reason) if sentence)
         if self.prompts and record.answer_request is not None:
-            fields["prompt_text"] = record.answer_request.prompt
             if "differs_at" in fields:
-                fields["differs_near"] = text_near(record.sessions[0])
+                fields["differs_near"] = near = text_near(record.sessions[0])
+                line += f"  differs near {json.dumps(near, ensure_ascii=False)}"
+            fields["prompt_text"] = prompt = record.answer_request.prompt
+            line += f"  {json.dumps(prompt, ensure_ascii=False)}"
+        self._write(line, fields)
+
+    def _write(self, line: str, fields: Mapping[str, object]) -> None:
         if self.as_json:
-            self.write(json_line(fields))
-            return
-        line = f"{record.status} {record.method} {record.path} {seconds:.2f} s"
-        if record.sessions:
-            line += (
-                f", {fields['prompt']} + {fields['generated']} tokens, "
-                f"{fields['tokens_per_second']} tok/s, τ {fields['acceptance_length']}"
-            )
-            if fields["generated"]:
-                line += f", first token after {fields['first_token_s']:.2f} s"
-            if fields["cached"]:
-                line += f", {fields['cached']} cached"
-            if "differs_at" in fields:
-                line += f", unlike earlier prompts from token {fields['differs_at']} on"
-            if "lost" in fields:
-                line += f", {fields['lost']} read again that the cache could not give"
-        for sentence in (*notes, record.reason):
-            line += f": {sentence}" if sentence else ""
-        if "differs_near" in fields:
-            line += f"  differs near {json.dumps(fields['differs_near'], ensure_ascii=False)}"
-        if "prompt_text" in fields:
-            line += f"  {json.dumps(fields['prompt_text'], ensure_ascii=False)}"
+            fields = {"time": round(time.time(), 3), **fields}
+            line = json.dumps(fields, ensure_ascii=False)
         self.write(line)
 
 
-def json_line(fields: Mapping[str, object]) -> str:
-    return json.dumps({"time": round(time.time(), 3), **fields}, ensure_ascii=False)
+def answer_fields(stats: Sequence[Stats]) -> dict[str, Any]:
+    """The numbers of an answer, and why much of its prompt was read anew, if it was."""
+    first = stats[0]
+    fields: dict[str, Any] = {"prompt": first.prompt_tokens, "cached": first.cached_tokens}
+    if first.prompt_tokens - first.cached_tokens >= MIN_READ:
+        if first.differs_at is not None:
+            fields["differs_at"] = first.differs_at
+        if first.lost_tokens >= MIN_READ:
+            fields["lost"] = first.lost_tokens
+    return fields | {
+        "generated": sum(choice.generated for choice in stats),
+        "first_token_s": round(first.first_token_seconds, 3),
+        "tokens_per_second": round(first.tokens_per_second, 1),
+        "acceptance_length": round(first.acceptance_length, 2),
+    }
 
 
-def why_read(stats: Stats) -> dict[str, int]:
-    """Why much of a prompt was read anew; empty if little was, or if it is all new."""
-    why: dict[str, int] = {}
-    if stats.prompt_tokens - stats.cached_tokens < MIN_READ:
-        return why
-    if stats.differs_at is not None:
-        why["differs_at"] = stats.differs_at
-    if stats.lost_tokens >= MIN_READ:
-        why["lost"] = stats.lost_tokens
-    return why
+def answer_text(fields: Mapping[str, Any]) -> str:
+    text = (
+        f", {fields['prompt']} + {fields['generated']} tokens, "
+        f"{fields['tokens_per_second']} tok/s, τ {fields['acceptance_length']}"
+    )
+    if fields["generated"]:
+        text += f", first token after {fields['first_token_s']:.2f} s"
+    if fields["cached"]:
+        text += f", {fields['cached']} cached"
+    if "differs_at" in fields:
+        text += f", unlike earlier prompts from token {fields['differs_at']} on"
+    if "lost" in fields:
+        text += f", {fields['lost']} read again that the cache could not give"
+    return text
 
 
 def text_near(session: Session) -> str:
@@ -183,18 +176,15 @@ def text_near(session: Session) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class AccessMiddleware:
     """The outermost layer. count: called with each request's path and status after its response."""
 
-    def __init__(self, app: ASGIApp, log: AccessLog, count: Callable[[str, int], None]):
-        self._app = app
-        self._log = log
-        self._count = count
+    app: ASGIApp
+    log: AccessLog
+    count: Callable[[str, int], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         record = AccessRecord(scope["method"], scope["path"])
         scope.setdefault("state", {})["access_record"] = record
         progress = asyncio.create_task(self._log_progress(record))
@@ -205,21 +195,20 @@ class AccessMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, sending)
+            await self.app(scope, receive, sending)
         except asyncio.CancelledError:
             record.problem = STOPPED
             if record.status == NOT_SENT:
-                await send_problem(record.problem, scope, receive, send)
+                await problem_reply(STOPPED, record.path)(scope, receive, send)
             raise
         finally:
             progress.cancel()
             if record.problem is STOPPED:
                 record.status = STOPPED.status
-            self._count(record.path, record.status)
-            self._log.write_record(record)
+            self.count(record.path, record.status)
+            self.log.write_record(record)
 
     async def _log_progress(self, record: AccessRecord) -> None:
-        """Write regularly how far a long prompt is read, until the task is cancelled."""
         while True:
-            await asyncio.sleep(self._log.progress_seconds)
-            self._log.write_progress(record)
+            await asyncio.sleep(self.log.progress_seconds)
+            self.log.write_progress(record)

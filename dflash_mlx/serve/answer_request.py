@@ -1,8 +1,8 @@
 """A request of any API in one form, and the parts of its answer."""
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -39,7 +39,7 @@ class AnswerRequest:
     began: float = field(default_factory=time.perf_counter)
     load_seconds: float = 0.0
 
-    def with_ignored(self, fields: tuple[str, ...]) -> "AnswerRequest":
+    def with_ignored(self, fields: Iterable[str]) -> "AnswerRequest":
         return replace(self, ignored=(*self.ignored, *fields))
 
 
@@ -87,28 +87,6 @@ class Delta:
     ends_in_call: bool = False
 
 
-@dataclass(slots=True)
-class Completion:
-    """A choice: the sum of its deltas."""
-
-    stats: Stats = field(default_factory=Stats)
-    text: str = ""
-    thinking: str = ""
-    calls: list[ToolCall] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: str = ""
-    ends_in_call: bool = False
-
-    def add(self, delta: Delta) -> None:
-        self.stats = delta.stats
-        self.text += delta.text
-        self.thinking += delta.thinking
-        self.logprobs += delta.logprobs
-        self.finish_reason = delta.finish_reason or self.finish_reason
-        self.ends_in_call = delta.ends_in_call
-        self.calls += delta.calls
-
-
 # The deltas of an answer as output items, for Anthropic's API and OpenAI's responses API
 
 Kind = Literal["thinking", "text", "call"]
@@ -116,13 +94,17 @@ Kind = Literal["thinking", "text", "call"]
 
 @dataclass(eq=False, slots=True)
 class OutputItem:
-    """The item `number`. name: the tool of a call, `text` its JSON. cut: by the answer's length."""
+    """The item `number`. name: the tool of a call, `text` its JSON. cut: by the answer's length.
+
+    key: for the ids of the item in an API.
+    """
 
     number: int
     kind: Kind
     name: str = ""
     text: str = ""
     cut: bool = False
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,41 +116,58 @@ class ItemChange:
     text: str = ""
 
 
-class OutputItems:
+@dataclass
+class Completion:
+    """A choice: the sum of its deltas."""
+
+    stats: Stats = field(default_factory=Stats)
+    text: str = ""
+    thinking: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str = ""
+    stop: str | None = None
+    ends_in_call: bool = False
+
+    def add(self, delta: Delta) -> Iterable[ItemChange]:
+        """Add a delta. Yields the changes of the items, if the choice has any, one by one."""
+        self.stats = delta.stats
+        self.text += delta.text
+        self.thinking += delta.thinking
+        self.logprobs += delta.logprobs
+        self.finish_reason = delta.finish_reason or self.finish_reason
+        self.stop = delta.stop
+        self.ends_in_call = delta.ends_in_call
+        self.calls += delta.calls
+        return ()
+
+
+class OutputItems(Completion):
+    """A choice with its items. The last delta closes the last item."""
+
     def __init__(self) -> None:
+        super().__init__()
         self.all: list[OutputItem] = []
         self._open: OutputItem | None = None
         self._held_blank = ""  # white space, which is text only if more text follows
 
     def add(self, delta: Delta) -> Iterator[ItemChange]:
-        """The changes by a delta. The last delta closes the last item."""
+        super().add(delta)
         written = 0
         if delta.thinking:
-            yield from self._more("thinking", delta.thinking)
+            yield from self._write("thinking", delta.thinking)
         for call in delta.calls:
             yield from self._text(delta.text[written : call.after])
             written = call.after
-            yield from self._begin("call", call.name)
-            if call.arguments:
-                yield from self._write(call.arguments)
+            yield from self._close()
+            yield from self._write("call", call.arguments, call.name)
             if call.complete:
                 yield from self._close()
         yield from self._text(delta.text[written:])
         if delta.finish_reason:
             if self._held_blank and all(item.kind != "call" for item in self.all):
-                yield from self._more("text", self._held_blank)
+                yield from self._write("text", self._held_blank)
             yield from self._close(cut=delta.finish_reason == "length")
-
-    async def add_all(self, events: AsyncGenerator[Delta | Progress]) -> Delta:
-        """Add all deltas of an answer, and return the last one."""
-        last: Delta | None = None
-        async with aclosing(events):
-            async for event in events:
-                if isinstance(event, Delta):
-                    last = event
-                    list(self.add(event))
-        assert last is not None
-        return last
 
     def _text(self, text: str) -> Iterator[ItemChange]:
         if self._open is None or self._open.kind != "text":
@@ -178,23 +177,17 @@ class OutputItems:
                 self._held_blank = text
                 return
         if text:
-            yield from self._more("text", text)
+            yield from self._write("text", text)
 
-    def _more(self, kind: Kind, text: str) -> Iterator[ItemChange]:
+    def _write(self, kind: Kind, text: str, name: str = "") -> Iterator[ItemChange]:
         if self._open is None or self._open.kind != kind:
-            yield from self._begin(kind)
-        yield from self._write(text)
-
-    def _begin(self, kind: Kind, name: str = "") -> Iterator[ItemChange]:
-        yield from self._close()
-        self._open = OutputItem(len(self.all), kind, name)
-        self.all.append(self._open)
-        yield ItemChange("opened", self._open)
-
-    def _write(self, text: str) -> Iterator[ItemChange]:
-        assert self._open is not None
-        self._open.text += text
-        yield ItemChange("added", self._open, text)
+            yield from self._close()
+            self._open = OutputItem(len(self.all), kind, name)
+            self.all.append(self._open)
+            yield ItemChange("opened", self._open)
+        if text:
+            self._open.text += text
+            yield ItemChange("added", self._open, text)
 
     def _close(self, *, cut: bool = False) -> Iterator[ItemChange]:
         self._held_blank = ""
@@ -203,47 +196,3 @@ class OutputItems:
             item.cut = cut
             self._open = None
             yield ItemChange("closed", item)
-
-
-# Numbers of an answer in the fields of OpenAI and of llama-server
-
-
-def usage(stats: Sequence[Stats]) -> dict[str, Any]:
-    """OpenAI's usage; the prompt counts once for all choices."""
-    generated = sum(choice.generated for choice in stats)
-    prompt_tokens = stats[0].prompt_tokens
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": generated,
-        "total_tokens": prompt_tokens + generated,
-        "prompt_tokens_details": {"cached_tokens": stats[0].cached_tokens},
-    }
-
-
-def timings(stats: Stats) -> dict[str, Any]:
-    """llama-server's timings of one choice. Rates are tokens per second."""
-    processed = stats.prompt_tokens - stats.cached_tokens
-    speed = stats.tokens_per_second
-    prompt_seconds = stats.prefill_seconds
-    return {
-        "cache_n": stats.cached_tokens,
-        "prompt_n": processed,
-        "prompt_ms": round(1e3 * prompt_seconds, 3),
-        "prompt_per_token_ms": round(1e3 * prompt_seconds / processed, 3) if processed else 0,
-        "prompt_per_second": round(processed / prompt_seconds, 3) if prompt_seconds else 0,
-        "predicted_n": stats.generated,
-        "predicted_ms": round(1e3 * stats.decode_seconds, 3),
-        "predicted_per_token_ms": round(1e3 / speed, 3) if speed else 0,
-        "predicted_per_second": round(speed, 3),
-        "draft_n": stats.drafted,
-        "draft_n_accepted": stats.accepted,
-    }
-
-
-def prompt_progress(progress: Progress) -> dict[str, Any]:
-    return {
-        "total": progress.total,
-        "cache": progress.cached,
-        "processed": progress.processed,
-        "time_ms": round(progress.ms),
-    }

@@ -1,7 +1,7 @@
 """The server's endpoints: from HTTP to a request for answers, and back."""
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,140 +14,71 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from dflash_mlx import __version__
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.gone import gone
 from dflash_mlx.pair import Pair
 
-from . import (
-    anthropic_messages,
-    ollama_chat,
-    openai_chat,
-    openai_completions,
-    openai_responses,
-)
-from .access_log import AccessLog, AccessMiddleware, AccessRecord, for_log
-from .answer_request import AnswerRequest
-from .body import Fields, read_body, read_json
-from .fields import (
-    CHAT,
-    COMPLETIONS,
-    MESSAGES,
-    OLLAMA_CHAT,
-    OLLAMA_GENERATE,
-    RESPONSES,
-    FieldRegister,
-)
+from .access_log import NOT_SENT, AccessLog, AccessMiddleware, AccessRecord, for_log
+from .anthropic_messages import CountBody, MessagesWriter
+from .body import Fields, read_body, read_json, read_name, read_raw
+from .fields import MESSAGES, FieldRegister
 from .guard import Guard
 from .models import KEEP_ALIVE, Models, Offer, Served
+from .ollama_chat import GenerateWriter, OllamaBody, OllamaChatWriter, OllamaWriter
 from .ollama_models import ModelLists
-from .protocol import (
-    EVENTS,
-    JSON_LINES,
-    EventStream,
-    Problem,
-    Settings,
-    StopSignal,
-    as_problem,
-    problem_reply,
-    unless_disconnected,
-)
-from .runner import Metrics, PreparedChoice, Runner
+from .openai_chat import ChatWriter, own_names
+from .openai_completions import CompletionWriter
+from .openai_responses import ResponsesWriter
+from .protocol import Problem, Settings, problem_reply
+from .runner import Metrics
+from .streams import EventStream, StopSignal, unless_disconnected
 from .web_page import page_routes
+from .writer import Writer
 
 LARGE_BODY = 1 << 20  # bytes; larger ones are read beside the event loop
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
-UNLOAD = "/v1/models/unload"
 PROMPTS = ("messages", "prompt", "input")  # fields
 STAYS = "keep_alive (this model stays loaded)"
-Endpoint = Callable[[Request], Awaitable[Response]]
+Endpoint = Callable[[Request], Awaitable[ASGIApp]]
+
+
+APIS: tuple[type[Writer], ...] = (
+    ChatWriter,
+    CompletionWriter,
+    ResponsesWriter,
+    MessagesWriter,
+    OllamaChatWriter,
+    GenerateWriter,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
-    """One API: its path, its body, and the functions that translate it.
+class Asked:
+    """A request with its checked body. ignored: the fields of the body that have no effect."""
 
-    writer: has `complete` and `stream`. bare: clients may leave /v1 out of the path. kind: the
-    content type of its streams. ping: keeps a stream alive, by its model's name and a comment for
-    people; loading: its first while the model is loaded. write_problem: the end of a stream after
-    an error. keep_alive: how long a body wants its model loaded. write_loaded: the answer to a body
-    that only loads or unloads a model, by the body, the model's name and the word load or unload.
-    """
-
-    path: str
-    body_model: type[Any]
-    to_request: Callable[[Any, Pair, Settings], AnswerRequest]
-    writer: Callable[[Any, AnswerRequest, Runner], Any]
-    bare: bool = False
-    kind: str = EVENTS
-    ping: Callable[[str, str], bytes] = lambda name, comment: f": {comment}\n\n".encode()
-    loading: Callable[[str], bytes] = lambda name: f": loading {name}\n\n".encode()
-    write_problem: Callable[[Problem], bytes] = openai_chat.write_problem
-    keep_alive: Callable[[Any], float | None] = lambda body: None
-    write_loaded: Callable[[Any, str, str], dict[str, Any]] | None = None
+    api: type[Writer]
+    request: Request
+    body: Any
+    ignored: tuple[str, ...]
 
     @property
-    def paths(self) -> list[str]:
-        return [self.path, self.path.removeprefix("/v1")] if self.bare else [self.path]
+    def keep_alive(self) -> float | None:
+        return self.body.keep_alive if isinstance(self.body, OllamaBody) else None
 
+    @property
+    def record(self) -> AccessRecord:
+        return self.request.scope["state"]["access_record"]
 
-ollama_api = partial(
-    Api,
-    to_request=ollama_chat.to_request,
-    writer=ollama_chat.OllamaWriter,
-    kind=JSON_LINES,
-    write_problem=ollama_chat.write_problem,
-    keep_alive=ollama_chat.keep_alive_of,
-    write_loaded=ollama_chat.loaded_reply,
-)
-APIS = (
-    Api(
-        CHAT,
-        openai_chat.ChatBody,
-        openai_chat.to_request,
-        openai_chat.ChatWriter,
-        bare=True,
-    ),
-    Api(
-        COMPLETIONS,
-        openai_completions.CompletionBody,
-        openai_completions.to_request,
-        openai_completions.CompletionWriter,
-    ),
-    Api(
-        RESPONSES,
-        openai_responses.ResponsesBody,
-        openai_responses.to_request,
-        openai_responses.ResponsesWriter,
-        bare=True,
-        write_problem=openai_responses.write_problem,
-    ),
-    Api(
-        MESSAGES,
-        anthropic_messages.MessagesBody,
-        anthropic_messages.to_request,
-        anthropic_messages.MessagesWriter,
-        ping=lambda name, comment: anthropic_messages.ping(comment),
-        write_problem=anthropic_messages.write_problem,
-    ),
-    ollama_api(
-        OLLAMA_CHAT,
-        ollama_chat.OllamaChatBody,
-        ping=lambda name, comment: ollama_chat.chat_ping(name),
-        loading=ollama_chat.chat_ping,
-    ),
-    ollama_api(
-        OLLAMA_GENERATE,
-        ollama_chat.GenerateBody,
-        ping=lambda name, comment: ollama_chat.generate_ping(name),
-        loading=ollama_chat.generate_ping,
-    ),
-)
+    def all_ignored(self, served: Served) -> tuple[str, ...]:
+        stays = served.stays and self.keep_alive is not None
+        return (*self.ignored, STAYS) if stays else self.ignored
 
 
 FIELDS = FieldRegister({api.path: api.body_model for api in APIS})
-MAX_UNKNOWN = 100  # unknown fields that are logged
+MAX_LOGGED = 100  # fields without an effect
 
 
 class Server:
@@ -176,40 +107,32 @@ class Server:
         mlx_thread().call(self.models.share_memory)
         self.began = int(time.time())
         self.stopping = StopSignal()  # set when running answers must end
-        self._unknown_fields: set[str] = set()
-        layers = [Middleware(AccessMiddleware, log=self.log, count=self._count)]
-        if settings.origins:
-            layers.append(
-                Middleware(
-                    CORSMiddleware,
-                    allow_origins=list(settings.origins),
-                    allow_methods=["GET", "POST"],
-                    allow_headers=["*"],
-                )
-            )
-        layers.append(Middleware(Guard, settings=settings))
-        self.app = Starlette(
-            routes=self._routes(),
-            middleware=layers,
-            exception_handlers={Problem: problem_handler, HTTPException: problem_handler},
-        )
+        self._ignored_fields: set[str] = set()
+        origins, methods = list(settings.origins), ["GET", "POST"]
+        layers = [
+            Middleware(AccessMiddleware, log=self.log, count=self._count),
+            Middleware(
+                CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=["*"]
+            ),
+            Middleware(Guard, settings=settings),
+        ]
+        if not settings.origins:
+            del layers[1]
+        handlers = {HTTPException: problem_handler}
+        self.app = Starlette(False, self._routes(), layers, handlers)
 
     def _routes(self) -> list[Route]:
-        routes = [
-            Route(path, self._endpoint(api), methods=["POST"]) for api in APIS for path in api.paths
-        ]
-        for path, answer in (
-            (COUNT_TOKENS, self._count_tokens),
-            (UNLOAD, self._unload),
-        ):
-            routes.append(Route(path, with_problems(answer, path), methods=["POST"]))
-        for path, method, answer in ModelLists(self.models).endpoints():
-            routes.append(Route(path, with_problems(answer, path), methods=[method]))
+        routes = list[Route]()
+        for api in APIS:
+            for path in (api.path, *([api.path.removeprefix("/v1")] if api.bare else [])):
+                routes.append(Route(path, self._endpoint(api), methods=["POST"]))
+        routes.append(Route(COUNT_TOKENS, self._count_tokens, methods=["POST"]))
+        routes.append(Route("/v1/models/unload", self._unload, methods=["POST"]))
         routes += [Route("/health", self._health), Route("/metrics", self._metrics)]
         for start in ("/v1", ""):
             routes.append(Route(f"{start}/models", self._models))
             routes.append(Route(f"{start}/models/{{name:path}}", self._model))
-        return routes + page_routes()
+        return routes + ModelLists(self.models).routes() + page_routes()
 
     def _count(self, path: str, status: int) -> None:
         known = any(route.path == path for route in self.app.routes)  # type: ignore[attr-defined]
@@ -218,35 +141,36 @@ class Server:
     @property
     def first(self) -> Served:
         """The model of requests that name none; it must be loaded."""
-        return self.models.named(self.settings.names[0])
+        served = self.models.named(self.settings.names[0])
+        assert served is not None
+        return served
 
-    def _endpoint(self, api: Api) -> Endpoint:
-        async def answer(request: Request) -> Response:
-            body, ignored = await self._read(request, api.path, api.body_model)
-            if api.write_loaded is not None and body.only_loads:
-                work = self._only_load(api, body, ignored)
-                reply = await unless_disconnected(request.receive, work, self.stopping)
-                return Response(status_code=499) if reply is None else JSONResponse(reply)
-            if body.stream and not self.models.is_loaded(body.model):
-                held = ExitStack()
-                events = self._load_and_stream(api, body, ignored, request, held)
-                return self._event_stream(api, body, request, events, held)
-            with ExitStack() as held:
-                writer, choices = await self._prepare(api, body, ignored, request, held)
-                if body.stream:
-                    events = writer.stream(choices)
-                    return self._event_stream(api, body, request, events, held.pop_all())
-                work = writer.complete(choices)
-                reply = await unless_disconnected(request.receive, work, self.stopping)
-            return Response(status_code=499) if reply is None else JSONResponse(reply)
+    def _endpoint(self, api: type[Writer]) -> Endpoint:
+        async def answer(request: Request) -> ASGIApp:
+            asked = Asked(api, request, *await self._read(request, api.path, api.body_model))
+            body = asked.body
+            if isinstance(body, OllamaBody) and body.only_loads:
+                return await self._reply(request, self._only_load(asked))
+            held = ExitStack()
+            if body.stream and self.models.named(self.models.find(body.model)) is None:
+                return self._event_stream(asked, self._load_and_stream(asked, held), held)
+            with held:
+                writer = await self._prepare(asked, held)
+                if not body.stream:
+                    return await self._reply(request, writer.complete())
+                return self._event_stream(asked, writer.stream(), held.pop_all())
 
-        return with_problems(answer, api.path)
+        return answer
+
+    async def _reply(self, request: Request, work: Coroutine[Any, Any, Any]) -> Response:
+        reply = await unless_disconnected(request.receive, work, self.stopping)
+        return Response(status_code=NOT_SENT) if reply is None else JSONResponse(reply)
 
     async def _read(
         self, request: Request, path: str, body_model: type[Any]
     ) -> tuple[Any, tuple[str, ...]]:
         """The checked body, and its fields that have no effect. Raises Problem 400."""
-        raw = await request.body()
+        raw = await read_raw(request, self.settings.limits)
 
         def read() -> tuple[Any, tuple[str, ...]]:
             body = read_body(body_model, read_json(raw))
@@ -257,123 +181,103 @@ class Server:
         return await self.models.prompt_threads.run(read)
 
     def _check_fields(self, path: str, body: Fields) -> tuple[str, ...]:
-        """The fields of a body that have no effect. Unknown ones are logged once."""
+        """The fields of a body that have no effect. Each is logged once."""
         found = FIELDS.check(path, body)
-        for name in found.unknown:
-            if name not in self._unknown_fields and len(self._unknown_fields) < MAX_UNKNOWN:
-                self._unknown_fields.add(name)
-                self.log.write_unknown(name, path)
-        return found.ignored
+        for name in found:
+            if name not in self._ignored_fields and len(self._ignored_fields) < MAX_LOGGED:
+                self._ignored_fields.add(name)
+                self.log.write_ignored(name, path)
+        return tuple(f"{name} ({why})" for name, why in found.items())
 
-    async def _prepare(
-        self, api: Api, body: Any, ignored: tuple[str, ...], request: Request, held: ExitStack
-    ) -> tuple[Any, list[PreparedChoice]]:
-        """What writes the answer, and its choices. `held` gives model and places back."""
+    async def _prepare(self, asked: Asked, held: ExitStack) -> Writer:
+        """What writes the answer. `held` gives model and places back."""
         began = time.perf_counter()
-        keep_alive = api.keep_alive(body)
+        body = asked.body
         served = await self.models.acquire(body.model)
-        held.callback(self.models.release, served, keep_alive)
-        if served.stays and keep_alive is not None:
-            ignored = (*ignored, STAYS)
+        held.callback(self.models.release, served, asked.keep_alive)
         load = time.perf_counter() - began
         runner = served.runner
-        to_request = partial(api.to_request, body, served.pair, runner.settings)
-        answer_request = await self.models.prompt_threads.run(to_request)
-        answer_request = replace(answer_request, began=began, load_seconds=load)
-        answer_request = answer_request.with_ignored(ignored)
+        to_request = partial(asked.api.to_request, body, served.pair, runner.settings)
+        request = await self.models.prompt_threads.run(to_request)
+        request = request.with_ignored(asked.all_ignored(served))
+        request = replace(request, began=began, load_seconds=load)
         name = next(name for name in PROMPTS if name in type(body).model_fields)
-        with openai_chat.own_names({"messages": name}):
-            choices = await runner.prepare(answer_request)
+        with own_names({"messages": name}):
+            choices = await runner.prepare(request)
         held.callback(runner.release, choices)
-        limit = choices[0].prompted.request.token_limit
-        answer_request = replace(answer_request, token_limit=limit)
-        record: AccessRecord = request.scope["state"]["access_record"]
-        record.answer_request = answer_request
-        record.sessions = [choice.session for choice in choices]
-        return api.writer(body, answer_request, runner), choices
+        request = replace(request, token_limit=choices[0].prompted.request.token_limit)
+        asked.record.answer_request = request
+        asked.record.sessions = [choice.session for choice in choices]
+        return asked.api(body, request, runner, choices)
 
-    async def _load_and_stream(
-        self, api: Api, body: Any, ignored: tuple[str, ...], request: Request, held: ExitStack
-    ) -> AsyncGenerator[bytes]:
+    async def _load_and_stream(self, asked: Asked, held: ExitStack) -> AsyncGenerator[bytes]:
         """The events of an answer whose model is not loaded yet; the first one says so."""
-        yield api.loading(self.models.find(body.model))
-        writer, choices = await self._prepare(api, body, ignored, request, held)
-        async with aclosing(writer.stream(choices)) as events:
+        yield asked.api.loading(self.models.find(asked.body.model))
+        writer = await self._prepare(asked, held)
+        async with aclosing(writer.stream()) as events:
             async for event in events:
                 yield event
 
-    async def _only_load(self, api: Api, body: Any, ignored: tuple[str, ...]) -> dict[str, Any]:
+    async def _only_load(self, asked: Asked) -> dict[str, Any]:
         """Load the model of a body without a prompt, or unload it if its keep-alive is 0."""
-        assert api.write_loaded is not None
-        name = self.models.find(body.model)
-        keep_alive = api.keep_alive(body)
-        reason = "load"
-        if keep_alive == 0 and not self.models.stays(name):
+        api = asked.api
+        assert issubclass(api, OllamaWriter)
+        name = self.models.find(asked.body.model)
+        loaded = self.models.named(name)
+        ignored, reason = asked.ignored, "unload"
+        if asked.keep_alive == 0 and not (loaded and loaded.stays):
             await self.models.stop(name)
-            reason = "unload"
         else:
             served = await self.models.acquire(name)
-            self.models.release(served, keep_alive)
-            if served.stays and keep_alive is not None:
-                ignored = (*ignored, STAYS)
-        return {**api.write_loaded(body, name, reason), "dflash": {"ignored": list(ignored)}}
+            self.models.release(served, asked.keep_alive)
+            ignored, reason = asked.all_ignored(served), "load"
+        return api.loaded(asked.body, name, reason) | {"dflash": {"ignored": list(ignored)}}
 
     def _event_stream(
-        self,
-        api: Api,
-        body: Any,
-        request: Request,
-        events: AsyncGenerator[bytes],
-        held: ExitStack,
+        self, asked: Asked, events: AsyncGenerator[bytes], held: ExitStack
     ) -> EventStream:
-        name = body.model or self.settings.names[0]
-        record: AccessRecord = request.scope["state"]["access_record"]
+        api = asked.api
+        name = asked.body.model or self.settings.names[0]
         return EventStream(
             events,
-            kind=api.kind,
-            stopping=self.stopping,
-            ping=lambda: api.ping(name, record.comment),
+            api.content_type,
+            self.stopping,
+            ping=lambda: api.ping(name, asked.record.comment),
             ping_seconds=self.settings.keepalive,
-            write_problem=lambda problem: api.write_problem(for_log(problem, request.scope)),
+            write_problem=lambda problem: api.problem(for_log(problem, asked.request.scope)),
             write_seconds=self.settings.limits.write_seconds,
             on_end=held.close,
         )
 
     async def _count_tokens(self, request: Request) -> Response:
-        body, _ = await self._read(request, MESSAGES, anthropic_messages.CountBody)
+        body, _ = await self._read(request, MESSAGES, CountBody)
         with ExitStack() as held:
             served = await self.models.acquire(body.model)
             held.callback(self.models.release, served)
             settings = served.runner.settings
-            asked = anthropic_messages.to_count_request(body, served.pair, settings)
+            asked = MessagesWriter.to_request(body, served.pair, settings)
             return JSONResponse({"input_tokens": await served.runner.count_tokens(asked)})
 
     async def _health(self, request: Request) -> Response:
         admission = self.models.admission
-        return JSONResponse(
-            {
-                "status": "ok",
-                "version": __version__,
-                "model": self.settings.names[0],
-                "running": admission.running,
-                "waiting": admission.waiting,
-            }
-        )
+        numbers = {"running": admission.running, "waiting": admission.waiting}
+        head = {"status": "ok", "version": __version__, "model": self.settings.names[0]}
+        return JSONResponse(head | numbers)
 
     async def _metrics(self, request: Request) -> Response:
-        return PlainTextResponse(
-            self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return PlainTextResponse(self.metrics.text(), media_type=kind)
 
     def _model_fields(self, name: str) -> dict[str, Any]:
         """An entry of /v1/models. Raises Problem 404 for a name that no model has."""
-        fields: dict[str, Any] = {
+        return {
             "id": name,
             "object": "model",
             "created": self.began,
             "owned_by": "dflash",
+            "mode": self.settings.options.mode,
+            **self.models.describe(name),
         }
-        return fields | {"mode": self.settings.options.mode} | self.models.describe(name)
 
     async def _models(self, request: Request) -> Response:
         names = [*self.settings.names, *(offer.name for offer in self.models.offers())]
@@ -388,30 +292,13 @@ class Server:
 
     async def _unload(self, request: Request) -> Response:
         """Unload a model after its running answers: `{"model": NAME}`."""
-        body = read_json(await request.body())
-        name = body.get("model") if isinstance(body, dict) else None
-        if not isinstance(name, str):
-            raise Problem(400, "model must be a name.", param="model")
-        whole = self.models.find(name)
+        whole = self.models.find(await read_name(request, self.settings.limits))
         return JSONResponse({"model": whole, "unloaded": await self.models.stop(whole)})
-
-
-def with_problems(answer: Endpoint, path: str) -> Endpoint:
-    """An endpoint whose errors become responses in the form of its API."""
-
-    async def endpoint(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except Exception as error:
-            return problem_reply(for_log(as_problem(error), request.scope), path)
-
-    return endpoint
 
 
 async def problem_handler(request: Request, error: Exception) -> Response:
     """The response to an unknown path or method, in the form of the API at the path."""
-    if not isinstance(error, HTTPException):
-        return problem_reply(for_log(as_problem(error), request.scope), request.url.path)
+    assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path:.200}: {error.detail}."
     if hint := gone(request.url.path):
         message += f" {hint[0].upper()}{hint[1:]}."

@@ -25,8 +25,9 @@ from dflash_mlx.session import Prompt
 from .access_log import AccessLog
 from .answer_request import AnswerRequest, Completion
 from .models import Models
-from .protocol import Problem, Settings
+from .protocol import Problem, Settings, wrong
 from .runner import Metrics, Runner
+from .streams import tasks_of
 
 FIELDS = ("key", "prompt", "messages")
 FORMAT_HINT = 'a line is a text, a JSON string, {"prompt": "..."} or {"messages": [...]}'
@@ -61,7 +62,8 @@ class Line:
         """The answer with the fields of `dflash generate --json`. Raises Problem."""
         request = AnswerRequest(self.prompt, runner.settings.options)
         choices = await runner.prepare(request)
-        (completion,) = await runner.complete(request, choices)
+        completion = Completion()
+        await runner.complete(request, choices, [completion])
         return self._line(completion, request.options.structure), completion.stats.generated
 
     def _line(self, completion: Completion, form: Grammar | None) -> dict[str, Any]:
@@ -131,39 +133,31 @@ def read_line(text: str, key: str, defaults: Defaults) -> Line:
             raise Problem(400, f"there is no field '{name:.100}': {gone(name) or known}.", name)
     key = value.get("key", key)
     if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
-        raise Problem(400, "key must be a text or a number.", "key")
+        raise wrong("key", "must be a text or a number")
     if ("prompt" in value) == ("messages" in value):
         raise Problem(400, "it must have either a prompt or messages.")
     if "prompt" in value:
-        prompt = value["prompt"]
+        prompt: Any = value["prompt"]
         if not isinstance(prompt, str) or not prompt.strip():
-            raise Problem(400, "prompt must be a text that is not empty.", "prompt")
+            raise wrong("prompt", "must be a text that is not empty")
         if not defaults.raw:
             prompt = [{"role": "user", "content": prompt}]
     else:
         prompt = value["messages"]
-        check_messages(prompt, defaults)
+        is_list = isinstance(prompt, list) and prompt
+        if not is_list or not all(isinstance(one, dict) and "role" in one for one in prompt):
+            raise wrong("messages", "must be a list of messages, each with a role")
+        if defaults.raw:
+            raise wrong("messages", "cannot be sent with --raw")
+        if defaults.system is not None and prompt[0]["role"] in SYSTEM:
+            message = "it has a system message, and --system gives another."
+            raise Problem(400, message, "messages")
     if defaults.system is not None:
         assert isinstance(prompt, list)
         prompt = [{"role": "system", "content": defaults.system}, *prompt]
-    return Line(str(key), line_id(defaults, prompt), prompt)
-
-
-def check_messages(messages: Any, defaults: Defaults) -> None:
-    """Raise Problem for what is not a chat, or contradicts the options of the run."""
-    is_list = isinstance(messages, list) and messages
-    if not is_list or not all(isinstance(one, dict) and "role" in one for one in messages):
-        raise Problem(400, "messages must be a list of messages, each with a role.", "messages")
-    if defaults.raw:
-        raise Problem(400, "messages cannot be sent with --raw.", "messages")
-    if defaults.system is not None and messages[0]["role"] in SYSTEM:
-        raise Problem(400, "it has a system message, and --system gives another.", "messages")
-
-
-def line_id(defaults: Defaults, prompt: Prompt) -> str:
-    """An id by all that an answer depends on."""
-    text = json.dumps([defaults.name, defaults.digest, prompt], sort_keys=True)
-    return ID_START + hashlib.sha256(text.encode()).hexdigest()[:32]
+    all_of_it = json.dumps([defaults.name, defaults.digest, prompt], sort_keys=True)
+    digest = hashlib.sha256(all_of_it.encode()).hexdigest()
+    return Line(str(key), ID_START + digest[:32], prompt)
 
 
 # The lines of answers
@@ -190,12 +184,15 @@ def read_answers(file: LineFile, path: Path, lines: Iterable[Line]) -> Answered:
     wanted = {line.key: line for line in lines}
     keys = set[str]()
     errors = others = 0
+    another = "give --out another file"
+    not_ours = "line {} of '{}' is not an answer of --batch."
     for number, text in enumerate(file.lines, 1):
-        key, answer_id, failed = read_answer(text, number, path)
+        answer = read_answer(text)
+        if answer is None:
+            raise UsageError(not_ours.format(number, path), hint=another)
+        key, answer_id, failed = answer
         if key in keys:
-            raise UsageError(
-                f"'{path}' has two answers with the key '{key}'.", hint="give --out another file"
-            )
+            raise UsageError(f"'{path}' has two answers with the key '{key}'.", hint=another)
         if key not in wanted:
             others += 1
             continue
@@ -203,18 +200,18 @@ def read_answers(file: LineFile, path: Path, lines: Iterable[Line]) -> Answered:
             raise UsageError(
                 f"line {number} of '{path}' answers the key '{key}' for another prompt, or with "
                 "another model or other options.",
-                hint="give --out another file, or the options of the first run",
+                hint=f"{another}, or the options of the first run",
             )
         keys.add(key)
         errors += failed
     if not LINE_START.startswith(file.rest[: len(LINE_START)]):
-        raise not_answers(path, len(file.lines) + 1)
+        raise UsageError(not_ours.format(len(file.lines) + 1, path), hint=another)
     file.cut()
     return Answered(frozenset(keys), errors, others)
 
 
-def read_answer(text: bytes, number: int, path: Path) -> tuple[str, str, bool]:
-    """Key and id of an answer, and whether it has an error."""
+def read_answer(text: bytes) -> tuple[str, str, bool] | None:
+    """Key and id of an answer, and whether it has an error; None for anything else."""
     try:
         value = json.loads(text)
         key = value.get("key")
@@ -222,13 +219,7 @@ def read_answer(text: bytes, number: int, path: Path) -> tuple[str, str, bool]:
             return key, value["id"], "error" in value
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
-    raise not_answers(path, number)
-
-
-def not_answers(path: Path, number: int) -> UsageError:
-    return UsageError(
-        f"line {number} of '{path}' is not an answer of --batch.", hint="give --out another file"
-    )
+    return None
 
 
 # A run
@@ -268,10 +259,5 @@ async def answer_lines(
                 else:
                     on_failure(line, problem)
 
-    tasks = [asyncio.create_task(work()) for _ in range(runner.admission.max_running)]
-    try:
+    async with tasks_of(*(work() for _ in range(runner.admission.max_running))) as tasks:
         await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

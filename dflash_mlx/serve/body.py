@@ -1,30 +1,24 @@
 """Bodies of requests: reading them, and the fields that all APIs share."""
 
+import asyncio
 import json
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, Optional
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import from_json
+from starlette.requests import Request
 
+from dflash_mlx.constrained.grammar import ebnf_grammar
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.grammar import Grammar
 from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
 from dflash_mlx.text import whole_text
 
-from .protocol import Problem
-
-
-def check_number(value: Any) -> Any:
-    """Raise ValueError for anything but a number or None; bool is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | None):
-        raise ValueError("must be a number")
-    return value
-
-
-Number = Annotated[float, BeforeValidator(check_number)]
-Integer = Annotated[int, BeforeValidator(check_number)]
+from .protocol import Limits, Problem, wrong
 
 
 class Fields(BaseModel):
@@ -55,6 +49,56 @@ class FormatFields(Fields):
     grammar: str | None = None
 
 
+FORMS: dict[str, Callable[[Any], Grammar]] = {
+    "response_format": Grammar.of_schema,
+    "json": Grammar.of_schema,
+    "json_schema": Grammar.of_schema,
+    "json_object": lambda value: Grammar("json_object"),
+    "regex": lambda value: Grammar("regex", value),
+    "choice": Grammar.of_choices,
+    "grammar": ebnf_grammar,
+}
+
+
+def grammar_of(body: FormatFields, response_format: dict[str, Any] | None) -> Grammar | None:
+    """None for free text. Raises Problem 400 for a form that is wrong, and for several forms."""
+    outputs = body.structured_outputs or StructuredOutputs()
+    asked = {"response_format": read_response_format(response_format)}
+    for name, declared_field in StructuredOutputs.model_fields.items():
+        asked[f"structured_outputs.{declared_field.alias or name}"] = getattr(outputs, name)
+    for name in FormatFields.model_fields:
+        if name != "structured_outputs":
+            asked[name] = getattr(body, name)
+    free = (None, False)
+    given = {n: v for n, v in asked.items() if v not in free and (n, v) != ("grammar", "")}
+    if len(given) > 1:
+        names = " and ".join(given)
+        raise Problem(400, f"{names} contradict each other: give one.", next(iter(given)))
+    for name, value in given.items():
+        kind = name.rpartition(".")[2].removeprefix("guided_")
+        try:
+            return value if isinstance(value, Grammar) else FORMS[kind](value)
+        except DFlashError as error:
+            raise Problem(400, f"{name}: {error.message}", name) from error
+    return None
+
+
+def read_response_format(form: dict[str, Any] | None) -> dict[str, Any] | Grammar | None:
+    """A schema, or any JSON object; None for free text."""
+    kind = (form or {}).get("type", "text")
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object" and form.get("schema") is None:
+        return Grammar("json_object")
+    # llama-server puts the schema into a json_object, OpenAI into a json_schema.
+    holder = form if kind == "json_object" else form.get("json_schema")
+    schema = holder.get("schema") if isinstance(holder, dict) else None
+    if kind not in ("json_object", "json_schema") or not isinstance(schema, dict):
+        why = "must be text, json_object, or json_schema with a schema"
+        raise wrong("response_format", why)
+    return schema
+
+
 # OpenAI's ranges where they differ from the engine's; vLLM's -1 is a top_k of 0.
 API_RANGES = {
     "temperature": {"ge": 0, "le": 2},
@@ -80,14 +124,14 @@ NO_LIMIT = 2**31 - 1  # tokens
 
 def check_limit(value: Any) -> Any:
     """A number of tokens; -1 is NO_LIMIT, as in llama-server and Ollama."""
-    return NO_LIMIT if check_number(value) == -1 else value
+    return NO_LIMIT if value == -1 else value
 
 
 TokenLimit = Annotated[int, BeforeValidator(check_limit), answer_range("max_tokens")]
 
 
 def sampling_field(option: Option) -> Any:
-    kind = Integer if option.type is int else Number
+    kind = int if option.type is int else float
     limits = API_RANGES.get(option.name, declared_range(option))
     if limits:
         kind = Annotated[kind, Field(**limits)]
@@ -103,12 +147,12 @@ RULES = ("min_tokens", "ignore_eos", "stop_token_ids", "allowed_token_ids", "bad
 class SamplingFields(create_model("SamplingFields", __base__=FormatFields, **SAMPLING)):
     """None is the server's setting. repeat_penalty: llama-server's name of repetition_penalty."""
 
-    logit_bias: dict[str, Number] | None = None
-    repeat_penalty: Annotated[Number, answer_range("repetition_penalty")] | None = None
-    min_tokens: Annotated[Integer, answer_range("min_tokens")] | None = None
+    logit_bias: dict[str, float] | None = None
+    repeat_penalty: Annotated[float, answer_range("repetition_penalty")] | None = None
+    min_tokens: Annotated[int, answer_range("min_tokens")] | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: list[Integer] | None = None
-    allowed_token_ids: list[Integer] | None = Field(default=None, min_length=1)
+    stop_token_ids: list[int] | None = None
+    allowed_token_ids: list[int] | None = Field(default=None, min_length=1)
     bad_words: list[str] | None = None
 
     def options(self, defaults: GenerationOptions) -> GenerationOptions:
@@ -122,8 +166,7 @@ class SamplingFields(create_model("SamplingFields", __base__=FormatFields, **SAM
         values["logit_bias"] = tuple((token_id(key), bias) for key, bias in biases)
         if self.repeat_penalty is not None:
             if values.get("repetition_penalty", self.repeat_penalty) != self.repeat_penalty:
-                message = "repeat_penalty and repetition_penalty differ: give one of them."
-                raise Problem(400, message, "repeat_penalty")
+                raise wrong("repeat_penalty", "and repetition_penalty differ: give one of them")
             values["repetition_penalty"] = self.repeat_penalty
         rules = {name: getattr(self, name) for name in RULES if getattr(self, name) is not None}
         try:
@@ -134,9 +177,8 @@ class SamplingFields(create_model("SamplingFields", __base__=FormatFields, **SAM
 
 
 def token_id(text: str) -> int:
-    """The token of a key of logit_bias."""
     if not text.isdecimal() or len(text) > 9:
-        raise Problem(400, f"logit_bias has the key '{text:.20}': give token ids.", "logit_bias")
+        raise wrong("logit_bias", f"has the key '{text:.20}': give token ids")
     return int(text)
 
 
@@ -155,6 +197,25 @@ def read_body(model: type[Any], body: Any) -> Any:
         raise Problem(400, "the body is nested too deeply.") from None
 
 
+async def read_raw(request: Request, limits: Limits) -> bytes:
+    """Raises Problem 413 for a body that is too large, 408 for one that is too slow."""
+    too_large = Problem(413, f"the body is larger than {limits.body_bytes >> 20} MiB.")
+    size = request.headers.get("content-length", "0")
+    if not size.isdecimal() or len(size) > 18 or int(size) > limits.body_bytes:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > limits.body_bytes:
+                    raise too_large
+    except TimeoutError:
+        message = f"the body did not come within {limits.body_seconds:g} seconds."
+        raise Problem(408, message) from None
+    return bytes(body)
+
+
 def read_json(raw: bytes) -> Any:
     """Parse a body, with texts as `whole_text`.
 
@@ -168,3 +229,12 @@ def read_json(raw: bytes) -> Any:
     except (ValueError, RecursionError):
         message = "the body is not JSON in UTF-8, or nested too deeply."
         raise Problem(400, message) from None
+
+
+async def read_name(request: Request, limits: Limits) -> str:
+    """The model that a body names, which has no other field. Raises Problem 400."""
+    body = read_json(await read_raw(request, limits))
+    name = (body.get("model") or body.get("name")) if isinstance(body, dict) else None
+    if not isinstance(name, str):
+        raise wrong("model", "must be a name")
+    return name

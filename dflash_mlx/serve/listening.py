@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from dflash_mlx.errors import DFlashError
 
 from .app import Server
-from .protocol import StopSignal
+from .streams import StopSignal
 
 HEAD_SECONDS = 15.0  # to receive a request's headers
 STOP_SECONDS = 10  # for running answers when the server is stopped
@@ -25,52 +25,23 @@ NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if a request's headers do not come in time.
+    """A connection that is closed if the headers of a request do not come in time.
 
-    At the limit of connections, a new one takes the place of the one that is idle for longest.
+    uvicorn has a timer for the time after a response; here it runs before one, too.
     """
 
-    _deadline: Any = None
-    idle_since = 0.0
-
     def connection_made(self, transport: Any) -> None:
-        others: Any = self.connections
-        if self.limit_concurrency is not None and len(others) >= self.limit_concurrency - 1:
-            idle = [other for other in others if other.is_idle]
-            if idle:
-                min(idle, key=lambda other: other.idle_since).make_room()
-        self.idle_since = self.loop.time()
         super().connection_made(transport)
         self._expect_head()
 
-    @property
-    def is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def make_room(self) -> None:
-        self.transport.close()
-        self.connections.discard(self)
-
-    def on_response_complete(self) -> None:
-        self.idle_since = self.loop.time()
-        super().on_response_complete()
-
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if not self.is_idle and self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        elif self.is_idle:
+        if self.cycle is None or self.cycle.response_complete:
             self._expect_head()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        super().connection_lost(exc)
-
     def _expect_head(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        close = self.timeout_keep_alive_handler
+        self.timeout_keep_alive_task = self.loop.call_later(HEAD_SECONDS, close)
 
 
 def listen(host: str, port: int) -> list[socket.socket]:

@@ -26,7 +26,7 @@ from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair, weight_bytes
 
 from .access_log import AccessLog
-from .protocol import Problem, Settings, find_model, problem_of
+from .protocol import LATEST, Problem, Settings, problem_of
 from .runner import Admission, Metrics, PromptThreads, Runner
 
 KEEP_ALIVE = 600.0  # seconds
@@ -53,22 +53,19 @@ class Offer:
 class Served:
     """A loaded model. nbytes: of its weights. users: requests that are being answered.
 
-    stays: it is never unloaded. keep_alive: seconds that it stays loaded after an answer, as its
-    last request said; None is the server's. unload: the timer that unloads it then.
+    stays: it is never unloaded. keep_alive: seconds that it stays loaded after its last answer.
+    unload: the timer that unloads it then.
     """
 
     name: str
     pair: Pair
     runner: Runner
-    stays: bool = False
+    stays: bool
+    keep_alive: float
+    nbytes: int
     users: int = 0
-    keep_alive: float | None = None
     used_at: float = field(default_factory=time.monotonic)
     unload: asyncio.TimerHandle | None = None
-    nbytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.nbytes = weight_bytes(self.pair)
 
     @property
     def unloads_in(self) -> float | None:
@@ -82,6 +79,7 @@ class Served:
         return not self.users and not self.stays
 
 
+@dataclass(eq=False)
 class Models:
     """Loads, counts and unloads the models of a server, in one event loop.
 
@@ -90,38 +88,31 @@ class Models:
     models share the places and the memory of one queue.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        metrics: Metrics,
-        log: AccessLog,
-        offers: Callable[[], Sequence[Offer]] = tuple,
-        keep_alive: float = KEEP_ALIVE,
-        cache_ram: int | None = None,
-    ):
-        self.settings = settings
-        self.metrics = metrics
-        self.log = log
-        self.offers = offers
-        self.keep_alive = keep_alive
-        self.cache_ram = cache_ram
-        self.admission = Admission(settings.max_sequences, 0, settings.limits.queue)
-        self.prompt_threads = PromptThreads()
-        self._loaded: dict[str, Served] = {}
-        self._loads: dict[str, asyncio.Task[None]] = {}
-        self._expiring: set[asyncio.Task[None]] = set()
-        self._one_at_a_time = asyncio.Lock()
-        self._released = asyncio.Event()
-        metrics.watch(lambda: [served.pair.engine for served in self.loaded], self.admission)
+    settings: Settings
+    metrics: Metrics
+    log: AccessLog
+    offers: Callable[[], Sequence[Offer]] = tuple
+    keep_alive: float = KEEP_ALIVE
+    cache_ram: int | None = None
+    admission: Admission = field(init=False)
+    prompt_threads: PromptThreads = field(default_factory=PromptThreads)
+    _loaded: dict[str, Served] = field(default_factory=dict)
+    _loads: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _expiring: set[asyncio.Task[None]] = field(default_factory=set)
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.admission = Admission(self.settings.max_sequences, self.settings.limits.queue)
+        self.metrics.watch(lambda: [one.pair.engine for one in self.loaded], self.admission)
 
     @property
     def loaded(self) -> list[Served]:
         """The loaded models, the least recently used first."""
         return sorted(self._loaded.values(), key=lambda served: served.used_at)
 
-    def named(self, name: str) -> Served:
-        """A loaded model by its whole name. KeyError for one that is not loaded."""
-        return self._loaded[name]
+    def named(self, name: str) -> Served | None:
+        return self._loaded.get(name)
 
     def add(
         self, name: str, pair: Pair, options: GenerationOptions, *, stays: bool = False
@@ -129,7 +120,8 @@ class Models:
         """Serve a loaded pair. `share_memory` must follow."""
         settings = replace(self.settings, options=options)
         runner = Runner(name, pair, settings, self.metrics, self.admission, self.prompt_threads)
-        served = Served(name, pair, runner, stays)
+        keep_alive = inf if stays else self.keep_alive
+        served = Served(name, pair, runner, stays, keep_alive, weight_bytes(pair))
         self._loaded[name] = served
         return served
 
@@ -150,17 +142,19 @@ class Models:
     def find(self, name: str | None) -> str:
         """The whole name of the model that a request names; without a name the first one's.
 
-        The end of a name is enough, from a slash on, if only one model is meant. Raises Problem 404
-        for a name that no model has.
+        The end of a name is enough, from a slash on, if only one model is meant: "b/c" and "c" are
+        ends of "a/b/c". Raises Problem 404 for a name that no model has.
         """
         first = self.settings.names[0]
         if name is None or name in self.settings.names:
             return first
         offered = (offer.name for offer in self.offers())
         names = list(dict.fromkeys((*self.settings.names, *self._loaded, *offered)))
-        if found := find_model(name, names):
-            return first if found in self.settings.names else found
-        ends = [each for each in names if each.endswith(f"/{name}")]
+        short = name.removesuffix(LATEST)
+        ends = [each for each in names if short and each.endswith(f"/{short}")]
+        for found in (name, short, *(ends if len(ends) == 1 else ())):
+            if found in names:
+                return first if found in self.settings.names else found
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
         if ends:
             message = f"the model '{name:.100}' may be {listed(ends)}: give a whole name."
@@ -195,10 +189,6 @@ class Models:
             "size": offer.nbytes,
         }
 
-    def is_loaded(self, name: str | None) -> bool:
-        """Whether a request for this model need not wait for it. Raises Problem 404 as `find`."""
-        return self.find(name) in self._loaded
-
     async def acquire(self, name: str | None) -> Served:
         """The model of a request, loaded now if it is not. `release` it after the answer.
 
@@ -216,14 +206,14 @@ class Models:
         return served
 
     def release(self, served: Served, keep_alive: float | None = None) -> None:
-        """Give a model back after an answer; `keep_alive`: as in `Served`."""
+        """Give a model back after an answer; `keep_alive`: None is the server's."""
         served.users -= 1
-        served.keep_alive = keep_alive
+        if not served.stays:
+            served.keep_alive = self.keep_alive if keep_alive is None else keep_alive
         self._used(served)
         self._released.set()
 
     async def stop(self, name: str | None) -> bool:
-        """Unload a model after its running answers. False if it is not loaded."""
         served = self._loaded.get(self.find(name))
         if served is None:
             return False
@@ -300,21 +290,9 @@ class Models:
         if served.unload is not None:
             served.unload.cancel()
             served.unload = None
-        seconds = self.keep_alive_of(served)
-        if served.can_go and seconds < inf:
+        if served.can_go and served.keep_alive < inf:
             loop = asyncio.get_running_loop()
-            served.unload = loop.call_later(seconds, self._begin_expiry, served)
-
-    def stays(self, name: str) -> bool:
-        """Whether a model, by its whole name, is loaded and never unloaded."""
-        served = self._loaded.get(name)
-        return served is not None and served.stays
-
-    def keep_alive_of(self, served: Served) -> float:
-        """Seconds that a model stays loaded after an answer; infinite if it is never unloaded."""
-        if served.stays:
-            return inf
-        return self.keep_alive if served.keep_alive is None else served.keep_alive
+            served.unload = loop.call_later(served.keep_alive, self._begin_expiry, served)
 
     def _begin_expiry(self, served: Served) -> None:
         task = asyncio.create_task(self._expire(served))

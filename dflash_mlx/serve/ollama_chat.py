@@ -6,43 +6,32 @@ https://docs.ollama.com/api
 import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from dflash_mlx.chat.tool_parser import ToolCall
-from dflash_mlx.engine.stats import Stats
 from dflash_mlx.options import EFFORTS
 from dflash_mlx.pair import Pair
 from dflash_mlx.speculation.sampling import HISTORY
 from dflash_mlx.types import TokenLogprob
 
-from . import openai_completions
-from .answer_request import AnswerRequest, Completion, Delta, Progress
-from .body import NO_LIMIT, Integer, SamplingFields, answer_range, read_body
-from .chat_tools import Tool
-from .keep_alive import parse_keep_alive
-from .logprobs import chat_logprobs
+from . import openai_completions, parse_keep_alive
+from .answer_request import AnswerRequest, Delta, ItemChange
+from .body import NO_LIMIT, SamplingFields, answer_range, read_body
+from .chat_messages import Tool
+from .fields import OLLAMA_CHAT, OLLAMA_GENERATE
 from .openai_chat import given, own_names, sampling_values, to_chat_request
 from .openai_completions import CompletionBody
-from .protocol import LATEST, Problem, Settings, json_line
-from .runner import PreparedChoice, Runner
+from .protocol import LATEST, Problem, Settings, wrong
+from .streams import JSON_LINES, json_line
+from .writer import Writer
 
-NAMES = {
-    "reasoning_effort": "think",
-    "response_format": "format",
-    "max_tokens": "num_predict",
-}
+NAMES = {"reasoning_effort": "think", "response_format": "format", "max_tokens": "num_predict"}
 DONE = {"stop": "stop", "length": "length", "calls": "stop"}
-
-
-def check_stream(value: Any) -> Any:
-    """Ollama streams unless a body says no."""
-    return True if value is None else value
 
 
 class ModelOptions(SamplingFields):
@@ -52,22 +41,27 @@ class ModelOptions(SamplingFields):
     the rest of the context.
     """
 
-    num_ctx: Annotated[Integer, Field(ge=2)] | None = None
-    num_predict: Annotated[Integer, Field(ge=-2)] | None = None
-    repeat_last_n: Annotated[Integer, Field(ge=-1)] | None = None
+    num_ctx: Annotated[int, Field(ge=2)] | None = None
+    num_predict: Annotated[int, Field(ge=-2)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1)] | None = None
     stop: str | list[str] | None = None
 
 
 class OllamaBody(ModelOptions):
-    """What both bodies have. `options` may hold the fields of `ModelOptions`, which leave it."""
+    """What both bodies have. `options` may hold the fields of `ModelOptions`, which leave it.
 
+    asked: the name of the field with the prompt. stream: is true unless a body says no.
+    keep_alive: seconds loaded after the answer; None is the server's.
+    """
+
+    asked: ClassVar[str]
     model: str | None = None
-    stream: Annotated[bool, BeforeValidator(check_stream)] = True
+    stream: bool = True
     format: str | dict[str, Any] | None = None
     think: bool | str | None = None
-    keep_alive: str | float | None = None
+    keep_alive: Annotated[float, BeforeValidator(parse_keep_alive)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[Integer, answer_range("logprobs")] | None = None
+    top_logprobs: Annotated[int, answer_range("logprobs")] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -76,54 +70,36 @@ class OllamaBody(ModelOptions):
 
         Raises Problem 400 for options that are fields of the body, and for a field in both places.
         """
-        options = body.get("options")
-        if options is None:
-            return {name: value for name, value in body.items() if name != "options"}
+        options = {} if body.get("options") is None else body["options"]
         if not isinstance(options, dict):
-            raise Problem(400, "options must be an object.", "options")
+            raise wrong("options", "must be an object")
         for name in options:
             if name in cls.model_fields and name not in ModelOptions.model_fields:
                 raise Problem(400, f"options.{name} is a field of the body itself.", "options")
             if name in body:
-                raise Problem(400, f"{name} is in options and beside it: give one.", name)
-        return {**{name: body[name] for name in body if name != "options"}, **options}
-
-    @model_validator(mode="after")
-    def check_keep_alive(self) -> Self:
-        """Raise ValueError for a time that cannot be read."""
-        keep_alive_of(self)
-        return self
+                raise wrong(name, "is in options and beside it: give one")
+        ours = ("options", "stream") if body.get("stream") is None else ("options",)
+        return {name: value for name, value in body.items() if name not in ours} | options
 
     @property
     def only_loads(self) -> bool:
         """Whether the body asks for nothing but to load its model, or to unload it."""
-        raise NotImplementedError
+        return not getattr(self, self.asked)
 
 
 class OllamaChatBody(OllamaBody):
+    asked: ClassVar[str] = "messages"
     messages: list[Any] | None = None
     tools: list[Tool] | None = None
-
-    @property
-    def only_loads(self) -> bool:
-        return not self.messages
 
 
 class GenerateBody(OllamaBody):
     """The body of /api/generate. raw: without the chat template."""
 
+    asked: ClassVar[str] = "prompt"
     prompt: str | None = None
     system: str | None = None
     raw: bool | None = None
-
-    @property
-    def only_loads(self) -> bool:
-        return not self.prompt
-
-
-def keep_alive_of(body: OllamaBody) -> float | None:
-    """Seconds loaded after the answer; None is the server's. Raises ValueError."""
-    return None if body.keep_alive is None else parse_keep_alive(body.keep_alive)
 
 
 def to_request(
@@ -150,10 +126,9 @@ def to_request(
 
 
 def to_raw_request(body: GenerateBody, pair: Pair, settings: Settings) -> AnswerRequest:
-    """A request whose prompt is text without a chat template."""
     for name in ("system", "think"):
         if getattr(body, name):
-            raise Problem(400, f"{name} needs the chat template, which raw leaves out.", name)
+            raise wrong(name, "needs the chat template, which raw leaves out")
     values = {**shared_values(body, pair), "prompt": body.prompt}
     if body.logprobs:
         values["logprobs"] = body.top_logprobs or 0
@@ -185,21 +160,17 @@ def check_window(body: OllamaBody, request: AnswerRequest) -> None:
     """Raise Problem 400 for penalties that shall look at another number of tokens than ours do."""
     window = body.repeat_last_n
     if window not in (None, 0, HISTORY) and request.options.sampling.penalised:
-        raise Problem(
-            400,
-            f"repeat_last_n cannot be {window}: penalties look at the last {HISTORY} tokens.",
-            "repeat_last_n",
-        )
+        why = f"cannot be {window}: penalties look at the last {HISTORY} tokens"
+        raise wrong("repeat_last_n", why)
 
 
 def format_of(form: str | dict[str, Any] | None) -> dict[str, Any] | None:
-    """The format as `response_format` of a chat body."""
     if form is None or form == "":
         return None
     if form == "json":
         return {"type": "json_object"}
     if isinstance(form, str):
-        raise Problem(400, f"format cannot be '{form:.40}': give json or a schema.", "format")
+        raise wrong("format", f"cannot be '{form:.40}': give json or a schema")
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": form}}
 
 
@@ -218,8 +189,7 @@ def thinking_values(think: bool | str | None, pair: Pair) -> tuple[dict[str, Any
     if isinstance(think, str):
         if think not in EFFORTS:
             words = ", ".join(EFFORTS)
-            message = f"think cannot be '{think:.20}': give true, false, or one of {words}."
-            raise Problem(400, message, "think")
+            raise wrong("think", f"cannot be '{think:.20}': give true, false, or one of {words}")
         return {"reasoning_effort": think}, ()
     if template.think_switch is not None:
         return {"chat_template_kwargs": {"enable_thinking": think}}, ()
@@ -248,26 +218,18 @@ def chat_messages(messages: list[Any]) -> list[Any]:
         own: dict[str, Any] = {"role": role, "content": message.get("content") or ""}
         if role == "assistant":
             own["reasoning_content"] = message.get("thinking")
-            own["tool_calls"] = calls_with_ids(message.get("tool_calls"), f"call_{number}")
-            waiting += [(call["id"], name_of(call)) for call in own["tool_calls"]]
+            calls = message.get("tool_calls") or []
+            own["tool_calls"] = []
+            for place, call in enumerate(calls if isinstance(calls, list) else [calls]):
+                call = {"id": f"call_{number}_{place}"} | (call if isinstance(call, dict) else {})
+                own["tool_calls"].append(call)
+                function = call.get("function")
+                name = str(function.get("name", "")) if isinstance(function, dict) else ""
+                waiting.append((call["id"], name))
         elif role == "tool":
             own |= answered_call(message, waiting, f"call_{number}")
         result.append(own)
     return result
-
-
-def calls_with_ids(calls: Any, start: str) -> list[dict[str, Any]]:
-    listed = calls if isinstance(calls, list) else [calls] if calls else []
-    return [
-        {"id": f"{start}_{number}", **(call if isinstance(call, dict) else {})}
-        for number, call in enumerate(listed)
-    ]
-
-
-def name_of(call: dict[str, Any]) -> str:
-    """The name of a call's tool; empty for a call without one, which is refused later."""
-    function = call.get("function")
-    return str(function.get("name", "")) if isinstance(function, dict) else ""
 
 
 def answered_call(
@@ -296,7 +258,6 @@ def tagged(name: str) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """A time since 1970 as Ollama writes it."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -304,52 +265,66 @@ def nanoseconds(seconds: float) -> int:
     return round(1e9 * seconds)
 
 
-def head(model: str) -> dict[str, Any]:
-    """The fields that every line of an answer begins with."""
-    return {"model": model, "created_at": time_text(time.time())}
+class OllamaWriter(Writer):
+    """Writes lines of JSON; a call is in the line after its end."""
 
+    to_request = staticmethod(to_request)
+    content_type = JSON_LINES
 
-def chat_part(text: str, thinking: str = "", calls: Sequence[Any] = ()) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    if thinking:
-        message["thinking"] = thinking
-    if calls:
-        message["tool_calls"] = list(calls)
-    return {"message": message}
-
-
-def generate_part(text: str, thinking: str = "", calls: Sequence[Any] = ()) -> dict[str, Any]:
-    return {"response": text, **({"thinking": thinking} if thinking else {})}
-
-
-def chat_ping(model: str) -> bytes:
-    """A line that adds nothing to an answer to /api/chat."""
-    return json_line({**head(model), **chat_part(""), "done": False})
-
-
-def generate_ping(model: str) -> bytes:
-    return json_line({**head(model), **generate_part(""), "done": False})
-
-
-def loaded_reply(body: OllamaBody, model: str, reason: str) -> dict[str, Any]:
-    part = chat_part if isinstance(body, OllamaChatBody) else generate_part
-    asked = body.model or tagged(model)
-    return {**head(asked), **part(""), "done": True, "done_reason": reason}
-
-
-def write_problem(problem: Problem) -> bytes:
-    return json_line(problem.ollama())
-
-
-class Calls:
-    """Writes the calls of an answer. cut: the name of one that the answer's end cut."""
-
-    def __init__(self) -> None:
+    def __init__(self, *given: Any):
+        super().__init__(*given)
+        self._model = self.body.model or tagged(self.runner.name)
         self._count = 0
-        self.cut: str | None = None
+        self._cut: str | None = None  # the name of a call that the answer's end cut
 
-    def add(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
-        """The calls that are complete, in Ollama's form."""
+    @classmethod
+    def part(cls, text: str, thinking: str, calls: Sequence[Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @classmethod
+    def line(
+        cls, name: str, text: str = "", thinking: str = "", calls: Sequence[Any] = (), **more: Any
+    ) -> dict[str, Any]:
+        part = cls.part(text, thinking, calls)
+        return {"model": name, "created_at": time_text(time.time()), **part, **more}
+
+    @classmethod
+    def ping(cls, name: str, comment: str) -> bytes:
+        return json_line(cls.line(name, done=False))
+
+    @classmethod
+    def loading(cls, name: str) -> bytes:
+        return cls.ping(name, "")
+
+    @staticmethod
+    def problem(problem: Problem) -> bytes:
+        return json_line(problem.ollama())
+
+    @classmethod
+    def loaded(cls, body: OllamaBody, model: str, reason: str) -> dict[str, Any]:
+        """The answer to a body that only loads or unloads a model."""
+        return cls.line(body.model or tagged(model), done=True, done_reason=reason)
+
+    def whole(self) -> dict[str, Any]:
+        (answer,) = self.answers
+        calls = self._calls(answer.calls)
+        text = answer.text if answer.text.strip() or not calls else ""
+        more = self._logprobs(answer.logprobs) | self._end()
+        return self.line(self._model, text, answer.thinking, calls, **more)
+
+    def delta(self, delta: Delta, changes: Iterable[ItemChange]) -> Iterator[bytes]:
+        calls = self._calls(delta.calls)
+        more: dict[str, Any] = self._logprobs(delta.logprobs) | {"done": False}
+        if delta.thinking:  # alone: some clients read no text beside it
+            yield json_line(self.line(self._model, "", delta.thinking, **more))
+            more = {"done": False}
+        if delta.text or calls or "logprobs" in more:
+            yield json_line(self.line(self._model, delta.text, "", calls, **more))
+
+    def end(self) -> Iterator[bytes]:
+        yield json_line(self.line(self._model, **self._end()))
+
+    def _calls(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
         complete = []
         for call in calls:
             try:
@@ -357,82 +332,55 @@ class Calls:
             except ValueError:
                 arguments = None
             if arguments is None:
-                self.cut = call.name
+                self._cut = call.name
                 continue
             function = {"index": self._count, "name": call.name, "arguments": arguments}
             self._count += 1
             complete.append({"id": f"call_{uuid.uuid4().hex[:24]}", "function": function})
         return complete
 
-
-class OllamaWriter:
-    def __init__(self, body: OllamaChatBody | GenerateBody, request: AnswerRequest, runner: Runner):
-        self._body = body
-        self._request = request
-        self._runner = runner
-        self._model = body.model or tagged(runner.name)
-        self._part = chat_part if isinstance(body, OllamaChatBody) else generate_part
-        self._calls = Calls()
-
-    async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
-        whole = Completion()
-        calls: list[dict[str, Any]] = []
-        async with aclosing(self._runner.answer(self._request, choices)) as events:
-            async for event in events:
-                if isinstance(event, Delta):
-                    whole.add(event)
-                    calls += self._calls.add(event.calls)
-        text = whole.text if whole.text.strip() or not calls else ""
-        return {
-            **head(self._model),
-            **self._part(text, whole.thinking, calls),
-            **self._logprobs(whole.logprobs),
-            **self._end(whole),
-        }
-
-    async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
-        """The answer as lines of JSON. A call is sent when it is complete."""
-        last: Delta | None = None
-        async with aclosing(self._runner.answer(self._request, choices)) as events:
-            async for event in events:
-                if isinstance(event, Progress):
-                    continue
-                last = event
-                calls = self._calls.add(event.calls)
-                parts = []
-                if event.thinking:  # alone: some clients read no text beside it
-                    parts.append(self._part("", event.thinking))
-                if event.text or calls:
-                    parts.append(self._part(event.text, "", calls))
-                logprobs = self._logprobs(event.logprobs)
-                for part in parts or ([self._part("")] if logprobs else []):
-                    yield json_line({**head(self._model), **part, **logprobs, "done": False})
-                    logprobs = {}
-        assert last is not None
-        yield json_line({**head(self._model), **self._part(""), **self._end(last)})
-
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        if self._request.options.logprobs is None or not logprobs:
-            return {}
-        return {"logprobs": chat_logprobs(self._runner.pair.tokenizer, logprobs)}
+        content = self.logprobs(logprobs)
+        return {"logprobs": content} if content else {}
 
-    def _end(self, answer: Delta | Completion) -> dict[str, Any]:
-        """The fields of the last line, by the last delta or the whole answer."""
-        dflash = self._runner.dflash_fields(self._request, [answer])
-        if self._calls.cut is not None:
-            dflash["incomplete"] = f"the answer ended inside the call of {self._calls.cut}"
-        reason = DONE[answer.finish_reason or "stop"]
-        return {"done": True, "done_reason": reason, **self._durations(answer.stats)} | {
-            "dflash": dflash
-        }
-
-    def _durations(self, stats: Stats) -> dict[str, int]:
-        """Counts of tokens, and durations in nanoseconds."""
+    def _end(self) -> dict[str, Any]:
+        """The fields of the last line. Durations are in nanoseconds."""
+        (answer,) = self.answers
+        stats = answer.stats
+        dflash = self.dflash()
+        if self._cut is not None:
+            dflash["incomplete"] = f"the answer ended inside the call of {self._cut}"
         return {
-            "total_duration": nanoseconds(time.perf_counter() - self._request.began),
-            "load_duration": nanoseconds(self._request.load_seconds),
+            "done": True,
+            "done_reason": DONE[answer.finish_reason],
+            "total_duration": nanoseconds(time.perf_counter() - self.request.began),
+            "load_duration": nanoseconds(self.request.load_seconds),
             "prompt_eval_count": stats.prompt_tokens,
             "prompt_eval_duration": nanoseconds(stats.prefill_seconds),
             "eval_count": stats.generated,
             "eval_duration": nanoseconds(stats.decode_seconds),
+            "dflash": dflash,
         }
+
+
+class OllamaChatWriter(OllamaWriter):
+    path = OLLAMA_CHAT
+    body_model = OllamaChatBody
+
+    @classmethod
+    def part(cls, text: str, thinking: str, calls: Sequence[Any]) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if thinking:
+            message["thinking"] = thinking
+        if calls:
+            message["tool_calls"] = list(calls)
+        return {"message": message}
+
+
+class GenerateWriter(OllamaWriter):
+    path = OLLAMA_GENERATE
+    body_model = GenerateBody
+
+    @classmethod
+    def part(cls, text: str, thinking: str, calls: Sequence[Any]) -> dict[str, Any]:
+        return {"response": text, **({"thinking": thinking} if thinking else {})}

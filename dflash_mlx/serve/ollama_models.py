@@ -5,22 +5,22 @@ https://docs.ollama.com/api
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from dflash_mlx import __version__
 from dflash_mlx.chat.template import EFFORT_VARIABLES, THINK_VARIABLES
 from dflash_mlx.files.checkpoint import Checkpoint
 
-from .body import read_json
-from .models import Models
+from .body import read_name
+from .models import Models, Served
 from .ollama_chat import tagged, time_text
-from .protocol import Problem
 
 VERSION = "0.24.0"  # of Ollama, whose API this is; apps ask for a lowest one
 FOREVER = "9999-12-31T23:59:59Z"
@@ -34,14 +34,18 @@ class Listed:
     name: str
     fields: dict[str, Any]
     checkpoint: Checkpoint | None
+    served: Served | None = None
 
     @property
     def family(self) -> str:
         return "" if self.checkpoint is None else str(self.checkpoint.config.get("model_type", ""))
 
     @property
+    def template(self) -> str:
+        return "" if self.checkpoint is None else self.checkpoint.chat_template
+
+    @property
     def details(self) -> dict[str, Any]:
-        """Ollama's object `details`."""
         config = {} if self.checkpoint is None else self.checkpoint.config
         bits = (config.get("quantization") or {}).get("bits")
         dtype = config.get("dtype") or config.get("torch_dtype") or ""
@@ -65,83 +69,58 @@ class Listed:
         }
 
     @property
-    def modified_at(self) -> str:
-        """When config.json was written; 1970 before a download."""
+    def abilities(self) -> dict[str, Any]:
+        """What the model can do, as far as its template shows it, and when it was changed."""
+        tools = ["tools"] if "tools" in self.template else []
+        thinks = any(word in self.template for word in THINKING_WORDS)
         file = None if self.checkpoint is None else self.checkpoint.path / "config.json"
-        return time_text(file.stat().st_mtime if file is not None and file.exists() else 0.0)
+        changed_at = file.stat().st_mtime if file is not None and file.exists() else 0.0
+        return {
+            "capabilities": ["completion", *tools, *(["thinking"] if thinks else [])],
+            "modified_at": time_text(changed_at),
+        }
 
     @property
-    def template(self) -> str:
-        return "" if self.checkpoint is None else self.checkpoint.chat_template
-
-    @property
-    def capabilities(self) -> list[str]:
-        """What the model can do, by Ollama's names, as far as its template's text shows it."""
-        template = self.template
-        tools = ["tools"] if "tools" in template else []
-        thinks = any(word in template for word in THINKING_WORDS)
-        return ["completion", *tools, *(["thinking"] if thinks else [])]
+    def expires_at(self) -> str:
+        assert self.served is not None
+        if self.served.keep_alive == inf:
+            return FOREVER
+        left = self.served.unloads_in
+        return time_text(time.time() + (self.served.keep_alive if left is None else left))
 
 
 class ModelLists:
-    """The endpoints of these lists. `endpoints` has each path, its method and its function."""
-
     def __init__(self, models: Models):
         self._models = models
 
-    def endpoints(self) -> Iterator[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
-        yield "/api/tags", "GET", self.tags
-        yield "/api/ps", "GET", self.running
-        yield "/api/show", "POST", self.show
-        yield "/api/version", "GET", self.version
+    def routes(self) -> list[Route]:
+        return [
+            Route("/api/tags", self.tags),
+            Route("/api/ps", self.running),
+            Route("/api/show", self.show, methods=["POST"]),
+            Route("/api/version", self.version),
+        ]
 
     async def tags(self, request: Request) -> Response:
         """All models that are on this machine, also by their aliases."""
+        listed = self._listed(self._models.settings.names)
+        return JSONResponse({"models": [model.identity | model.abilities for model in listed]})
+
+    async def running(self, request: Request) -> Response:
         entries = [
             {
                 **model.identity,
-                "modified_at": model.modified_at,
-                "capabilities": model.capabilities,
+                "size_vram": model.fields["size"],  # GPU and CPU share the memory
+                "context_length": model.fields["max_model_len"],
+                "expires_at": model.expires_at,
             }
-            for model in self._listed(aliases=True)
+            for model in self._listed(self._models.settings.names[:1])
+            if model.served is not None
         ]
         return JSONResponse({"models": entries})
 
-    async def running(self, request: Request) -> Response:
-        """The loaded models, with the time until which they stay."""
-        entries = []
-        for model in self._listed():
-            expires_at = self._expires_at(model.name)
-            if model.fields["state"] != "loaded" or expires_at is None:
-                continue
-            entries.append(
-                {
-                    **model.identity,
-                    "size_vram": model.fields["size"],  # GPU and CPU share the memory
-                    "context_length": model.fields["max_model_len"],
-                    "expires_at": expires_at,
-                }
-            )
-        return JSONResponse({"models": entries})
-
-    def _expires_at(self, name: str) -> str | None:
-        """When a model will be unloaded if no request comes; None if it is not loaded."""
-        served = next((one for one in self._models.loaded if one.name == name), None)
-        if served is None:
-            return None
-        seconds = self._models.keep_alive_of(served)
-        if seconds == inf:
-            return FOREVER
-        left = served.unloads_in
-        return time_text(time.time() + (seconds if left is None else left))
-
     async def show(self, request: Request) -> Response:
-        """One model: its size, context, template and abilities."""
-        body = read_json(await request.body())
-        name = (body.get("model") or body.get("name")) if isinstance(body, dict) else None
-        if not isinstance(name, str):
-            raise Problem(400, "model must be a name.", param="model")
-        model = self._found(name)
+        model = self._found(await read_name(request, self._models.settings.limits))
         context = model.fields["max_model_len"]
         info: dict[str, Any] = {
             "general.architecture": model.family,
@@ -156,27 +135,24 @@ class ModelLists:
                 "template": model.template,
                 "details": model.details,
                 "model_info": info,
-                "capabilities": model.capabilities,
-                "modified_at": model.modified_at,
+                **model.abilities,
             }
         )
 
     async def version(self, request: Request) -> Response:
         return JSONResponse({"version": VERSION, "dflash": __version__})
 
-    def _listed(self, *, aliases: bool = False) -> list[Listed]:
-        """All models that are on this machine, that of the settings first; `aliases`: by each."""
-        known = self._models.settings.names
-        names = list(known if aliases else known[:1])
-        names += [offer.name for offer in self._models.offers() if offer.downloaded]
-        return [replace(self._found(name), name=name) for name in dict.fromkeys(names)]
+    def _listed(self, names: Sequence[str]) -> list[Listed]:
+        """All models that are on this machine, that of the settings first, by these names."""
+        offered = [offer.name for offer in self._models.offers() if offer.downloaded]
+        return [replace(self._found(name), name=name) for name in dict.fromkeys((*names, *offered))]
 
     def _found(self, name: str) -> Listed:
         """One model. Raises Problem 404 as `Models.find`."""
         whole = self._models.find(name)
         fields = self._models.describe(whole)
-        if fields["state"] == "loaded":
-            return Listed(whole, fields, self._models.named(whole).pair.target.checkpoint)
+        if served := self._models.named(whole):
+            return Listed(whole, fields, served.pair.target.checkpoint, served)
         offer = next(offer for offer in self._models.offers() if offer.name == whole)
         checkpoint = None if offer.folder is None else Checkpoint.read(offer.folder)
         return Listed(whole, fields, checkpoint)

@@ -6,35 +6,25 @@ https://platform.openai.com/docs/api-reference/chat
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Annotated, Any, ClassVar
 
 from dflash_mlx import __version__
 from dflash_mlx.chat.template import EFFORT_VARIABLES
 from dflash_mlx.chat.tool_parser import ToolCall, named_calls
-from dflash_mlx.options import EFFORTS
+from dflash_mlx.options import EFFORTS, GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import TokenLogprob
 
-from .answer_request import (
-    AnswerRequest,
-    Completion,
-    Delta,
-    Progress,
-    prompt_progress,
-    timings,
-    usage,
-)
-from .body import Fields, Integer, SamplingFields, TokenLimit, answer_range, read_body
-from .chat_messages import template_messages
-from .chat_tools import Tool, tool_use
-from .fields import MAX_IGNORED, shown_name
-from .logprobs import chat_logprobs
-from .output_format import grammar_of
-from .protocol import Problem, Settings, sse_event
-from .runner import PreparedChoice, Runner
+from .answer_request import AnswerRequest, Completion, Delta, ItemChange, Progress
+from .body import Fields, SamplingFields, TokenLimit, answer_range, grammar_of, read_body
+from .chat_messages import Tool, template_messages, tool_use
+from .fields import CHAT, MAX_IGNORED, shown_name
+from .protocol import Problem, Settings, wrong
+from .streams import sse_event
+from .writer import Writer, prompt_progress, usage
 
 LEVELS = ("none", *EFFORTS)
 FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
@@ -56,51 +46,61 @@ class TemplateFields(Fields):
     thinking: bool | None = None
 
 
-class ChatBody(SamplingFields):
-    messages: list[Any]
+class OpenAIBody(SamplingFields):
+    """What the bodies of chat and of text completions have in common."""
+
     model: str | None = None
     max_tokens: TokenLimit | None = None
-    max_completion_tokens: TokenLimit | None = None
-    n: Integer | None = None
+    n: int | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: dict[str, Any] | None = None
+    return_progress: bool | None = None
+
+    def options(self, defaults: GenerationOptions) -> GenerationOptions:
+        strings = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        if len(strings) > 16 or not all(strings):
+            raise wrong("stop", "must be up to 16 strings that are not empty")
+        options = replace(super().options(defaults), max_tokens=self.max_tokens)
+        return replace(options, stop=strings) if strings else options
+
+
+class ChatBody(OpenAIBody):
+    messages: list[Any]
+    max_completion_tokens: TokenLimit | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[Integer, answer_range("logprobs")] | None = None
+    top_logprobs: Annotated[int, answer_range("logprobs")] | None = None
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: TemplateFields | None = None
     modalities: list[str] | None = None
-    return_progress: bool | None = None
     return_passes: bool | None = None
 
 
 def to_request(body: ChatBody, pair: Pair, settings: Settings) -> AnswerRequest:
     """Raises Problem 400 for fields that are wrong or not supported."""
     if body.modalities and body.modalities != ["text"]:
-        raise Problem(400, "modalities is not supported: answers are text.", "modalities")
+        raise wrong("modalities", "is not supported: answers are text")
     if body.top_logprobs is not None and not body.logprobs:
-        raise Problem(400, "top_logprobs needs logprobs to be true.", "top_logprobs")
+        raise wrong("top_logprobs", "needs logprobs to be true")
     grammar = grammar_of(body, body.response_format)
     use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls, grammar, pair)
     think, effort, ignored = thinking_of(body, pair)
     variables, unread = variables_of(body, pair)
+    options = body.options(settings.options)
     options = replace(
-        body.options(settings.options),
-        max_tokens=body.max_completion_tokens or body.max_tokens,
-        stop=stop_strings(body.stop) or settings.options.stop,
+        options,
+        max_tokens=body.max_completion_tokens or options.max_tokens,
+        think=options.think if think is None else think,
+        reasoning_effort=options.reasoning_effort if effort is None else effort,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         grammar=use.grammar,
         tools=use.tools,
         chat_template_kwargs=variables,
     )
-    if think is not None:
-        options = replace(options, think=think)
-    if effort is not None:
-        options = replace(options, reasoning_effort=effort)
     return AnswerRequest(
         prompt=named_calls(template_messages(body.messages), pair.tokenizer),
         options=options,
@@ -112,13 +112,6 @@ def to_request(body: ChatBody, pair: Pair, settings: Settings) -> AnswerRequest:
     )
 
 
-def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
-    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if len(strings) > 16 or not all(strings):
-        raise Problem(400, "stop must be up to 16 strings that are not empty.", "stop")
-    return strings
-
-
 def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, str | None, list[str]]:
     """Whether to think and how hard, as far as the model's template supports it.
 
@@ -126,7 +119,9 @@ def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, str | None, li
     """
     switches = body.chat_template_kwargs or TemplateFields()
     think = switches.thinking if switches.enable_thinking is None else switches.enable_thinking
-    effort = body.reasoning_effort or effort_in(switches)
+    values = switches.model_extra or {}
+    named = (v for n in EFFORT_VARIABLES if isinstance(v := values.get(n), str))
+    effort = body.reasoning_effort or next(named, None)
     template = pair.template
     efforts = template.efforts
     if effort is None or effort in efforts:
@@ -136,17 +131,11 @@ def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, str | None, li
     if not efforts:
         return think, None, []  # a model that does not think has no effort to set
     if effort not in LEVELS:
-        message = f"reasoning_effort cannot be '{effort:.20}': give {', '.join(efforts)}."
-        raise Problem(400, message, "reasoning_effort")
+        why = f"cannot be '{effort:.20}': give {', '.join(efforts)}"
+        raise wrong("reasoning_effort", why)
     place = LEVELS.index(effort)
     nearest = min(efforts, key=lambda known: abs(LEVELS.index(known) - place - 0.1))
     return think, nearest, [f"reasoning_effort {effort} (this model has {nearest} nearest to it)"]
-
-
-def effort_in(switches: TemplateFields) -> str | None:
-    """An effort among the variables of the template."""
-    values = switches.model_extra or {}
-    return next((v for n in EFFORT_VARIABLES if isinstance(v := values.get(n), str)), None)
 
 
 def variables_of(body: ChatBody, pair: Pair) -> tuple[dict[str, Any], list[str]]:
@@ -161,102 +150,94 @@ def variables_of(body: ChatBody, pair: Pair) -> tuple[dict[str, Any], list[str]]
     return read, [f"{name} (the chat template does not read it)" for name in unread]
 
 
-def write_problem(problem: Problem) -> bytes:
-    return sse_event(problem.openai()) + sse_event("[DONE]")
+class OpenAIWriter(Writer):
+    """What the APIs of chat and of text completions have in common.
 
-
-class OpenAIWriter:
-    """Writes the answers to one request; the chat API and that of completions add their own form.
-
-    ids: how the answers' ids begin.
+    ids: how the answers' ids begin. kinds: the names of a whole answer and of a chunk.
     """
 
     ids: ClassVar[str]
+    kinds: ClassVar[tuple[str, str]]
 
-    def __init__(self, body: Any, request: AnswerRequest, runner: Runner):
-        self._body = body
-        self._request = request
-        self._runner = runner
-        self._tokenizer = runner.pair.tokenizer
+    def __init__(self, body: Any, *more: Any):
+        super().__init__(body, *more)
+        self._sends_usage = (body.stream_options or StreamOptions()).include_usage
         self._head = {
             "id": f"{self.ids}-{uuid.uuid4().hex}",
             "created": int(time.time()),
-            "model": runner.name,
+            "model": self.runner.name,
             "system_fingerprint": f"dflash-{__version__}",
         }
 
-    def _extras(self, ended: Sequence[Delta | Completion]) -> dict[str, Any]:
-        """Fields beyond OpenAI's API, by the end of each choice."""
-        dflash = self._runner.dflash_fields(self._request, ended)
-        return {"timings": timings(ended[0].stats), "dflash": dflash}
+    @staticmethod
+    def problem(problem: Problem) -> bytes:
+        return sse_event(problem.openai()) + sse_event("[DONE]")
+
+    def choice(self, index: int, answer: Completion) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def whole(self) -> dict[str, Any]:
+        return {
+            **self._head,
+            "object": self.kinds[0],
+            "choices": [self.choice(index, answer) for index, answer in enumerate(self.answers)],
+            **self._usage(),
+        }
+
+    def progress(self, progress: Progress) -> Iterator[bytes]:
+        yield self.chunk([], prompt_progress=prompt_progress(progress))
+
+    def end(self) -> Iterator[bytes]:
+        if self._sends_usage:
+            yield self.chunk([], **self._usage())
+        yield sse_event("[DONE]")
+
+    def chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return sse_event({**self._head, "object": self.kinds[1], "choices": choices, **more})
+
+    def last_extras(self) -> dict[str, Any]:
+        """The extras beside the end of the last choice.
+
+        Only clients that ask for usage expect a chunk without choices, which then has them.
+        """
+        is_last = all(answer.finish_reason for answer in self.answers)
+        return self.extras() if is_last and not self._sends_usage else {}
+
+    def _usage(self) -> dict[str, Any]:
+        return {"usage": usage([answer.stats for answer in self.answers]), **self.extras()}
 
 
 class ChatWriter(OpenAIWriter):
+    path = CHAT
+    bare = True
+    body_model = ChatBody
+    to_request = staticmethod(to_request)
     ids = "chatcmpl"
+    kinds = ("chat.completion", "chat.completion.chunk")
 
-    async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
-        completions = await self._runner.complete(self._request, choices)
-        return {
-            **self._head,
-            "object": "chat.completion",
-            "choices": [
-                self._choice(index, completion) for index, completion in enumerate(completions)
-            ],
-            "usage": usage([completion.stats for completion in completions]),
-            **self._extras(completions),
-        }
-
-    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
-        has_content = completion.text.strip() or not completion.calls
+    def choice(self, index: int, answer: Completion) -> dict[str, Any]:
+        has_content = answer.text.strip() or not answer.calls
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": completion.text if has_content else None,
+            "content": answer.text if has_content else None,
             "refusal": None,
+            **thinking_fields(answer.thinking),
         }
-        if completion.thinking:
-            message["reasoning_content"] = completion.thinking
-            message["reasoning"] = completion.thinking
-        if completion.calls:
-            message["tool_calls"] = [call_fields(call) for call in completion.calls]
+        if answer.calls:
+            message["tool_calls"] = [call_fields(call) for call in answer.calls]
         return {
             "index": index,
             "message": message,
-            "logprobs": self._logprobs(completion.logprobs),
-            "finish_reason": FINISH[completion.finish_reason],
+            "logprobs": self._logprobs(answer.logprobs),
+            "finish_reason": FINISH[answer.finish_reason],
         }
 
-    async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
-        for choice in choices:
-            yield self._chunk(choice.index, {"role": "assistant", "content": ""})
-        last: dict[int, Delta] = {}
-        include_usage = (self._body.stream_options or StreamOptions()).include_usage
-        ended = 0
-        async with aclosing(self._runner.answer(self._request, choices)) as events:
-            async for event in events:
-                if isinstance(event, Progress):
-                    yield self._progress(event)
-                    continue
-                last[event.index] = event
-                if line := self._delta(event):
-                    yield line
-                if event.finish_reason:
-                    ended += 1
-                    # Only clients that ask for usage expect a chunk without choices.
-                    is_last = ended == len(choices) and not include_usage
-                    extras = self._extras(in_order(last)) if is_last else {}
-                    yield self._chunk(event.index, {}, FINISH[event.finish_reason], **extras)
-        if include_usage:
-            counts = usage([delta.stats for delta in in_order(last)])
-            head = {**self._head, "object": "chat.completion.chunk", "choices": []}
-            yield sse_event({**head, "usage": counts, **self._extras(in_order(last))})
-        yield sse_event("[DONE]")
+    def begin(self) -> Iterator[bytes]:
+        for choice in self.choices:
+            yield self._piece(choice.index, {"role": "assistant", "content": ""})
 
-    def _delta(self, delta: Delta) -> bytes | None:
-        """A delta as a chunk; None if it adds nothing."""
-        change: dict[str, Any] = {}
-        if delta.thinking:
-            change["reasoning_content"] = delta.thinking
-            change["reasoning"] = delta.thinking
+    def delta(self, delta: Delta, changes: Iterable[ItemChange]) -> Iterator[bytes]:
+        change = thinking_fields(delta.thinking)
         if delta.text:
             change["content"] = delta.text
         if delta.calls:
@@ -264,13 +245,16 @@ class ChatWriter(OpenAIWriter):
                 {"index": call.number, **call_fields(call)} for call in delta.calls
             ]
         extras: dict[str, Any] = {}
-        if self._body.return_passes and delta.target_pass:
+        if self.body.return_passes and delta.target_pass:
             extras["dflash"] = {"pass": asdict(delta.target_pass)}
-        if not change and not delta.logprobs and not extras:
-            return None
-        return self._chunk(delta.index, change, logprobs=self._logprobs(delta.logprobs), **extras)
+        if change or delta.logprobs or extras:
+            logprobs = self._logprobs(delta.logprobs)
+            yield self._piece(delta.index, change, logprobs=logprobs, **extras)
+        if delta.finish_reason:
+            reason = FINISH[delta.finish_reason]
+            yield self._piece(delta.index, {}, reason, **self.last_extras())
 
-    def _chunk(
+    def _piece(
         self,
         index: int,
         change: dict[str, Any],
@@ -285,22 +269,15 @@ class ChatWriter(OpenAIWriter):
             "logprobs": logprobs,
             "finish_reason": finish_reason,
         }
-        head = {**self._head, "object": "chat.completion.chunk"}
-        return sse_event({**head, "choices": [choice], **extras})
-
-    def _progress(self, progress: Progress) -> bytes:
-        head = {**self._head, "object": "chat.completion.chunk", "choices": []}
-        return sse_event({**head, "prompt_progress": prompt_progress(progress)})
+        return self.chunk([choice], **extras)
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-        if self._request.options.logprobs is None:
-            return None
-        return {"content": chat_logprobs(self._tokenizer, logprobs), "refusal": None}
+        content = self.logprobs(logprobs)
+        return None if content is None else {"content": content, "refusal": None}
 
 
-def in_order(last: Mapping[int, Delta]) -> list[Delta]:
-    """The last delta of each choice."""
-    return [last[index] for index in sorted(last)]
+def thinking_fields(thinking: str) -> dict[str, Any]:
+    return {"reasoning_content": thinking, "reasoning": thinking} if thinking else {}
 
 
 def call_fields(call: ToolCall) -> dict[str, Any]:
@@ -345,3 +322,10 @@ def own_names(names: dict[str, str]) -> Iterator[None]:
 
 def sampling_values(body: SamplingFields) -> dict[str, Any]:
     return {name: getattr(body, name) for name in SamplingFields.model_fields}
+
+
+def nested_format(form: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A format whose schema is beside its type as `response_format`."""
+    if form is None or form.get("type") != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": form}

@@ -3,49 +3,35 @@
 https://platform.openai.com/docs/api-reference/completions
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from dflash_mlx.chat.detokenizer import Detokenizer
+from dflash_mlx.chat.detokenizer import Detokenizer, token_text
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import TokenLogprob
 
-from .answer_request import AnswerRequest, Delta, Progress, prompt_progress, usage
-from .body import Integer, SamplingFields, TokenLimit, answer_range
-from .logprobs import text_logprobs
-from .openai_chat import OpenAIWriter, StreamOptions, in_order, stop_strings
-from .output_format import grammar_of
-from .protocol import Problem, Settings, sse_event
-from .runner import PreparedChoice, Runner
-
-FINISH = {"stop": "stop", "length": "length"}
+from .answer_request import AnswerRequest, Completion, Delta, ItemChange
+from .body import answer_range, grammar_of
+from .fields import COMPLETIONS
+from .openai_chat import OpenAIBody, OpenAIWriter
+from .protocol import Settings, wrong
+from .writer import MIN_LOGPROB
 
 
-class CompletionBody(SamplingFields):
+class CompletionBody(OpenAIBody):
     prompt: str | list[Any]
-    model: str | None = None
-    max_tokens: TokenLimit | None = None
-    n: Integer | None = None
-    best_of: Integer | None = None
-    stop: str | list[str] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    logprobs: Annotated[Integer, answer_range("logprobs")] | None = None
-    return_progress: bool | None = None
-    response_format: dict[str, Any] | None = None
+    best_of: int | None = None
+    logprobs: Annotated[int, answer_range("logprobs")] | None = None
 
 
 def to_request(body: CompletionBody, pair: Pair, settings: Settings) -> AnswerRequest:
     """Raises Problem 400 for fields that are wrong or not supported."""
     choices = 1 if body.n is None else body.n
     if body.best_of is not None and body.best_of != choices:
-        raise Problem(400, "best_of is not supported: all answers are sent.", "best_of")
+        raise wrong("best_of", "is not supported: all answers are sent")
     options = replace(
         body.options(settings.options),
-        max_tokens=body.max_tokens,
-        stop=stop_strings(body.stop) or settings.options.stop,
         logprobs=body.logprobs,
         grammar=grammar_of(body, body.response_format),
         raw=True,
@@ -65,73 +51,53 @@ def read_prompt(prompt: str | list[Any]) -> str | list[int]:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, list) and not all(type(token) is int for token in prompt):
-        raise Problem(400, "prompt must be a text or a list of token ids: one a request.", "prompt")
+        raise wrong("prompt", "must be a text or a list of token ids: one a request")
     if not prompt:
-        raise Problem(400, "prompt is empty.", "prompt")
+        raise wrong("prompt", "is empty")
     return prompt
 
 
 class CompletionWriter(OpenAIWriter):
+    path = COMPLETIONS
+    body_model = CompletionBody
+    to_request = staticmethod(to_request)
     ids = "cmpl"
+    kinds = ("text_completion", "text_completion")
 
-    def __init__(self, body: CompletionBody, request: AnswerRequest, runner: Runner):
-        super().__init__(body, request, runner)
-        self._head["object"] = "text_completion"
+    def __init__(self, *given: Any):
+        super().__init__(*given)
         self._read: dict[int, Detokenizer] = {}  # of each choice, for the offsets of its tokens
 
-    async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
-        completions = await self._runner.complete(self._request, choices)
-        return {
-            **self._head,
-            "choices": [
-                self._choice(choice, done.text, done.logprobs, done.finish_reason)
-                for choice, done in zip(choices, completions, strict=True)
-            ],
-            "usage": usage([completion.stats for completion in completions]),
-            **self._extras(completions),
-        }
-
-    async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
-        last: dict[int, Delta] = {}
-        include_usage = (self._body.stream_options or StreamOptions()).include_usage
-        ended = 0
-        async with aclosing(self._runner.answer(self._request, choices)) as events:
-            async for event in events:
-                if isinstance(event, Progress):
-                    progress = prompt_progress(event)
-                    yield sse_event({**self._head, "choices": [], "prompt_progress": progress})
-                    continue
-                last[event.index] = event
-                choice = self._choice(
-                    choices[event.index], event.text, event.logprobs, event.finish_reason
-                )
-                ended += event.finish_reason is not None
-                is_last = ended == len(choices) and not include_usage
-                if event.text or event.logprobs or event.finish_reason:
-                    extras = self._extras(in_order(last)) if is_last else {}
-                    yield sse_event({**self._head, "choices": [choice], **extras})
-        if include_usage:
-            counts = usage([delta.stats for delta in in_order(last)])
-            head = {**self._head, "choices": []}
-            yield sse_event({**head, "usage": counts, **self._extras(in_order(last))})
-        yield sse_event("[DONE]")
-
-    def _choice(
-        self,
-        choice: PreparedChoice,
-        text: str,
-        logprobs: Sequence[TokenLogprob],
-        finish_reason: str | None,
-    ) -> dict[str, Any]:
-        index = choice.index
-        shown = None
-        if self._request.options.logprobs is not None:
-            if index not in self._read:
-                self._read[index] = Detokenizer(self._tokenizer, choice.prompted.before)
-            shown = text_logprobs(self._tokenizer, logprobs, self._read[index])
+    def choice(self, index: int, answer: Completion | Delta) -> dict[str, Any]:
         return {
             "index": index,
-            "text": text,
-            "logprobs": shown,
-            "finish_reason": FINISH[finish_reason] if finish_reason else None,
+            "text": answer.text,
+            "logprobs": self._logprobs(index, answer.logprobs),
+            "finish_reason": answer.finish_reason or None,
+        }
+
+    def delta(self, delta: Delta, changes: Iterable[ItemChange]) -> Iterator[bytes]:
+        if delta.text or delta.logprobs or delta.finish_reason:
+            extras = self.last_extras() if delta.finish_reason else {}
+            yield self.chunk([self.choice(delta.index, delta)], **extras)
+
+    def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        """The tokens of one character have the same offset."""
+        if self.request.options.logprobs is None:
+            return None
+        tokenizer = self.runner.pair.tokenizer
+        if index not in self._read:
+            self._read[index] = Detokenizer(tokenizer, self.choices[index].prompted.before)
+        offsets = []
+        for position in logprobs:
+            offsets.append(self._read[index].length)
+            self._read[index].add(position.token)
+        return {
+            "tokens": [token_text(tokenizer, position.token) for position in logprobs],
+            "token_logprobs": [max(position.logprob, MIN_LOGPROB) for position in logprobs],
+            "top_logprobs": [
+                {token_text(tokenizer, token): max(each, MIN_LOGPROB) for token, each in one.top}
+                for one in logprobs
+            ],
+            "text_offset": offsets,
         }

@@ -1,20 +1,12 @@
-"""What all APIs share: errors, settings, and server-sent events."""
+"""What all APIs share: errors and settings."""
 
-import asyncio
-import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
-from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse
 
-from dflash_mlx.chat.tool_parser import without_tools
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
-from dflash_mlx.pair import Pair
 
 # Errors
 
@@ -52,7 +44,6 @@ class Problem(Exception):
 
     @property
     def kind(self) -> str:
-        """The error type of OpenAI's and Anthropic's APIs for this status."""
         return NAMES.get(self.status, "api_error")
 
     @property
@@ -65,14 +56,8 @@ class Problem(Exception):
         return headers
 
     def openai(self) -> dict[str, object]:
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+        error = {"message": self.message, "type": self.kind}
+        return {"error": {**error, "param": self.param, "code": self.code}}
 
     def anthropic(self) -> dict[str, object]:
         """The error object of Anthropic's API.
@@ -81,14 +66,17 @@ class Problem(Exception):
         """
         error: dict[str, object] = {"type": self.kind, "message": self.message}
         if self.param == "thread":
-            error["details"] = {
-                "error_code": "thread_unsupported_request",
-                "unsupported": ["thread"],
-            }
+            code = "thread_unsupported_request"
+            error["details"] = {"error_code": code, "unsupported": ["thread"]}
         return {"type": "error", "error": error}
 
     def ollama(self) -> dict[str, object]:
         return {"error": self.message}
+
+
+def wrong(place: str, why: str) -> Problem:
+    """A field of a body that is wrong; `place` is its path, and `why` ends the sentence."""
+    return Problem(400, f"{place} {why}.", place)
 
 
 STOPPED = Problem(503, "the server was stopped.")
@@ -155,33 +143,10 @@ class Settings:
 
     @property
     def max_tokens(self) -> int:
-        """The limit for requests without one."""
         return self.options.max_tokens or MAX_TOKENS
 
 
-LATEST = ":latest"
-
-
-def find_model(name: str, names: Sequence[str]) -> str | None:
-    """The one of some model names that this is, or an end of: "b/c" and "c" are ends of "a/b/c".
-
-    Ollama's tag "latest" counts as no tag. None if there is no such name, or several.
-    """
-    if name in names:
-        return name
-    name = name.removesuffix(LATEST)
-    if name in names:
-        return name
-    found = {one for one in names if name and one.endswith("/" + name)}
-    return found.pop() if len(found) == 1 else None
-
-
-def check_tools(pair: Pair) -> None:
-    """Raise Problem 400 if the model cannot call tools."""
-    if why := without_tools(pair.template, pair.tokenizer):
-        message = f"this model {why}. (Leave tools out, or serve a model that calls tools.)"
-        raise Problem(400, message, param="tools")
-
+LATEST = ":latest"  # Ollama's tag, which counts as none
 
 # Errors in the form of each API
 
@@ -189,164 +154,9 @@ ANTHROPIC = "/v1/messages"
 OLLAMA = "/api/"
 
 
-def problem_body(problem: Problem, path: str) -> dict[str, Any]:
-    if path.startswith(ANTHROPIC):
-        return problem.anthropic()
-    return problem.ollama() if path.startswith(OLLAMA) else problem.openai()
-
-
 def problem_reply(problem: Problem, path: str) -> JSONResponse:
-    body = problem_body(problem, path)
+    if path.startswith(ANTHROPIC):
+        body = problem.anthropic()
+    else:
+        body = problem.ollama() if path.startswith(OLLAMA) else problem.openai()
     return JSONResponse(body, status_code=problem.status, headers=problem.headers)
-
-
-async def send_problem(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
-    await problem_reply(problem, scope["path"])(scope, receive, send)
-
-
-class StopSignal:
-    """Tells running answers, in whatever event loop, that the server stops."""
-
-    def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[None]] = set()
-
-    async def wait(self) -> None:
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiting)
-        try:
-            await waiting
-        finally:
-            self._waiting.discard(waiting)
-
-    def set(self) -> None:
-        """Wake all that wait; call it in their event loop."""
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
-
-
-# Streams: server-sent events, and lines of JSON
-
-T = TypeVar("T")
-EVENTS = "text/event-stream; charset=utf-8"
-JSON_LINES = "application/x-ndjson"
-HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
-
-
-def sse_event(data: Any, name: str | None = None) -> bytes:
-    """An event; `data` is a value for JSON, or a text as it is."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    head = f"event: {name}\n" if name else ""
-    return f"{head}data: {text}\n\n".encode()
-
-
-def json_line(data: Any) -> bytes:
-    """A line of JSON, which is an event of a stream of lines."""
-    return json.dumps(data, ensure_ascii=False).encode() + b"\n"
-
-
-class EventStream(Response):
-    """A response of events. Its source is closed as soon as the client disconnects.
-
-    stopping: ends the stream with the error STOPPED. ping: makes what is sent after `ping_seconds`
-    without an event. write_problem: makes an event of an error.
-    on_end: called at the end, also after errors.
-    """
-
-    def __init__(
-        self,
-        source: AsyncGenerator[bytes],
-        *,
-        kind: str,
-        stopping: StopSignal,
-        ping: Callable[[], bytes],
-        ping_seconds: float,
-        write_problem: Callable[[Problem], bytes],
-        write_seconds: float,
-        on_end: Callable[[], None],
-    ):
-        self._source = source
-        self._headers = [(b"content-type", kind.encode()), *HEADERS]
-        self._stopping = stopping
-        self._ping = ping
-        self._ping_seconds = ping_seconds
-        self._write_problem = write_problem
-        self._write_seconds = write_seconds
-        self._on_end = on_end
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send_all(send))
-        disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
-        try:
-            await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sending, disconnect):
-                task.cancel()
-            await asyncio.gather(sending, disconnect, return_exceptions=True)
-            self._on_end()
-
-    async def _send_all(self, send: Send) -> None:
-        async def write(body: bytes, more: bool = True) -> None:
-            message = {"type": "http.response.body", "body": body, "more_body": more}
-            # Before Python 3.12, wait_for can lose a cancellation that comes as the send ends.
-            async with asyncio.timeout(self._write_seconds):
-                await send(message)
-
-        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        async with aclosing(self._source) as source:
-            next_event = asyncio.ensure_future(anext(source, None))
-            try:
-                while True:
-                    done, _ = await asyncio.wait(
-                        {next_event, stopping},
-                        timeout=self._ping_seconds,
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-                    if stopping in done and next_event not in done:
-                        # Before the round ends, which closing the source waits for.
-                        await write(self._write_problem(STOPPED), more=False)
-                        return
-                    if not done:
-                        await write(self._ping())
-                        continue
-                    try:
-                        event = next_event.result()
-                    except Exception as error:  # the status is sent: the error must be an event
-                        await write(self._write_problem(as_problem(error)))
-                        break
-                    if event is None:
-                        break
-                    await write(event)
-                    next_event = asyncio.ensure_future(anext(source, None))
-            finally:
-                for task in (next_event, stopping):
-                    task.cancel()
-                await asyncio.gather(next_event, stopping, return_exceptions=True)
-        await write(b"", more=False)
-
-
-async def wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def unless_disconnected(
-    receive: Receive, work: Coroutine[Any, Any, T], stopping: StopSignal
-) -> T | None:
-    """The result; None, with the work cancelled, if the client disconnects. Raises STOPPED."""
-    working = asyncio.ensure_future(work)
-    disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
-    stop = asyncio.ensure_future(stopping.wait())
-    tasks = (working, disconnect, stop)
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        if stop.done():
-            raise STOPPED
-        return None
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,17 +11,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 FOLDER = Path(__file__).parent / "page"
-SCRIPT = "text/javascript; charset=utf-8"
+SCRIPTS = ("app", "api", "answer", "chats", "highlight", "markdown")
 TYPES = {
     "index.html": "text/html; charset=utf-8",
     "style.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
-    "app.js": SCRIPT,
-    "api.js": SCRIPT,
-    "answer.js": SCRIPT,
-    "chats.js": SCRIPT,
-    "highlight.js": SCRIPT,
-    "markdown.js": SCRIPT,
+    **{f"{name}.js": "text/javascript; charset=utf-8" for name in SCRIPTS},
 }
 PATHS = {"/" if name == "index.html" else f"/page/{name}": name for name in TYPES}
 
@@ -46,8 +41,6 @@ HEADERS = {
 
 
 def page_routes() -> list[Route]:
-    """A route for each file of the page; no other file can be had."""
-
     async def send(request: Request) -> Response:
         name = PATHS[request.url.path]
         if name == "index.html" and "text/html" not in request.headers.get("accept", ""):

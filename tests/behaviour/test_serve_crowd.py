@@ -162,12 +162,13 @@ def test_an_answer_of_another_is_seen(
     """The planted fault: now and then a choice gets a delta's text twice."""
     right, count = answer_request.Completion.add, 0
 
-    def wrong(self: answer_request.Completion, delta: answer_request.Delta) -> None:
+    def wrong(self: answer_request.Completion, delta: answer_request.Delta) -> Any:
         nonlocal count
         count += 1
-        right(self, delta)
+        changes = right(self, delta)
         if count % 7 == 0:
             self.text += delta.text
+        return changes
 
     monkeypatch.setattr(answer_request.Completion, "add", wrong)
     with serving(pair) as served, pytest.raises(AssertionError):

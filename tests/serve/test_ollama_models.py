@@ -28,7 +28,7 @@ def listed(path: Path, template: Any, **config: Any) -> Listed:
     ],
 )  # fmt: skip
 def test_capabilities(tmp_path: Path, template: Any, capabilities: list[str]) -> None:
-    assert listed(tmp_path, template).capabilities == capabilities
+    assert listed(tmp_path, template).abilities["capabilities"] == capabilities
 
 
 def test_a_template_in_a_file_of_its_own(tmp_path: Path) -> None:

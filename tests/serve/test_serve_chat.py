@@ -12,7 +12,7 @@ from serving import Served, serving
 from dflash_mlx import api
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve import answer_request
+from dflash_mlx.serve import writer
 
 QUESTION = "What is 12 plus 7?"
 PROMPTS = (QUESTION, "Name three colors.", "Count from 3 to 9.")
@@ -292,7 +292,7 @@ def test_numbers_of_a_wrong_answer_would_be_seen(
     client: openai.OpenAI, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault: usage that counts the prompt's tokens once a choice."""
-    right = answer_request.usage
+    right = writer.usage
 
     def wrong(stats: Any) -> Any:
         return {**right(stats), "prompt_tokens": sum(one.prompt_tokens for one in stats)}

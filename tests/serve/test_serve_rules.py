@@ -12,7 +12,7 @@ from dflash_mlx import api
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve.runner import CUT_FORM
+from dflash_mlx.serve.writer import CUT_FORM
 
 QUESTION = "What is 12 plus 7?"
 USER: Any = {"role": "user", "content": QUESTION}
