@@ -1,7 +1,6 @@
 """Answers from the model of a server, with the interface of `Session` and without MLX."""
 
 import json
-import re
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from dflash_mlx.options import GenerationOptions, SamplingParams, declared
 from dflash_mlx.tools.call import Call
 from dflash_mlx.types import Block, Progress, silent
 
-from .client import NO_ENDPOINT, broken_off, error_message
+from .client import NO_ENDPOINT, broken_off, error_message, read_json, stream_events
 
 # The options of an answer as fields of a request
 
@@ -245,10 +244,6 @@ def connect(address: Address, key: str | None = None) -> RemoteServer:
     Raises DFlashError for a server that cannot be used, UsageError for a model that it does not
     have, and if it has several models and the address names none.
     """
-    from .client import read_json
-
-    if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
-        raise UsageError("the key contains characters that no key can have.", hint="check its file")
     response = read_json(f"{address.url}/models", key)
     entries = response.get("data") if isinstance(response, dict) else None
     if not isinstance(entries, list):
@@ -367,15 +362,14 @@ class RemoteSession:
     def _numbered_blocks(
         self, body: dict[str, Any], on_prefill: Progress
     ) -> Generator[tuple[int, Block]]:
-        from .client import EventReader, events
-
         url = self.server.address.url
         finish_reasons: dict[int, str] = {}
         length = prompt_length(body["messages"], body.get("tools", ()))
         on_prefill(0, 0)
-        reader = EventReader(f"{url}/chat/completions", self.server.key, body)
-        try:
-            for chunk in events(reader.lines(lambda: on_prefill(0, 0)), url):
+        endpoint = f"{url}/chat/completions"
+        chunks = stream_events(endpoint, self.server.key, body, lambda: on_prefill(0, 0))
+        with closing(chunks):
+            for chunk in chunks:
                 if chunk.get("error"):
                     raise broken_off(url, error_message(chunk)[:300].rstrip("."))
                 self.stats.update(chunk)
@@ -393,8 +387,6 @@ class RemoteSession:
                         yield number, block
                     else:
                         on_prefill(0, 0)
-        finally:
-            reader.close()
         if not finish_reasons:
             raise broken_off(url, "the connection ended")
         for reason in finish_reasons.values():
