@@ -15,7 +15,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.grammar import Grammar
 
-from .backend.local import LocalBackend, check_block
+from .backend.local import LocalBackend
 from .loading import load_pair
 from .options import OptionValues, Origin, option
 from .report import RunLog
@@ -199,21 +199,21 @@ class BatchRun:
     ) -> None:
         out = self._out
         pair, load_seconds = load_pair(resolved.model, out, resolved.cache)
-        check_block(pair, resolved.values["block_size"])
         backend = LocalBackend(pair, drafting=resolved.generation.mode != "baseline")
-        out.warn(*backend.warnings())
-        options = resolved.fitted(backend, out, raw=raw).generation
+        out.warn(*backend.info.warnings)
+        options = resolved.fitted(backend.info, out, raw=raw).generation
         limit = options.token_limit
         options = replace(options, max_tokens=limit, grammar=grammar, raw=raw)
-        backend.prepare(options, out)
+        with Spinner(out, "preparing the grammar"):
+            backend.check(options)
         log.loaded(backend, load_seconds, options)
 
         from dflash_mlx.serve.batch import answer_lines, batch_runner
         from dflash_mlx.serve.protocol import Settings
 
         settings = Settings(
-            names=(served_name(backend.target_name, resolved.model.folders),),
-            options=backend.options(options),
+            names=(served_name(backend.info.name, resolved.model.folders),),
+            options=backend.info.used(options),
             max_sequences=own.max_sequences,
         )
         runner = batch_runner(pair, settings)

@@ -96,7 +96,7 @@ class Offers:
         values = self._values.changed(model=source, draft=given, no_draft=draft is None)
         resolved = resolve(values, self._out)
         pair, _ = load_pair(resolved.model, self._out, resolved.cache)
-        backend = LocalBackend(pair)
-        options = resolved.fitted(backend, self._out, recommended=True).generation
-        self._out.warn(*backend.warnings())
+        info = LocalBackend(pair).info
+        options = resolved.fitted(info, self._out, recommended=True).generation
+        self._out.warn(*info.warnings)
         return pair, options

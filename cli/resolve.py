@@ -15,7 +15,7 @@ from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams, declared
 
-from .backend.base import Backend, ThinkingSwitches
+from .backend.base import ModelInfo, ThinkingSwitches
 from .config_file import flag_key
 from .loading import with_known_target
 from .options import BUNDLED, CacheOptions, ModelOptions, OptionValues, Origin, PromptOptions
@@ -82,7 +82,7 @@ class Resolved:
         return is_address(self.model.model)
 
     def fitted(
-        self, backend: Backend, out: Output, *, raw: bool = False, recommended: bool = False
+        self, info: ModelInfo, out: Output, *, raw: bool = False, recommended: bool = False
     ) -> "Resolved":
         """The options for the loaded model.
 
@@ -92,14 +92,14 @@ class Resolved:
         """
         values = self.values
         if recommended and sampling_is_open(values):
-            values = values.changed(**backend.recommended_sampling())
+            values = values.changed(**info.recommended)
         else:
-            values = with_recommended(values, backend, out)
-        values = with_known_thinking(values, backend.template, out, raw=raw)
+            values = with_recommended(values, info, out)
+        values = with_known_thinking(values, info.thinking, out, raw=raw)
         fitted = Resolved.of(values, self.general)
         if not raw:
             generation = fitted.generation
-            backend.template.check(generation.think, generation.reasoning_effort)
+            info.thinking.check(generation.think, generation.reasoning_effort)
         return fitted
 
 
@@ -265,7 +265,7 @@ def given_local(values: OptionValues) -> list[tuple[Any, Origin]]:
 # Recommendations and limits of the loaded model
 
 
-def with_recommended(values: OptionValues, backend: Backend, out: Output) -> OptionValues:
+def with_recommended(values: OptionValues, info: ModelInfo, out: Output) -> OptionValues:
     """The values with the recommended sampling, if `--sampling recommended` is given.
 
     Sampling options of the same or a higher origin stay. If the model recommends nothing,
@@ -274,9 +274,9 @@ def with_recommended(values: OptionValues, backend: Backend, out: Output) -> Opt
     if "sampling_by" not in values or values["sampling_by"] != RECOMMENDED:
         return values
     origin = values.origin("sampling_by")
-    recommended = backend.recommended_sampling()
+    recommended = info.recommended
     if not recommended:
-        error = no_recommendation(backend)
+        error = no_recommendation(info)
         if origin is Origin.FLAG:
             raise error
         out.note(f"  {error.message}")
@@ -301,12 +301,12 @@ def describe_recommendation(values: Mapping[str, float]) -> str:
     return f"{', '.join(texts)} (generation_config.json)"
 
 
-def sampling_note(backend: Backend, sampling: SamplingParams, take: str) -> str:
+def sampling_note(info: ModelInfo, sampling: SamplingParams, take: str) -> str:
     """A line on the recommended sampling, empty if there is none.
 
     take: what the user enters to sample as recommended.
     """
-    recommended = backend.recommended_sampling()
+    recommended = info.recommended
     if not recommended:
         return ""
     described = describe_recommendation(recommended)
@@ -315,9 +315,9 @@ def sampling_note(backend: Backend, sampling: SamplingParams, take: str) -> str:
     return f"recommended sampling: {described} · {take} takes it"
 
 
-def no_recommendation(backend: Backend) -> DFlashError:
+def no_recommendation(info: ModelInfo) -> DFlashError:
     return DFlashError(
-        f"'{backend.target_name}' recommends no sampling in a generation_config.json.",
+        f"'{info.name}' recommends no sampling in a generation_config.json.",
         hint="give --temp and --top-p; in a chat /temp 0 always takes the most likely token",
     )
 

@@ -274,13 +274,13 @@ def start(
     if note := bundled_note(resolved.model):
         out.note(note)
     pair, seconds = load_pair(resolved.model, out, resolved.cache)
-    backend = LocalBackend(pair)
-    options = resolved.fitted(backend, out, recommended=True).generation
-    if sampling := sampling_note(backend, options.sampling, "--sampling recommended"):
+    info = LocalBackend(pair).info
+    options = resolved.fitted(info, out, recommended=True).generation
+    if sampling := sampling_note(info, options.sampling, "--sampling recommended"):
         out.note(sampling)
-    out.warn(*backend.warnings())
-    if note := backend.kv_note():
-        out.note(note)
+    out.warn(*info.warnings)
+    if info.kv_note:
+        out.note(info.kv_note)
     warned = set[str]()
 
     def on_answered(line: str) -> None:

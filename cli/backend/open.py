@@ -19,7 +19,7 @@ from ..options import (
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
 from .base import Backend
-from .local import LocalBackend, check_block
+from .local import LocalBackend
 
 if TYPE_CHECKING:
     from .remote import RemoteBackend
@@ -30,12 +30,11 @@ def open_backend(
 ) -> tuple[Backend, float]:
     """The pair of the options, or the server that --model names; and the seconds it took.
 
-    Raises as `load_pair` and `connect`, and UsageError for a block that is too long.
+    Raises as `load_pair` and `connect`.
     """
     if is_address(values["model"]):
         return connect(values, remote, out)
     pair, seconds = load_pair(values.group(ModelOptions), out, cache)
-    check_block(pair, values["block_size"])
     return LocalBackend(pair, drafting=values["mode"] != "baseline"), seconds
 
 

@@ -328,11 +328,11 @@ def with_thinking(
     schedule: "Schedule", values: OptionValues, backend: LocalBackend, out: Output
 ) -> "Schedule":
     """The schedule with thinking as the options set it; by default off if the template can."""
-    out.warn(*backend.warnings())
-    values = with_known_thinking(values, backend.template, out, raw=False)
+    out.warn(*backend.info.warnings)
+    values = with_known_thinking(values, backend.info.thinking, out, raw=False)
     think = values["think"]
     effort = values["reasoning_effort"]
-    if think is None and effort is None and backend.template.think_switch:
+    if think is None and effort is None and backend.info.thinking.think_switch:
         think = False
     return replace(schedule, think=think, effort=effort)
 

@@ -34,7 +34,7 @@ def show_tokens(state: ChatState, argument: str) -> None:
     if argument not in ("", "all"):
         raise UsageError(f"/tokens cannot be '{argument}'.", hint="use all, or nothing")
     dialogue = state.dialogue
-    dialogue.tools.offer_to(dialogue.backend)
+    dialogue.offer_tools()
     rows = 0 if argument else max(list_rows() - OTHER_ROWS, 1)
     parts = fixed_parts(dialogue)
     parts += turn_parts(dialogue, sum(part.tokens for part in parts), rows)
@@ -111,10 +111,10 @@ def notes(dialogue: Dialogue, used: int) -> list[str]:
     """The sum, what is not sent, and when the oldest turns will be left out."""
     chat = dialogue.chat
     length = dialogue.context_length
-    about = "" if dialogue.backend.local else "about "
+    about = "" if dialogue.info.local else "about "
     of = f" of {length:,}" if length else ""
     lines = [f"context {about}{used:,}{of} tokens"]
-    if not dialogue.backend.local:
+    if not dialogue.info.local:
         lines[0] += ": an estimate, only the server has the tokenizer"
     replaced = chat.summary.turns if chat.summary else 0
     if replaced:

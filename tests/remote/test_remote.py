@@ -28,6 +28,7 @@ import dflash_mlx
 from dflash_mlx.address import is_address, parse_address
 from dflash_mlx.errors import DFlashError, ServerLost, UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams
+from dflash_mlx.remote import session
 from dflash_mlx.remote.client import lines_of, stream_events
 from dflash_mlx.remote.session import RemoteServer, RemoteSession, connect
 
@@ -84,9 +85,9 @@ def test_our_own_server_says_what_this_machine_says(served: Served) -> None:
 
 def test_a_lost_piece_is_noticed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     local = dflash_mlx.generate(served.server.first.pair, PROMPT, max_tokens=60)
-    told = RemoteSession._block
+    told = session.block_of
     monkeypatch.setattr(
-        RemoteSession, "_block", lambda *given: replace(b := told(*given), text=b.text[:-1])
+        session, "block_of", lambda delta: replace(b := told(delta), text=b.text[:-1])
     )
     _, blocks = asked(f"{served.url}/v1", KEY, max_tokens=60)
     assert "".join(block.text for block in blocks) != local.text
@@ -113,6 +114,17 @@ def test_generate_and_its_chat_go_on(served: Served, run: Run, tmp_path: Path) -
     kept = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
     assert sum(KEY in text for text in kept) == 1
     assert json.loads((tmp_path / "log").read_text().splitlines()[1])["server"] == "dflash"
+
+
+def test_the_client_is_loaded_only_for_a_server() -> None:
+    """It takes a tenth of a second."""
+    program = (
+        "import sys; from importlib import import_module\n"
+        "for name in ('app', 'chat.command', 'generate', 'running', 'serve'):"
+        " import_module(f'dflash_mlx.cli.{name}')\n"
+        "sys.exit(any(name in sys.modules for name in ('httpx2', 'dflash_mlx.remote.client')))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_no_mlx_is_loaded(fake: Behaviour, tmp_path: Path) -> None:
@@ -354,7 +366,7 @@ def test_keys_that_cannot_be_sent(fake: Behaviour, key: str) -> None:
 def test_lines_end_at_line_breaks_only() -> None:
     """JSON may contain other separators; a character may come in two parts."""
     text = 'data: "a\u2028b\x85é"\r\n\ndata: c'.encode()
-    parts = iter([text[:12], text[12:20], text[20:]])
+    parts = (part for part in (text[:12], text[12:20], text[20:]))
     assert list(lines_of(parts)) == ['data: "a\u2028b\x85é"', "", "data: c", ""]
 
 
@@ -390,11 +402,11 @@ def test_tokens_are_estimated(fake: Behaviour) -> None:
     model = dialogue_with(fake).backend
     asked = GenerationOptions()
     said = [{"role": "user", "content": "x" * 367}]  # 400 characters with JSON's marks
-    assert model.estimate_tokens(said, asked) == 100
-    list(model.session.stream(said))
-    assert model.estimate_tokens(said, asked) == 21
-    assert model.estimate_tokens([{"role": "user", "content": "x" * 767}], asked) == 121
-    assert model.estimate_tokens([{"role": "user", "content": "x" * 167}], asked) == 10
+    assert model.count(said, asked) == 100
+    list(model.stream(said))
+    assert model.count(said, asked) == 21
+    assert model.count([{"role": "user", "content": "x" * 767}], asked) == 121
+    assert model.count([{"role": "user", "content": "x" * 167}], asked) == 10
 
 
 def test_which_model(fake: Behaviour, run: Run) -> None:
