@@ -308,19 +308,19 @@ def stats_summary(stats: "Stats", finish_reason: str, *, words: bool) -> str:
 class Answer:
     """One answer. finish_reason: stop, length or interrupted.
 
-    began: when it was requested, by `time.perf_counter`. tokens: ids; empty if a server answered.
-    calls: tool calls, which the text does not contain. rounds: per block the seconds since the
-    request, and the numbers of tokens, drafts and accepted drafts.
+    tokens: ids; empty if a server answered. calls: tool calls, which the text does not contain.
+    rounds: per block the seconds since the request (`began`), and the numbers of tokens, drafts and
+    accepted drafts.
     """
 
     stats: "Stats"
-    began: float = field(default_factory=time.perf_counter)
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     thinking: str = ""
     finish_reason: str = INTERRUPTED
     calls: tuple["Call", ...] = ()
     rounds: list[tuple[float, int, int, int]] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
 
     @property
     def is_empty(self) -> bool:
@@ -370,7 +370,7 @@ def answer_prompt(
     began = time.perf_counter()
     with Spinner(view.out, "reading the prompt"):
         blocks = backend.stream(prompt, options, on_prefill=on_prefill)
-    answer = Answer(backend.stats, began)
+    answer = Answer(backend.stats, began=began)
     on_start(answer)
     try:
         with view:

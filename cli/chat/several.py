@@ -83,7 +83,7 @@ def stream_answers(dialogue: Dialogue, messages: Messages, count: int) -> tuple[
     options = dialogue.options()
     backend.check(options)
     started_at = time.perf_counter()
-    answers = [Answer(backend.stats, started_at) for _ in range(count)]
+    answers = [Answer(backend.stats, began=started_at) for _ in range(count)]
     view = SeveralView(dialogue.out, answers, markdown=dialogue.display.markdown)
     with Interrupt(LEAVE_WINDOW) as interrupt:
 

@@ -177,11 +177,7 @@ class RemoteStats(Stats):
     @property
     def tokens_per_second(self) -> float:
         """The server's rate, else the tokens after the first one divided by `decode_seconds`."""
-        if rate := self._reported_number("rate"):
-            return rate
-        if self.generated < 2 or not self.decode_seconds:
-            return 0.0
-        return (self.generated - 1) / self.decode_seconds
+        return self._reported_number("rate") or Stats.tokens_per_second.__get__(self)
 
     def _reported_number(self, name: str) -> float | None:
         value = self.reported.get(name)
@@ -197,9 +193,8 @@ def object_at(data: dict[str, Any], name: str) -> dict[str, Any]:
 def objects_at(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
     """The JSON objects in the list of a field; empty if the field is missing or another value."""
     values = data.get(name)
-    return (
-        [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
-    )
+    values = values if isinstance(values, list) else []
+    return [value for value in values if isinstance(value, dict)]
 
 
 def is_number(value: Any) -> TypeGuard[float]:

@@ -315,6 +315,7 @@ def test_a_saved_chat_goes_on(chat: Callable[..., ToolChat]) -> None:
     chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     resumed.pair.template._tokenizer._tokenizer.chat_template = chat_template
     del resumed.pair.template.shows_tools  # known from the former template
+    resumed.talk.set_pair(resumed.pair)
     resumed.talk.chat = saved
     resumed.type("hello")
     roles = [message["role"] for message in resumed.prompts[-1][0]]
