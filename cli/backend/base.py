@@ -1,8 +1,8 @@
 """What answers prompts, and what describes it: the same for a model here and one of a server."""
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.engine.stats import Stats
@@ -10,6 +10,9 @@ from dflash_mlx.options import GenerationOptions
 from dflash_mlx.types import Block, Progress, silent
 
 from ..terminal.output import Output
+
+if TYPE_CHECKING:
+    from dflash_mlx.files.checkpoint import Checkpoint
 
 
 class ThinkingSwitches(Protocol):
@@ -36,10 +39,10 @@ class ModelInfo:
     shorter, for the header of a chat. traits: more words for that. context_length: limit of prompt
     and answer together in tokens, 0 if unknown; context: the same in words. block_size: the
     drafter's own. drafting: whether this machine drafts for it.
-    no_tools: why the model cannot call tools, as the end of a sentence; None if it can.
-    recommended: sampling options of the model's authors by name. note: what users should know of
-    it. kv_note: the bits of a quantised KV cache, its layers and what it saves. warnings: sentences
-    to show before the first answer. json: the fields of `--json` that describe it.
+    no_tools: why the model cannot call tools, as the end of a sentence; None if it can. checkpoint:
+    its files, if they are here. note: what users should know of it. kv_note: the bits of a
+    quantised KV cache, its layers and what it saves. warnings: sentences to show before the first
+    answer. json: the fields of `--json` that describe it.
     """
 
     local: bool
@@ -57,10 +60,20 @@ class ModelInfo:
     drafting: bool = False
     block_size: int = 0
     no_tools: str | None = None
-    recommended: Mapping[str, float] = field(default_factory=dict)
+    checkpoint: "Checkpoint | None" = None
     note: str = ""
     kv_note: str = ""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def recommended(self) -> dict[str, float]:
+        """Sampling options that the model's authors recommend, by name; of a server none.
+
+        Raises DFlashError for a file with wrong values.
+        """
+        from dflash_mlx.files.recommended import recommended_sampling
+
+        return {} if self.checkpoint is None else recommended_sampling(self.checkpoint)
 
     def used(self, options: GenerationOptions) -> GenerationOptions:
         """The options that an answer really uses: without those that the mode ignores.

@@ -193,7 +193,6 @@ def info_of(pair: "Pair", *, drafting: bool) -> ModelInfo:
     import mlx.core as mx
 
     from dflash_mlx.chat.tool_parser import without_tools
-    from dflash_mlx.files.recommended import recommended_sampling
     from dflash_mlx.models.precision import bits_of
 
     target = pair.target
@@ -237,7 +236,7 @@ def info_of(pair: "Pair", *, drafting: bool) -> ModelInfo:
         drafting=drafting,
         block_size=pair.block_size if drafting else 0,
         no_tools=without_tools(pair.template, pair.tokenizer),
-        recommended=recommended_sampling(target.checkpoint),
+        checkpoint=target.checkpoint,
         note=TOY_NOTE if is_bundled else "",
         kv_note=kv_note(target),
         warnings=tuple(warnings_of(pair)),

@@ -271,7 +271,9 @@ async def receive(url: str, key: str | None, body: dict[str, Any] | None) -> Asy
     request = {"headers": headers, "content": data, "extensions": {"trace": note}}
     try:
         async with (
-            httpx2.AsyncClient(transport=transport_to(url), timeout=timeout) as client,
+            httpx2.AsyncClient(
+                transport=transport_to(url), timeout=timeout, trust_env=False
+            ) as client,
             client.stream("GET" if data is None else "POST", url, **request) as reply,
         ):
             if reply.status_code != 200:

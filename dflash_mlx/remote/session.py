@@ -456,13 +456,9 @@ def api_messages(messages: Sequence[dict[str, Any]]) -> Messages:
     converted: Messages = []
     for message in messages:
         message = {name: value for name, value in message.items() if name != "thinking"}
-        if message.get("tool_calls"):
-            message["tool_calls"] = [with_json_arguments(call) for call in message["tool_calls"]]
-        converted.append(message)
+        calls = []
+        for call in message.get("tool_calls") or ():
+            arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+            calls.append({**call, "function": {**call["function"], "arguments": arguments}})
+        converted.append({**message, "tool_calls": calls} if calls else message)
     return converted
-
-
-def with_json_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    text = json.dumps(function["arguments"], ensure_ascii=False)
-    return {**call, "function": {**function, "arguments": text}}
