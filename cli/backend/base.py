@@ -1,6 +1,6 @@
 """What answers prompts, and what describes it: the same for a model here and one of a server."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,19 +15,17 @@ if TYPE_CHECKING:
     from dflash_mlx.files.checkpoint import Checkpoint
 
 
-class ThinkingSwitches(Protocol):
+@dataclass(frozen=True, slots=True)
+class ThinkingSwitches:
     """The switches of thinking that a model has.
 
-    think_switch: the template's variable for on and off, or None. efforts: the known ones.
+    think_switch: the template's variable for on and off, or None. efforts: the known ones. check:
+    raises UsageError for a value of the switch and an effort that the model lacks.
     """
 
-    @property
-    def think_switch(self) -> str | None: ...
-    @property
-    def efforts(self) -> tuple[str, ...]: ...
-    def check(self, think: bool | None, effort: str | None) -> None:
-        """Raise UsageError for a switch that the model lacks."""
-        ...
+    think_switch: str | None
+    efforts: tuple[str, ...]
+    check: Callable[[bool | None, str | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from dflash_mlx.types import Block, Progress, silent
 from ..options import BUNDLED, TOY_NOTE
 from ..terminal.output import Output, format_bytes, format_count
 from ..terminal.spinner import Spinner
-from .base import Backend, ModelInfo
+from .base import Backend, ModelInfo, ThinkingSwitches
 
 if TYPE_CHECKING:
     from mlx.nn import Module
@@ -196,6 +196,7 @@ def info_of(pair: "Pair", *, drafting: bool) -> ModelInfo:
     from dflash_mlx.models.precision import bits_of
 
     target = pair.target
+    template = pair.template
     adapter = target.adapter
     with_adapter = "" if adapter is None else f" with {adapter.path.resolve().name}"
     bits = bits_of(pair.drafter.model) if pair.drafter else 0
@@ -218,7 +219,7 @@ def info_of(pair: "Pair", *, drafting: bool) -> ModelInfo:
         heading=heading + with_adapter,
         context_length=pair.engine.context_length,
         context=describe_context(pair),
-        thinking=pair.template,
+        thinking=ThinkingSwitches(template.think_switch, template.efforts, template.check),
         json={
             "model": pair.target_name,
             "adapter": None if adapter is None else str(adapter.path),
@@ -235,7 +236,7 @@ def info_of(pair: "Pair", *, drafting: bool) -> ModelInfo:
         traits=tuple(traits),
         drafting=drafting,
         block_size=pair.block_size if drafting else 0,
-        no_tools=without_tools(pair.template, pair.tokenizer),
+        no_tools=without_tools(template, pair.tokenizer),
         checkpoint=target.checkpoint,
         note=TOY_NOTE if is_bundled else "",
         kv_note=kv_note(target),

@@ -15,35 +15,10 @@ from dflash_mlx.remote.session import (
 )
 
 from ..terminal.output import Output
-from .base import ModelInfo
+from .base import ModelInfo, ThinkingSwitches
 
 TOKEN_LENGTH = 4  # characters; most tokens are shorter
 LOCAL_OPTIONS = [option for option in declared(GenerationOptions) if option.scope == "local"]
-
-
-class RemoteSwitches:
-    """The switches of thinking that a server's API has; the model may know fewer."""
-
-    def __init__(self, kind: str):
-        self._kind = kind
-
-    @property
-    def think_switch(self) -> str | None:
-        """Name of the variable that the server passes to the chat template."""
-        return "enable_thinking" if self._kind in KINDS else None
-
-    @property
-    def efforts(self) -> tuple[str, ...]:
-        """All of them: the server refuses or ignores what its model does not know."""
-        return EFFORTS
-
-    def check(self, think: bool | None, effort: str | None) -> None:
-        """Raise UsageError for contradictory switches, and for one without a field in the API."""
-        if think is False and effort is not None:
-            raise UsageError(
-                "--no-think and --effort contradict each other.", hint="leave one of them out"
-            )
-        thinking_fields(think, effort, self._kind)
 
 
 class RemoteBackend(RemoteSession):
@@ -83,6 +58,14 @@ class RemoteBackend(RemoteSession):
 
 def info_of(server: RemoteServer) -> ModelInfo:
     """What a server tells of its model: no sampling, no warnings, no reason against tools."""
+
+    def check_thinking(think: bool | None, effort: str | None) -> None:
+        if think is False and effort is not None:
+            raise UsageError(
+                "--no-think and --effort contradict each other.", hint="leave one of them out"
+            )
+        thinking_fields(think, effort, server.kind)
+
     kind = KINDS.get(server.kind, "OpenAI-compatible server")
     drafter = f" · drafter {server.draft_name}" if server.draft_name else ""
     return ModelInfo(
@@ -93,7 +76,10 @@ def info_of(server: RemoteServer) -> ModelInfo:
         heading=server.model,
         context_length=server.context_length,
         context=f"{server.context_length:,}" if server.context_length else "unknown",
-        thinking=RemoteSwitches(server.kind),
+        # All efforts: the server refuses or ignores what its model does not know.
+        thinking=ThinkingSwitches(
+            "enable_thinking" if server.kind in KINDS else None, EFFORTS, check_thinking
+        ),
         json={
             "model": server.target_name,
             "draft": server.draft_name,

@@ -111,7 +111,7 @@ def change_model(state: ChatState, model_id: str) -> None:
     state.model_options = model_options
     state.dialogue.set_pair(pair)
     state.dialogue.settings = drop_unknown_thinking(
-        state.dialogue.settings, pair.template, state.out
+        state.dialogue.settings, state.dialogue.info.thinking, state.out
     )
     state.print_line(
         f"  {describe_pair(state)} · loaded in {time.perf_counter() - started_at:.1f} s", "dim"

@@ -34,7 +34,7 @@ def show_tokens(state: ChatState, argument: str) -> None:
     if argument not in ("", "all"):
         raise UsageError(f"/tokens cannot be '{argument}'.", hint="use all, or nothing")
     dialogue = state.dialogue
-    dialogue.offer_tools()
+    dialogue.tools.offer_to(dialogue.backend)
     rows = 0 if argument else max(list_rows() - OTHER_ROWS, 1)
     parts = fixed_parts(dialogue)
     parts += turn_parts(dialogue, sum(part.tokens for part in parts), rows)

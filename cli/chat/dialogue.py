@@ -106,10 +106,6 @@ class Dialogue:
             max_tokens = max_tokens or self.context_length or None
         return self.info.used(replace(self.settings, max_tokens=max_tokens))
 
-    def offer_tools(self) -> None:
-        """Offer the tools of the running MCP servers to the model, if it can call tools."""
-        self.tools.offer(self.backend)
-
     # Turns ----------------------------------------------------------------------------------------
 
     def split_last_turn(self) -> tuple[Turn, Chat]:
@@ -156,7 +152,7 @@ class Dialogue:
         tokens; with `go_on` the answer begins as that of the last turn. Returns the last answer.
         LeaveChat after a second Ctrl-C.
         """
-        self.offer_tools()
+        self.tools.offer_to(self.backend)
         before = self.chat
         started_at = time.perf_counter()
         kept: Steps = ()  # of the last turn

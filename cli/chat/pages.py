@@ -176,7 +176,7 @@ def show_offer(state: ChatState) -> None:
     elif not toolbox.enabled:
         state.print_line("  the tools are not sent to the model; /mcp on sends them", "warning")
     else:
-        dialogue.offer_tools()
+        toolbox.offer_to(dialogue.backend)
         if not dialogue.info.local:
             state.print_line("  the tools are sent to the model", "dim")
             return

@@ -70,7 +70,7 @@ def check_can_differ(dialogue: Dialogue) -> None:
         raise UsageError(
             "at temperature 0 all answers are the same.", hint="/temp 0.7, then /retry 3"
         )
-    dialogue.offer_tools()
+    dialogue.tools.offer_to(dialogue.backend)
     if dialogue.tools.schemas:
         raise UsageError(
             "several answers at once cannot call tools.", hint="/mcp off, then /retry 3"

@@ -153,7 +153,7 @@ class ToolBox:
     def schemas(self) -> list[dict[str, Any]]:
         return [tool.schema for tool in self._offered.values()]
 
-    def offer(self, backend: Backend) -> None:
+    def offer_to(self, backend: Backend) -> None:
         """Offer the tools of the running servers to a model; none if it cannot call tools."""
         self._offered = {}
         self._backend = backend
