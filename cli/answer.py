@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 from dflash_mlx.options import GenerationOptions
 
 from .awake import awake
-from .backend.base import Answering, Backend
+from .backend.base import Backend, ModelInfo
 from .terminal.output import Output, format_count
 from .terminal.signals import LEAVE_HINT, Interrupt
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Stats
-    from dflash_mlx.remote.session import RemoteSession
     from dflash_mlx.tools.call import Call
-    from dflash_mlx.tools.loop import CallSplitter
 
 
 INTERRUPTED = "interrupted"  # the finish reason after Ctrl-C
@@ -248,26 +246,24 @@ def progress_line(stats: "Stats", *, words: bool = False) -> str:
     return f"{stats.generated:,} tok · {stats.tokens_per_second:.1f} tok/s{acceptance}"
 
 
-def stats_line(answer: "Answer", backend: Backend, max_tokens: int, columns: int) -> str:
+def stats_line(answer: "Answer", info: ModelInfo, max_tokens: int, columns: int) -> str:
     """The numbers of a finished answer, for `dflash generate`; in words if these fit."""
     stats = answer.stats
     end = ""
     if stats.first_token_seconds >= 1:
         end += f" · prompt {stats.prompt_tokens:,}{first_token_summary(stats)}"
     if answer.finish_reason == "length":
-        end += f" · {backend.cut_by(stats, max_tokens, '--max-tokens')}"
+        end += f" · {info.cut_by(stats, max_tokens, '--max-tokens')}"
     return fitting_line(answer, [end], columns)
 
 
-def cut_note(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
+def cut_note(answer: "Answer", info: ModelInfo, max_tokens: int | None) -> str:
     """The warning for an answer that hit a limit, shown where no statistics are."""
-    limit = backend.cut_by(answer.stats, max_tokens, "--max-tokens")
+    limit = info.cut_by(answer.stats, max_tokens, "--max-tokens")
     return f"the answer was {limit}, after {format_tokens(answer.stats)}"
 
 
-def chat_stats_line(
-    answer: "Answer", backend: Backend, max_tokens: int | None, columns: int
-) -> str:
+def chat_stats_line(answer: "Answer", info: ModelInfo, max_tokens: int | None, columns: int) -> str:
     """The numbers of a finished answer in a chat: as many of them as fit into `columns`."""
     stats = answer.stats
     end = ""
@@ -278,7 +274,7 @@ def chat_stats_line(
     if answer.finish_reason == INTERRUPTED:
         end += f" ({LEAVE_HINT})"
     if answer.finish_reason == "length":
-        end += f" · {backend.cut_by(stats, max_tokens, 'max-tokens')}"
+        end += f" · {info.cut_by(stats, max_tokens, 'max-tokens')}"
     return fitting_line(answer, [prompt + end for prompt in prompts], columns)
 
 
@@ -313,8 +309,8 @@ class Answer:
     """One answer. finish_reason: stop, length or interrupted.
 
     tokens: ids; empty if a server answered. calls: tool calls, which the text does not contain.
-    rounds: per block the seconds since the request, and the numbers of tokens, drafts and accepted
-    drafts.
+    rounds: per block the seconds since the request (`began`), and the numbers of tokens, drafts and
+    accepted drafts.
     """
 
     stats: "Stats"
@@ -324,6 +320,7 @@ class Answer:
     finish_reason: str = INTERRUPTED
     calls: tuple["Call", ...] = ()
     rounds: list[tuple[float, int, int, int]] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
 
     @property
     def is_empty(self) -> bool:
@@ -331,6 +328,10 @@ class Answer:
 
     def append(self, block: "Block") -> "Block":
         """Append a block without the empty lines of templates around thinking; return that."""
+        seconds = time.perf_counter() - self.began
+        self.rounds.append((seconds, len(block.tokens), block.drafted, block.accepted))
+        self.finish_reason = block.finish_reason or self.finish_reason
+        self.calls += block.calls
         text = block.text.lstrip("\n") if self.thinking and not self.text else block.text
         thinking = block.thinking if self.thinking else block.thinking.lstrip("\n")
         self.tokens += block.tokens
@@ -341,7 +342,7 @@ class Answer:
 
 @awake()
 def answer_prompt(
-    backend: Answering,
+    backend: Backend,
     prompt: Any,
     options: GenerationOptions,
     view: PlainView,
@@ -349,15 +350,13 @@ def answer_prompt(
     *,
     on_start: Callable[[Answer], None] = lambda answer: None,
     on_end: Callable[[Answer], None] = lambda answer: None,
-    tool_parser: "CallSplitter | RemoteSession | None" = None,
 ) -> Answer:
     """Stream an answer into a view and return it.
 
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
     prefill, between chunks. `on_start` gets the answer before its first block; it then grows block
     by block. `on_end` gets it at the end, after any exception too. After a second Ctrl-C the caller
-    must leave; the interrupt is deferred while `on_end` runs. `tool_parser` takes tool calls out of
-    the text.
+    must leave; the interrupt is deferred while `on_end` runs.
     """
 
     def on_prefill(done: int, total: int) -> None:
@@ -368,27 +367,17 @@ def answer_prompt(
             view.waiting()
 
     interrupt.defer(False)
-    started_at = time.perf_counter()
+    began = time.perf_counter()
     with Spinner(view.out, "reading the prompt"):
         blocks = backend.stream(prompt, options, on_prefill=on_prefill)
-    answer = Answer(backend.stats)
+    answer = Answer(backend.stats, began=began)
     on_start(answer)
     try:
         with view:
             try:
                 for block in blocks:
-                    seconds = time.perf_counter() - started_at
-                    answer.rounds.append(
-                        (seconds, len(block.tokens), block.drafted, block.accepted)
-                    )
-                    if tool_parser is not None:
-                        block = tool_parser.split(block)
-                        answer.calls = tool_parser.calls
-                    block = answer.append(block)
-                    view.block(block, answer.stats)
-                    if block.finish_reason:
-                        answer.finish_reason = block.finish_reason
-                    elif interrupt.requested:
+                    view.block(answer.append(block), answer.stats)
+                    if interrupt.requested and not block.finish_reason:
                         break
             except KeyboardInterrupt:
                 pass  # `answer` holds the text so far

@@ -15,7 +15,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.grammar import Grammar
 
-from .backend.local import LocalBackend, check_block
+from .backend.local import LocalBackend
 from .loading import load_pair
 from .options import Options, ValueSource, option
 from .report import RunLog
@@ -199,20 +199,20 @@ class BatchRun:
     ) -> None:
         out = self._out
         pair, load_seconds = load_pair(options.model, out, options.cache)
-        check_block(pair, options.generation.block_size)
         backend = LocalBackend(pair, drafting=options.generation.mode != "baseline")
-        out.warn(*backend.warnings())
-        asked = fit(options, backend, out, raw=raw).generation
+        out.warn(*backend.info.warnings)
+        asked = fit(options, backend.info, out, raw=raw).generation
         asked = replace(asked, max_tokens=asked.token_limit, grammar=grammar, raw=raw)
-        backend.prepare(asked, out)
+        with Spinner(out, "preparing the grammar"):
+            backend.check(asked)
         log.loaded(backend, load_seconds, asked)
 
         from dflash_mlx.serve.batch import answer_lines, batch_runner
         from dflash_mlx.serve.protocol import Settings
 
         settings = Settings(
-            names=(served_name(backend.target_name, options.model.folders),),
-            options=backend.options(asked),
+            names=(served_name(backend.info.name, options.model.folders),),
+            options=backend.info.used(asked),
             max_sequences=own.max_sequences,
         )
         runner = batch_runner(pair, settings)

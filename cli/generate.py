@@ -23,6 +23,7 @@ from .answer import (
     stats_line,
 )
 from .backend.base import Backend
+from .backend.local import LocalBackend, local_backend
 from .backend.open import open_backend
 from .batch import BatchOptions, answer_batch
 from .chat.messages import ChatFile, chat_messages, load_latest, save_turn, with_turn
@@ -59,6 +60,7 @@ from .report import (
 from .resolve import fit, resolve, with_preset
 from .terminal.output import Output, format_count, stderr_columns
 from .terminal.signals import Interrupt
+from .terminal.spinner import Spinner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,26 +210,28 @@ def generate(
     # There is only one answer, so a cache in memory alone would serve nobody.
     cache = options.cache if options.cache.cache_disk else NO_CACHE
     backend, load_seconds = open_backend(options, cache, remote, out)
-    out.warn(*backend.warnings())
-    if (note := backend.kv_note()) and not own.as_data:
-        out.note(note)
+    info = backend.info
+    out.warn(*info.warnings)
+    if info.kv_note and not own.as_data:
+        out.note(info.kv_note)
     if chat is not None:
         chat = replace(chat, system=system or chat.system)
-        messages = chat_messages(chat, text, calls=not backend.no_tools_reason())
-    options = fit(options, backend, out, raw=own.raw)
+        messages = chat_messages(chat, text, calls=not info.no_tools)
+    options = fit(options, info, out, raw=own.raw)
     asked = options.generation
     asked = replace(asked, max_tokens=asked.token_limit, grammar=grammar, raw=own.raw)
     if own.compare:
         asked = comparable_options(asked)
-    backend.prepare(asked, out)
+    with Spinner(out, "preparing the grammar"):
+        backend.check(asked)
     log.loaded(backend, load_seconds, asked)
     run = ask(backend, messages, asked, own, options.prompt, text, log, out)
     if chat is not None and not run.answer.is_empty:
-        save_turn(chat_file, with_turn(chat, text, run.answer), backend, out)
+        save_turn(chat_file, with_turn(chat, text, run.answer), info, out)
     report(run, backend, asked, own, load_seconds, out)
     backend.finish(out)
     if grammar is not None:
-        check_form(run.answer, grammar, remote=not backend.local)
+        check_form(run.answer, grammar, remote=not info.local)
     if run.interrupted:
         raise typer.Exit(130)
 
@@ -292,13 +296,16 @@ def ask(
     out: Output,
 ) -> Run:
     """Answer the prompt, with --compare plainly too; KeyboardInterrupt after two Ctrl-C."""
-    passes = Passes(backend.pair.tokenizer.decode, out) if own.watch else None
+    passes = None
+    if own.watch:
+        passes = Passes(local_backend(backend, "--watch").pair.tokenizer.decode, out)
     view = make_view(out, own, passes, thinking=prompt_options.show_thinking)
     with Interrupt() as interrupt:
         if own.compare:
-            warm_up(backend, prompt, options, out, interrupt)
-        if own.file and (count := backend.count_tokens(prompt, options)) is not None:
-            out.note(f"  the prompt has {format_count(count, 'token', 'tokens')}")
+            warm_up(local_backend(backend).pair, prompt, options, out, interrupt)
+        if own.file and backend.info.local:
+            count = format_count(backend.count(prompt, options), "token", "tokens")
+            out.note(f"  the prompt has {count}")
         answer = answer_prompt(
             backend,
             prompt,
@@ -311,7 +318,8 @@ def ask(
             raise KeyboardInterrupt
         baseline = None
         if own.compare and answer.finish_reason != INTERRUPTED:
-            baseline = baseline_answer(backend, prompt, options, out, interrupt)
+            pair = local_backend(backend).pair
+            baseline = baseline_answer(pair, prompt, options, out, interrupt)
     return Run(answer, baseline, passes)
 
 
@@ -330,22 +338,22 @@ def report(
         document |= comparison_json(comparison) if comparison else {}
         out.write_json(document)
     elif comparison:
-        show_comparison(comparison, backend, options, out)
+        show_comparison(comparison, backend.info, options, out)
     for note in run.answer.stats.notes:
         out.warn(note)
     show_stats = out.stderr_is_tty and not (out.quiet or own.as_data or comparison)
     if own.stats is not None:
         show_stats = own.stats
     if show_stats:
-        line = stats_line(run.answer, backend, options.token_limit, stderr_columns())
+        line = stats_line(run.answer, backend.info, options.token_limit, stderr_columns())
         out.info(line, "dim")
     elif run.answer.finish_reason == "length" and not own.as_data:
-        out.warn(cut_note(run.answer, backend, options.token_limit))
+        out.warn(cut_note(run.answer, backend.info, options.token_limit))
     if run.passes is not None and not out.quiet:
         out.info(run.passes.legend(run.answer.stats), "dim")
     if run.answer.finish_reason == "stop" and not run.answer.text.strip() and not own.as_data:
         out.warn(empty_note(run.answer))
-    drafter_warning = backend.drafter_warning()
+    drafter_warning = backend.drafter_warning() if isinstance(backend, LocalBackend) else []
     out.warn(*drafter_warning)
     # The mode auto drafts less by itself.
     if not (drafter_warning or own.as_data or options.mode == "auto"):

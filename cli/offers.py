@@ -92,7 +92,7 @@ class Offers:
         asked = self._options.changed(model=source, draft=given, no_draft=draft is None)
         options = resolve(asked, self._out)
         pair, _ = load_pair(options.model, self._out, options.cache)
-        backend = LocalBackend(pair)
-        options = fit(options, backend, self._out, recommended=True)
-        self._out.warn(*backend.warnings())
+        info = LocalBackend(pair).info
+        options = fit(options, info, self._out, recommended=True)
+        self._out.warn(*info.warnings)
         return pair, options.generation

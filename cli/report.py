@@ -12,20 +12,26 @@ from pathlib import Path
 from secrets import randbits
 from statistics import stdev
 from types import TracebackType
-from typing import IO, Annotated, Any, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dflash_mlx import __version__
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.installation import versions
-from dflash_mlx.options import GenerationOptions
+from dflash_mlx.options import TREE_BUDGET, GenerationOptions
 
 from .answer import Answer, JsonView, answer_prompt
-from .backend.base import Backend
+from .backend.base import Backend, ModelInfo
+from .backend.local import LocalBackend
 from .options import option
 from .terminal.output import Output, stderr_columns
 from .terminal.render import wrap_hanging
 from .terminal.signals import Interrupt, LeaveChat
+
+if TYPE_CHECKING:
+    from dflash_mlx import Pair
 
 
 def answer_report(
@@ -34,20 +40,66 @@ def answer_report(
     """The object that `--json` prints; None for numbers that a server does not report."""
     return {
         **answer_json(answer),
-        **backend.model_json(),
-        "sampling": sampling_json(backend, replace(options, accept=answer.stats.accept)),
+        **({} if backend.info.local else {"tokens": None}),
+        **backend.info.json,
+        "sampling": sampling_json(backend.info, replace(options, accept=answer.stats.accept)),
         "timing": {"load_s": round(load_seconds, 4), **timing_json(answer)},
-        **backend.answer_json(answer.stats, options),
+        **decoding_json(answer.stats, backend, backend.info.used(options)),
     }
 
 
-def sampling_json(backend: Backend, options: GenerationOptions) -> dict[str, Any]:
+def decoding_json(stats: Stats, backend: Backend, options: GenerationOptions) -> dict[str, Any]:
+    """Mode, draft counts, versions; of a model on this machine the peak memory (GB), too."""
+    speculation: dict[str, Any] = {
+        "verifies": stats.verifies,
+        **known(stats, "drafted", "accepted"),
+        "mean_acceptance_length": round(stats.acceptance_length, 4),
+        "acceptance_rate": round(stats.acceptance_rate, 4),
+    }
+    if not isinstance(backend, LocalBackend):
+        if not stats.verifies:
+            speculation |= {"verifies": None, "mean_acceptance_length": None}
+        if not speculation["drafted"]:
+            speculation["acceptance_rate"] = None
+        return {
+            "mode": "server",
+            "speculation": speculation,
+            "versions": {"dflash": __version__},
+        }
+    import mlx.core as mx
+
+    drafting: dict[str, Any] = {"block_size": options.block_size or backend.info.block_size}
+    if options.mode == "ddtree":
+        drafting["tree_budget"] = options.tree_budget or TREE_BUDGET
+    elif options.mode == "auto" and (policy := backend.session.policy):
+        drafting["chosen"] = [
+            {"rows": plan.rows, "drafted": plan.drafted, "tree": plan.tree, "rounds": count}
+            for plan, count in policy.plans
+        ]
+        drafting["why"] = policy.reason
+    by_position = {"accepted_by_position": stats.accepted_by_position}
+    return {
+        "mode": options.mode,
+        "speculation": None
+        if options.mode == "baseline"
+        else {**drafting, **speculation, **by_position},
+        "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 4),
+        "versions": versions(),
+    }
+
+
+def known(stats: Stats, *names: str) -> dict[str, int | None]:
+    """Counts by name; None for those that a server has not reported."""
+    return {name: None if name in stats.unknown else getattr(stats, name) for name in names}
+
+
+def sampling_json(info: ModelInfo, options: GenerationOptions) -> dict[str, Any]:
     """The sampling options and the limits of the answer, without the seed."""
     settings = asdict(options.sampling)
     del settings["seed"], settings["logit_bias"]
     return {
         **settings,
-        **({"accept": options.accept} if backend.local else {}),
+        **({"accept": options.accept} if info.local else {}),
         "max_tokens": options.max_tokens,
         "stop": list(options.stop),
     }
@@ -56,15 +108,16 @@ def sampling_json(backend: Backend, options: GenerationOptions) -> dict[str, Any
 def answer_json(answer: Answer) -> dict[str, Any]:
     """Text, tokens, token counts, and the seed (None for a greedy answer)."""
     stats = answer.stats
+    counts = known(stats, "prompt_tokens", "cached_tokens", "generated")
     return {
         "text": answer.text,
         "reasoning": answer.thinking,
         "finish_reason": answer.finish_reason,
         "tokens": answer.tokens,
         "usage": {
-            "prompt": stats.prompt_tokens,
-            "cached": stats.cached_tokens,
-            "generated": stats.generated,
+            "prompt": counts["prompt_tokens"],
+            "cached": counts["cached_tokens"],
+            "generated": counts["generated"],
         },
         "seed": stats.seed,
     }
@@ -176,21 +229,26 @@ def seconds_by_part(answer: Answer) -> list[float]:
 
 
 def warm_up(
-    backend: Backend,
+    pair: "Pair",
     prompt: Any,
     options: GenerationOptions,
     out: Output,
     interrupt: Interrupt,
 ) -> None:
     """Generate a few tokens in both modes, so that one-time startup costs are not measured."""
-    tokens = backend.fresh_session().tokens(
+    from dflash_mlx import Session
+
+    def fresh() -> Session:
+        return Session(pair, mode="baseline", use_prefix_cache=False)
+
+    tokens = fresh().tokens(
         prompt, think=options.think, reasoning_effort=options.reasoning_effort, raw=options.raw
     )[-WARM_UP_PROMPT_TOKENS:]
     limit = min(WARM_UP_TOKENS, options.token_limit)
     short = replace(options, max_tokens=limit, stop=(), think=None, reasoning_effort=None)
     out.status("warming up")
     for mode_options in (short, plain_options(short)):
-        for _ in backend.fresh_session().stream(tokens, mode_options):
+        for _ in fresh().stream(tokens, mode_options):
             interrupt.check()
     out.clear_status()
 
@@ -208,7 +266,7 @@ def plain_options(options: GenerationOptions) -> GenerationOptions:
 
 
 def baseline_answer(
-    backend: Backend,
+    pair: "Pair",
     prompt: Any,
     options: GenerationOptions,
     out: Output,
@@ -216,16 +274,16 @@ def baseline_answer(
 ) -> Answer:
     """Answer by plain decoding; shows only progress."""
     view = JsonView(out, label="plain decoding · ")
-    session = backend.fresh_session()
-    return answer_prompt(session, prompt, plain_options(options), view, interrupt)
+    backend = LocalBackend(pair, drafting=False, use_prefix_cache=False)
+    return answer_prompt(backend, prompt, plain_options(options), view, interrupt)
 
 
 def show_comparison(
-    comparison: Comparison, backend: Backend, options: GenerationOptions, out: Output
+    comparison: Comparison, info: ModelInfo, options: GenerationOptions, out: Output
 ) -> None:
     sampling = options.sampling
     mode = options.mode
-    drafting = backend.drafting_summary(options)
+    drafting = info.drafting_summary(options)
     dflash = comparison.dflash.stats
     plain = comparison.plain.stats
     ratio = "" if comparison.speedup is None else f"{comparison.speedup:.2f}×"
@@ -415,14 +473,13 @@ class RunLog:
     def loaded(self, backend: Backend, load_seconds: float, options: GenerationOptions) -> None:
         if self._file is None:
             return
-        options = backend.options(options)
-        mode = options.mode if backend.local else "server"
+        info = backend.info
         self.write(
             "pair",
-            **backend.model_json(),
+            **info.json,
             load_s=round(load_seconds, 4),
-            mode=mode,
-            **sampling_json(backend, options),
+            mode=info.used(options).mode if info.local else "server",
+            **sampling_json(info, options),
         )
 
     def answered(

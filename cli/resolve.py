@@ -15,7 +15,7 @@ from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams, declared
 
-from .backend.base import Backend, ThinkingSwitches
+from .backend.base import ModelInfo, ThinkingSwitches
 from .config_file import flag_key
 from .loading import with_known_target
 from .options import BUNDLED, GROUP_OF, Options, ValueSource
@@ -84,7 +84,7 @@ def with_target_id(options: Options, out: Output) -> Options:
 
 
 def fit(
-    options: Options, backend: Backend, out: Output, *, raw: bool = False, recommended: bool = False
+    options: Options, info: ModelInfo, out: Output, *, raw: bool = False, recommended: bool = False
 ) -> Options:
     """The options for the loaded model.
 
@@ -93,13 +93,13 @@ def fit(
     UsageError if a flag gave them. `raw`: the template is not used.
     """
     if recommended and sampling_is_open(options):
-        options = options.changed(**backend.recommended_sampling())
+        options = options.changed(**info.recommended)
     else:
-        options = with_recommended(options, backend, out)
-    options = with_known_thinking(options, backend.template, out, raw=raw)
+        options = with_recommended(options, info, out)
+    options = with_known_thinking(options, info.thinking, out, raw=raw)
     if not raw:
         generation = options.generation
-        backend.template.check(generation.think, generation.reasoning_effort)
+        info.thinking.check(generation.think, generation.reasoning_effort)
     return options
 
 
@@ -234,7 +234,7 @@ def given_local(options: Options) -> list[tuple[Any, ValueSource]]:
 # Recommendations and limits of the loaded model
 
 
-def with_recommended(options: Options, backend: Backend, out: Output) -> Options:
+def with_recommended(options: Options, info: ModelInfo, out: Output) -> Options:
     """The options with the recommended sampling, if `--sampling recommended` is given.
 
     Sampling options of the same or a higher origin stay. If the model recommends nothing,
@@ -243,9 +243,9 @@ def with_recommended(options: Options, backend: Backend, out: Output) -> Options
     if options.prompt.sampling_by != RECOMMENDED:
         return options
     source = options.source("sampling_by")
-    recommended = backend.recommended_sampling()
+    recommended = info.recommended
     if not recommended:
-        error = no_recommendation(backend)
+        error = no_recommendation(info)
         if source is ValueSource.FLAG:
             raise error
         out.note(f"  {error.message}")
@@ -269,12 +269,12 @@ def describe_recommendation(values: Mapping[str, float]) -> str:
     return f"{', '.join(texts)} (generation_config.json)"
 
 
-def sampling_note(backend: Backend, sampling: SamplingParams, take: str) -> str:
+def sampling_note(info: ModelInfo, sampling: SamplingParams, take: str) -> str:
     """A line on the recommended sampling, empty if there is none.
 
     take: what the user enters to sample as recommended.
     """
-    recommended = backend.recommended_sampling()
+    recommended = info.recommended
     if not recommended:
         return ""
     described = describe_recommendation(recommended)
@@ -283,9 +283,9 @@ def sampling_note(backend: Backend, sampling: SamplingParams, take: str) -> str:
     return f"recommended sampling: {described} · {take} takes it"
 
 
-def no_recommendation(backend: Backend) -> DFlashError:
+def no_recommendation(info: ModelInfo) -> DFlashError:
     return DFlashError(
-        f"'{backend.target_name}' recommends no sampling in a generation_config.json.",
+        f"'{info.name}' recommends no sampling in a generation_config.json.",
         hint="give --temp and --top-p; in a chat /temp 0 always takes the most likely token",
     )
 

@@ -269,13 +269,13 @@ def start(
     if note := bundled_note(asked.model):
         out.note(note)
     pair, seconds = load_pair(asked.model, out, asked.cache)
-    backend = LocalBackend(pair)
-    generation = fit(asked, backend, out, recommended=True).generation
-    if sampling := sampling_note(backend, generation.sampling, "--sampling recommended"):
+    info = LocalBackend(pair).info
+    generation = fit(asked, info, out, recommended=True).generation
+    if sampling := sampling_note(info, generation.sampling, "--sampling recommended"):
         out.note(sampling)
-    out.warn(*backend.warnings())
-    if note := backend.kv_note():
-        out.note(note)
+    out.warn(*info.warnings)
+    if info.kv_note:
+        out.note(info.kv_note)
     warned = set[str]()
 
     def on_answered(line: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,23 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
+CallState = Literal["open", "done", "failed", "refused", "interrupted"]
+CALL_STATES: tuple[CallState, ...] = get_args(CallState)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call. arguments: JSON. result: the text that the model gets.
+
+    state: "open" until the call is run or refused.
+    """
+
+    name: str
+    arguments: str
+    result: str = ""
+    state: CallState = "open"
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """The tokens that one verify pass, one decode step or the end of the prefill commits.
@@ -43,6 +61,7 @@ class Block:
     can be shown since the last block; a stop token has no text. `finish_reason`: "stop" or
     "length" in the last block, else None. `logprobs`: those of `tokens`, if they were requested.
     `rejected`: the drafts that would have followed the accepted ones; in a tree, the likeliest.
+    `calls`: the tool calls that end here, where somebody takes them out of the text.
     """
 
     tokens: tuple[int, ...]
@@ -54,6 +73,7 @@ class Block:
     depth: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     rejected: tuple[int, ...] = ()
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A pair on this machine."""
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,33 +10,31 @@ from typing import TYPE_CHECKING, Any, cast
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import UsageError
-from dflash_mlx.installation import versions
-from dflash_mlx.options import TREE_BUDGET, GenerationOptions
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.types import Block, Progress, silent
 
 from ..options import BUNDLED, TOY_NOTE
 from ..terminal.output import Output, format_bytes, format_count
 from ..terminal.spinner import Spinner
+from .base import Backend, ModelInfo, ThinkingSwitches
 
 if TYPE_CHECKING:
     from mlx.nn import Module
 
-    from dflash_mlx import Pair, Session
-    from dflash_mlx.chat.template import Template
+    from dflash_mlx import Pair
     from dflash_mlx.kernels.dispatch import Kernels
     from dflash_mlx.models.target import Target
-    from dflash_mlx.tools.loop import CallSplitter
 
 NOTICEABLE_SHARE = 0.1  # of a context's memory: less of it in other programs is not worth a line
-MAX_TOKEN_LENGTH = 32  # characters; used to cut a result before it is encoded
 
 
 class LocalBackend:
-    local = True
+    """The pair that answers, and its session; `use` changes it."""
 
-    def __init__(self, pair: "Pair", *, drafting: bool = True):
+    def __init__(self, pair: "Pair", *, drafting: bool = True, use_prefix_cache: bool = True):
         """`drafting` False: decode plainly, whatever the options say."""
         self._pair: Pair | None = None
+        self._use_prefix_cache = use_prefix_cache
         self.use(pair, drafting=drafting)
 
     def use(self, pair: "Pair", *, drafting: bool = True) -> None:
@@ -44,12 +42,15 @@ class LocalBackend:
         from dflash_mlx import Session
 
         if pair is not self._pair:
-            self.session = Session(pair, mode="baseline")  # each answer's options have its mode
+            # Each answer's options have its mode.
+            self.session = Session(pair, mode="baseline", use_prefix_cache=self._use_prefix_cache)
             self._warned_of_drafter = False
         self._pair = pair
-        self.drafting = drafting and pair.drafts
+        self._drafting = drafting and pair.drafts
+        self._info: ModelInfo | None = None
 
     def release(self) -> None:
+        """Free the pair and its caches; `use` must follow before the next answer."""
         import mlx.core as mx
 
         self._pair = None
@@ -61,54 +62,34 @@ class LocalBackend:
         assert self._pair is not None, "the pair was released"
         return self._pair
 
-    def check_local(self, feature: str) -> None: ...
-
-    def check_can_switch(self, model: str) -> None: ...
-
     @property
-    def target_name(self) -> str:
-        return self.pair.target_name
-
-    @property
-    def draft_name(self) -> str | None:
-        """Hub id or folder of the drafter, even while it is switched off."""
-        return self.pair.draft_name
-
-    @property
-    def context_length(self) -> int:
-        return self.pair.engine.context_length
-
-    @property
-    def template(self) -> "Template":
-        return self.pair.template
+    def info(self) -> ModelInfo:
+        if self._info is None:
+            self._info = info_of(self.pair, drafting=self._drafting)
+        length = self.pair.engine.context_length  # shorter where memory has become short
+        if self._info.context_length != length:
+            context = describe_context(self.pair)
+            self._info = replace(self._info, context_length=length, context=context)
+        return self._info
 
     @property
     def stats(self) -> Stats:
         return self.session.stats
 
-    # Before an answer
-
-    def options(self, options: GenerationOptions) -> GenerationOptions:
-        """The options without those that this mode ignores."""
-        if not self.drafting or options.mode == "baseline":
-            return replace(options, mode="baseline", block_size=None, tree_budget=None)
-        if options.mode != "ddtree":
-            return replace(options, tree_budget=None)
-        return options
-
     def check(self, options: GenerationOptions) -> None:
         check_block(self.pair, options.block_size)
-
-    def prepare(self, options: GenerationOptions, out: Output) -> None:
-        """Compile the grammar; UsageError if it is wrong."""
         if options.structure is not None:
-            with Spinner(out, "preparing the grammar"):
-                self.pair.compiler.compile(options.structure)
+            self.pair.compiler.compile(options.structure)
 
     def stream(
         self, prompt: Any, options: GenerationOptions, *, on_prefill: Progress = silent
     ) -> Generator[Block]:
-        return self.session.stream(prompt, self.options(options), on_prefill=on_prefill)
+        options = self.info.used(options)
+        if not options.tools:
+            return self.session.stream(prompt, options, on_prefill=on_prefill)
+        from dflash_mlx.tools.loop import stream_calls
+
+        return stream_calls(self.session, prompt, options, on_prefill=on_prefill)
 
     def stream_several(
         self,
@@ -116,19 +97,22 @@ class LocalBackend:
         options: GenerationOptions,
         count: int,
         *,
-        check: Callable[[], None],
+        on_prefill: Progress = silent,
     ) -> Generator[tuple[int, Block, Stats]]:
         """`count` answers with seeds of their own, each in a session of its own."""
         from dflash_mlx.batch import as_choice, stream_all
 
-        options = self.options(options)
+        options = self.info.used(options)
         prompted = self.session.prepare(messages, options)
         choices = [as_choice(prompted, index) for index in range(count)]
-        with closing(stream_all(self.pair, choices, mode=options.mode, on_round=check)) as blocks:
+        blocks = stream_all(
+            self.pair, choices, mode=options.mode, on_round=lambda: on_prefill(0, 0)
+        )
+        with closing(blocks):
             for answer, block in blocks:
                 yield answer.number, block, answer.reply.stats
 
-    def count_tokens(self, prompt: Any, options: GenerationOptions) -> int:
+    def count(self, prompt: Any, options: GenerationOptions) -> int:
         return len(
             self.session.tokens(
                 prompt,
@@ -139,107 +123,24 @@ class LocalBackend:
             )
         )
 
-    def estimate_tokens(self, messages: Messages, options: GenerationOptions) -> int:
-        return self.count_tokens(messages, options)
+    def drafter_warning(self) -> list[str]:
+        """Once, after an answer: a sentence if the target accepts nearly no draft."""
+        if self._warned_of_drafter or not self.pair.engine.scheduler.draft_record.is_useless:
+            return []
+        self._warned_of_drafter = True
+        return [useless_drafter(self.pair)]
 
-    def recommended_sampling(self) -> dict[str, float]:
-        """Sampling options of the target's generation_config.json, by name."""
-        from dflash_mlx.files.recommended import recommended_sampling
-
-        return recommended_sampling(self.pair.target.checkpoint)
-
-    def fresh_session(self) -> "Session":
-        from dflash_mlx import Session
-
-        return Session(self.pair, mode="baseline", use_prefix_cache=False)
-
-    # Tools
-
-    def no_tools_reason(self) -> str | None:
-        """What the chat template or the tokenizer lacks; None if the model can call tools."""
-        from dflash_mlx.chat.tool_parser import without_tools
-
-        return without_tools(self.pair.template, self.pair.tokenizer)
-
-    def tool_parser(
-        self, messages: Messages, schemas: Sequence[dict[str, Any]]
-    ) -> "tuple[CallSplitter, Messages]":
-        from dflash_mlx.chat.tool_parser import named_calls
-        from dflash_mlx.tools.loop import CallSplitter
-
-        tokenizer = self.pair.tokenizer
-        return CallSplitter(tokenizer, schemas), named_calls(messages, tokenizer)
-
-    def truncate_result(self, result: str) -> str:
-        limit = self.context_length // 4
-        beginning = result[: MAX_TOKEN_LENGTH * limit]
-        while (tokens := len(self.pair.encode(beginning))) > limit:
-            beginning = beginning[: len(beginning) * limit // tokens]
-        return beginning
-
-    # Descriptions
-
-    def describe(self, options: GenerationOptions) -> str:
-        pair = self.pair
-        drafting = self.drafting_summary(options)
-        drafter = "draft off"
-        if drafting:
-            drafter = f"drafter {pair.draft_label}{in_bits(pair)} · {drafting}"
-        target = pair.target_name + with_adapter(pair)
-        return " · ".join(filter(None, [target, drafter, self.kv_note()]))
-
-    def headline(self, options: GenerationOptions) -> str:
-        import mlx.core as mx
-
-        pair = self.pair
-        target = "bundled pair"
-        if pair.target_name != BUNDLED:
-            is_folder = os.path.isdir(pair.target_name)
-            target = Path(pair.target_name).name if is_folder else pair.target_name
-        parts = [target + with_adapter(pair)]
-        drafting = self.drafting_summary(options)
-        if drafting:
-            name = "" if pair.draft_label == BUNDLED else f" {pair.draft_label}"
-            label = f"{name}{in_bits(pair)}"
-            parts += [f"drafter{label}"] if label else []
-            parts.append(drafting)
-        else:
-            parts.append("draft off")
-        parts.append("CPU" if mx.default_device() == mx.Device(mx.cpu) else "GPU")
-        if pair.target.kernels.on:
-            parts.append("Metal kernels on")
-        if pair.target.kernels.exact:
-            parts.append("exact")
-        return " · ".join(filter(None, [*parts, self.kv_note()]))
-
-    def start_summary(self, seconds: float) -> str:
-        import mlx.core as mx
-
-        memory = format_bytes(mx.get_active_memory())
-        context = describe_context(self.pair)
-        return f"loaded in {seconds:.1f} s · {memory} · context {context}"
-
-    def drafting_summary(self, options: GenerationOptions) -> str:
-        return describe_drafting(self.pair, self.options(options))
-
-    def cut_by(self, stats: Stats, max_tokens: int | None, name: str) -> str:
-        if max_tokens is None or stats.generated < max_tokens:
-            return "cut: the context is full"
-        return f"cut by {name}"
-
-    def usage_rows(self, conversation: str, options: GenerationOptions) -> list[tuple[str, str]]:
-        import mlx.core as mx
-
-        memory = f"peak {format_bytes(mx.get_peak_memory())}"
-        rows = [("conversation", f"{conversation} · {memory}")]
+    def rows(self, options: GenerationOptions) -> list[tuple[str, str]]:
+        info = self.info
+        rows = []
         if line := drafter_line(self.pair):
             rows.append(("drafter", line))
         rows.append(("drafts", self.pair.target.ability.words))
-        if self.context_length < self.pair.target.context_length:
-            rows.append(("context", describe_context(self.pair)))
-        if note := self.kv_note():
-            rows.append(("cache", note))
-        if self.drafting and options.mode == "auto":
+        if info.context_length < self.pair.target.context_length:
+            rows.append(("context", info.context))
+        if info.kv_note:
+            rows.append(("cache", info.kv_note))
+        if info.drafting and options.mode == "auto":
             rows += self._policy_rows()
         if line := kernels_line(self.pair.target.kernels):
             rows.append(("kernels", line))
@@ -265,91 +166,6 @@ class LocalBackend:
         limit = f"at most {SNAPSHOT_LIMITS.count}, or {format_bytes(SNAPSHOT_LIMITS.nbytes)}"
         return [("snapshots", f"{places} · {format_bytes(cache.snapshot_bytes)} · {limit}")]
 
-    def kv_note(self) -> str:
-        from dflash_mlx.kernels.dispatch import item_bytes
-        from dflash_mlx.models.cache.sizes import cache_bytes
-
-        target = self.pair.target
-        if not target.kv_bits:
-            return ""
-        saved = cache_bytes(target.caches, 1, item_bytes())
-        saved -= cache_bytes(target.caches, 1, item_bytes(), target.kv_bits)
-        return f"{target.kv_summary}, saves {format_bytes(saved)} per token"
-
-    def model_note(self) -> str:
-        return TOY_NOTE if self.pair.target_name == BUNDLED else ""
-
-    def warnings(self) -> list[str]:
-        target = self.pair.target
-        warnings = kernel_warnings(target.kernels) + float32_warnings(target)
-        if self.context_length < target.context_length:
-            warnings += shared_memory_warnings(self.pair.engine.memory_limit or 0)
-        if not target.ability.drafts:
-            warnings.append(f"this model takes no drafts: {target.ability.reason}")
-        return warnings + other_weights_warnings(self.pair)
-
-    def drafter_warning(self) -> list[str]:
-        if self._warned_of_drafter or not self.pair.engine.scheduler.draft_record.is_useless:
-            return []
-        self._warned_of_drafter = True
-        return [useless_drafter(self.pair)]
-
-    def model_json(self) -> dict[str, Any]:
-        from dflash_mlx.models.precision import bits_of
-
-        pair = self.pair
-        return {
-            "model": pair.target_name,
-            "adapter": None if pair.target.adapter is None else str(pair.target.adapter.path),
-            "draft": pair.draft_name,
-            "lookup": pair.lookup,
-            "ability": pair.target.ability.words,
-            "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
-            "kv_bits": pair.target.kv_bits,
-            "exact": pair.target.kernels.exact,
-            "kernels": kernels_json(pair.target.kernels),
-        }
-
-    def answer_json(self, stats: Stats, options: GenerationOptions) -> dict[str, Any]:
-        """Mode, draft counts, peak memory (GB) and versions."""
-        import mlx.core as mx
-
-        return {
-            "mode": self.options(options).mode,
-            "speculation": self._speculation_json(stats, self.options(options)),
-            "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 4),
-            "versions": versions(),
-        }
-
-    def _speculation_json(self, stats: Stats, options: GenerationOptions) -> dict[str, Any] | None:
-        """Draft counts and acceptance; None without drafting."""
-        if options.mode == "baseline":
-            return None
-        mode_fields: dict[str, Any] = {}
-        if options.mode == "ddtree":
-            mode_fields["tree_budget"] = options.tree_budget or TREE_BUDGET
-        elif options.mode == "auto" and (policy := self.session.policy):
-            mode_fields["chosen"] = [
-                {
-                    "rows": plan.rows,
-                    "drafted": plan.drafted,
-                    "tree": plan.tree,
-                    "rounds": count,
-                }
-                for plan, count in policy.plans
-            ]
-            mode_fields["why"] = policy.reason
-        return {
-            "block_size": options.block_size or self.pair.block_size,
-            **mode_fields,
-            "verifies": stats.verifies,
-            "drafted": stats.drafted,
-            "accepted": stats.accepted,
-            "mean_acceptance_length": round(stats.acceptance_length, 4),
-            "acceptance_rate": round(stats.acceptance_rate, 4),
-            "accepted_by_position": stats.accepted_by_position,
-        }
-
     def finish(self, out: Output) -> None:
         """Wait until the prefix cache is on disk; show it if that takes more than a second."""
         if self._pair is None:
@@ -360,13 +176,93 @@ class LocalBackend:
                 disk.wait()
 
 
+def local_backend(backend: Backend, feature: str = "this") -> LocalBackend:
+    """The backend of a model on this machine; UsageError, naming the feature, for a server's."""
+    if isinstance(backend, LocalBackend):
+        return backend
+    raise UsageError(
+        f"{feature} needs a model on this machine, and a server answers here.",
+        hint="begin a chat or an answer with --model ID, a Hub id or a folder",
+    )
+
+
 # A pair in words
 
 
-def with_adapter(pair: "Pair") -> str:
-    """The adapter's folder, to stand behind the target's name; empty without one."""
-    adapter = pair.target.adapter
-    return "" if adapter is None else f" with {adapter.path.resolve().name}"
+def info_of(pair: "Pair", *, drafting: bool) -> ModelInfo:
+    import mlx.core as mx
+
+    from dflash_mlx.chat.tool_parser import without_tools
+    from dflash_mlx.models.precision import bits_of
+
+    target = pair.target
+    template = pair.template
+    adapter = target.adapter
+    with_adapter = "" if adapter is None else f" with {adapter.path.resolve().name}"
+    bits = bits_of(pair.drafter.model) if pair.drafter else 0
+    in_bits = f" in {bits} bits" if bits else ""
+    drafter_name = "" if pair.draft_label == BUNDLED else f" {pair.draft_label}"
+    is_bundled = pair.target_name == BUNDLED
+    heading = pair.target_name
+    if is_bundled:
+        heading = "bundled pair"
+    elif os.path.isdir(heading):
+        heading = Path(heading).name
+    traits = ["CPU" if mx.default_device() == mx.Device(mx.cpu) else "GPU"]
+    traits += ["Metal kernels on"] if target.kernels.on else []
+    traits += ["exact"] if target.kernels.exact else []
+    return ModelInfo(
+        local=True,
+        name=pair.target_name,
+        draft=pair.draft_name,
+        title=pair.target_name + with_adapter,
+        heading=heading + with_adapter,
+        context_length=pair.engine.context_length,
+        context=describe_context(pair),
+        thinking=ThinkingSwitches(template.think_switch, template.efforts, template.check),
+        json={
+            "model": pair.target_name,
+            "adapter": None if adapter is None else str(adapter.path),
+            "draft": pair.draft_name,
+            "lookup": pair.lookup,
+            "ability": target.ability.words,
+            "draft_bits": bits if pair.drafter else None,
+            "kv_bits": target.kv_bits,
+            "exact": target.kernels.exact,
+            "kernels": kernels_json(target.kernels),
+        },
+        drafter=f"drafter {pair.draft_label}{in_bits}",
+        drafter_heading=f"drafter{drafter_name}{in_bits}" if drafter_name or in_bits else "",
+        traits=tuple(traits),
+        drafting=drafting,
+        block_size=pair.block_size if drafting else 0,
+        no_tools=without_tools(template, pair.tokenizer),
+        checkpoint=target.checkpoint,
+        note=TOY_NOTE if is_bundled else "",
+        kv_note=kv_note(target),
+        warnings=tuple(warnings_of(pair)),
+    )
+
+
+def kv_note(target: "Target") -> str:
+    from dflash_mlx.kernels.dispatch import item_bytes
+    from dflash_mlx.models.cache.sizes import cache_bytes
+
+    if not target.kv_bits:
+        return ""
+    saved = cache_bytes(target.caches, 1, item_bytes())
+    saved -= cache_bytes(target.caches, 1, item_bytes(), target.kv_bits)
+    return f"{target.kv_summary}, saves {format_bytes(saved)} per token"
+
+
+def warnings_of(pair: "Pair") -> list[str]:
+    target = pair.target
+    warnings = kernel_warnings(target.kernels) + float32_warnings(target)
+    if pair.engine.context_length < target.context_length:
+        warnings += shared_memory_warnings(pair.engine.memory_limit or 0)
+    if not target.ability.drafts:
+        warnings.append(f"this model takes no drafts: {target.ability.reason}")
+    return warnings + other_weights_warnings(pair)
 
 
 def check_block(pair: "Pair", block_size: int | None) -> None:
@@ -379,24 +275,6 @@ def check_block(pair: "Pair", block_size: int | None) -> None:
             f"a block cannot have {block_size} tokens: this drafter's have {own}.",
             hint=f"give 2 to {own}, or none for the drafter's own",
         )
-
-
-def describe_drafting(pair: "Pair", options: GenerationOptions) -> str:
-    """Block size and mode in a few words; empty for plain decoding."""
-    if not pair.drafts or options.mode == "baseline":
-        return ""
-    block = f"block {options.block_size or pair.block_size}"
-    if options.mode == "auto":
-        return f"{block} · auto"
-    return f"{block} · tree {options.tree_nodes}" if options.mode == "ddtree" else block
-
-
-def in_bits(pair: "Pair") -> str:
-    """The bits of a quantised drafter, for a text after its name; empty if not quantised."""
-    from dflash_mlx.models.precision import bits_of
-
-    bits = bits_of(pair.drafter.model) if pair.drafter else 0
-    return f" in {bits} bits" if bits else ""
 
 
 def describe_context(pair: "Pair") -> str:

@@ -18,7 +18,7 @@ from ..options import (
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
 from .base import Backend
-from .local import LocalBackend, check_block
+from .local import LocalBackend
 
 if TYPE_CHECKING:
     from .remote import RemoteBackend
@@ -29,12 +29,11 @@ def open_backend(
 ) -> tuple[Backend, float]:
     """The pair of the options, or the server that --model names; and the seconds it took.
 
-    Raises as `load_pair` and `connect`, and UsageError for a block that is too long.
+    Raises as `load_pair` and `connect`.
     """
     if is_address(options.model.model):
         return connect(options, remote, out)
     pair, seconds = load_pair(options.model, out, cache)
-    check_block(pair, options.generation.block_size)
     return LocalBackend(pair, drafting=options.generation.mode != "baseline"), seconds
 
 

@@ -289,11 +289,12 @@ def with_thinking(
     schedule: "Schedule", options: Options, backend: LocalBackend, out: Output
 ) -> "Schedule":
     """The schedule with thinking as the options set it; by default off if the template can."""
-    out.warn(*backend.warnings())
-    generation = with_known_thinking(options, backend.template, out, raw=False).generation
+    out.warn(*backend.info.warnings)
+    thinking = backend.info.thinking
+    generation = with_known_thinking(options, thinking, out, raw=False).generation
     think = generation.think
     effort = generation.reasoning_effort
-    if think is None and effort is None and backend.template.think_switch:
+    if think is None and effort is None and thinking.think_switch:
         think = False
     return replace(schedule, think=think, effort=effort)
 

@@ -13,7 +13,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import EFFORTS
 
 from ..answer import JsonView, answer_prompt
-from ..backend.local import check_block
+from ..backend.local import check_block, local_backend
 from ..config_file import config_path
 from ..loading import (
     add_drafter,
@@ -72,13 +72,13 @@ def known_targets(state: ChatState) -> list[str]:
 def drafter_arguments(state: ChatState) -> list[str]:
     from dflash_mlx.hub.registry import pairs_of
 
-    pairs = pairs_of(state.dialogue.backend.target_name)
+    pairs = pairs_of(state.dialogue.info.name)
     known = [repo for entry in pairs if entry.supported for repo in entry.repos[1:]]
     return ["on", "off", "lookup", "mtp", *known]
 
 
 def describe_pair(state: ChatState) -> str:
-    return state.dialogue.backend.describe(state.dialogue.settings)
+    return state.dialogue.info.describe(state.dialogue.settings)
 
 
 def change_model(state: ChatState, model_id: str) -> None:
@@ -86,7 +86,12 @@ def change_model(state: ChatState, model_id: str) -> None:
     if not model_id:
         state.print_line(f"  {describe_pair(state)}")
         return
-    state.dialogue.backend.check_can_switch(model_id)
+    info = state.dialogue.info
+    if not info.local:
+        raise UsageError(
+            f"this chat stays with {info.heading}, which a server runs.",
+            hint=f"leave, and continue with another model: dflash chat -c -m {model_id}",
+        )
     model_options = replace(state.model_options, model=model_id, draft=None, no_draft=False)
     model_options = with_known_target(model_options, state.out)
     adapter = state.tables.of_model(model_options.model).get("adapter")
@@ -94,7 +99,7 @@ def change_model(state: ChatState, model_id: str) -> None:
     defaults = defaults_of(state, model_options.model)
     resolved = fetch_pair(model_options, state.out, state.cache_options)
     started_at = time.perf_counter()
-    state.dialogue.backend.release()
+    local_backend(state.dialogue.backend).release()
     try:
         pair = load_downloaded(resolved, state.out)
     except BaseException:
@@ -108,7 +113,7 @@ def change_model(state: ChatState, model_id: str) -> None:
     state.model_options = model_options
     state.dialogue.set_pair(pair)
     state.dialogue.settings = drop_unknown_thinking(
-        state.dialogue.settings, pair.template, state.out
+        state.dialogue.settings, state.dialogue.info.thinking, state.out
     )
     state.print_line(
         f"  {describe_pair(state)} · loaded in {time.perf_counter() - started_at:.1f} s", "dim"
@@ -122,7 +127,7 @@ def change_model(state: ChatState, model_id: str) -> None:
 
 def change_drafter(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
-    drafting = dialogue.backend.drafting
+    drafting = dialogue.info.drafting
     back_to_known = argument == "on" and drafting and has_another_drafter(dialogue.pair)
     if argument in ("on", "off") and (argument == "on") == drafting and not back_to_known:
         state.print_line(f"  drafting is {argument} already")
@@ -157,7 +162,7 @@ def drop_long_block(state: ChatState) -> None:
 
 
 def warn_of_kernels(state: ChatState) -> None:
-    for line in state.dialogue.backend.warnings():
+    for line in state.dialogue.info.warnings:
         state.print_line(f"  {line}", "warning")
 
 
@@ -206,7 +211,7 @@ def setting_names(state: ChatState) -> list[str]:
 
 
 def show_settings(state: ChatState) -> None:
-    local = state.dialogue.backend.local
+    local = state.dialogue.info.local
     settings = [setting for setting in SETTINGS if local or setting.scope != "local"]
     width = max(len(setting.setting) for setting in settings) + 2
     for setting in settings:
@@ -219,7 +224,7 @@ def show_settings(state: ChatState) -> None:
 def change_thinking(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
     if argument in ("on", "off") or argument in EFFORTS:
-        dialogue.settings = with_thinking(dialogue.backend.template, dialogue.settings, argument)
+        dialogue.settings = with_thinking(dialogue.info.thinking, dialogue.settings, argument)
         state.print_line(f"  thinking {describe_thinking(dialogue.settings)}", "dim")
     elif argument in ("show", "hide"):
         dialogue.display = replace(dialogue.display, show_thinking=argument == "show")
@@ -247,20 +252,20 @@ def show_stats(state: ChatState, _: str) -> None:
 
 def compare(state: ChatState, _: str) -> None:
     dialogue = state.dialogue
-    if not dialogue.backend.drafting:
+    if not dialogue.info.drafting:
         raise UsageError("there is nothing to compare: draft is off.", hint="/draft on")
     turn, earlier = dialogue.split_last_turn()
     prompt = dialogue.messages(earlier, turn.prompt)
     options = comparable_options(dialogue.options())
     with Interrupt(LEAVE_WINDOW) as interrupt, suppress(KeyboardInterrupt):
-        warm_up(dialogue.backend, prompt, options, state.out, interrupt)
+        warm_up(dialogue.pair, prompt, options, state.out, interrupt)
         view = JsonView(state.out, label=f"{options.mode} · ")
         dflash = answer_prompt(dialogue.backend, prompt, options, view, interrupt)
         interrupt.check()
-        baseline = baseline_answer(dialogue.backend, prompt, options, state.out, interrupt)
+        baseline = baseline_answer(dialogue.pair, prompt, options, state.out, interrupt)
         interrupt.check()
         comparison = Comparison.of(dflash, baseline, options)
-        show_comparison(comparison, dialogue.backend, options, state.out)
+        show_comparison(comparison, dialogue.info, options, state.out)
     dialogue.interrupted_at = interrupt.last_at
     if interrupt.requested_twice:
         raise LeaveChat(130)
@@ -329,9 +334,9 @@ def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
     """Show the end of a loaded chat, and a note if it was saved with another target."""
     turns = format_count(len(chat.turns), "turn", "turns")
     state.print_line(f"  {name}: {turns}", "dim")
-    target = state.dialogue.backend.target_name
+    target = state.dialogue.info.name
     if chat.model not in (None, target):
-        remote = not state.dialogue.backend.local or is_address(chat.model)
+        remote = not state.dialogue.info.local or is_address(chat.model)
         hint = "" if remote else f". /model {chat.model} changes that"
         state.print_line(f"  saved with {chat.model}; {target} goes on{hint}")
     if chat.turns:
@@ -369,7 +374,7 @@ def export_chat(state: ChatState, name: str) -> None:
     dialogue.require_turns()
     path = Path(name).expanduser()
     over = ", over the earlier export" if path.exists() else ""
-    transcript.export(path, replace(dialogue.chat, model=dialogue.backend.target_name))
+    transcript.export(path, replace(dialogue.chat, model=dialogue.info.name))
     state.print_line(f"  written to {path}{over}", "dim")
 
 
@@ -404,19 +409,19 @@ def use_preset(state: ChatState, name: str) -> None:
     model = values.pop("model", None)
     if model is not None:
         target = known_target(model, state.out, state.model_options.folders)
-        if target != state.dialogue.backend.target_name:
+        if target != state.dialogue.info.name:
             state.print_line(
                 f"  the preset '{name}' is of another model: {target} is loaded", "dim"
             )
             change_model(state, target)
     dialogue = state.dialogue
     if values.pop("sampling_by", "") == RECOMMENDED:
-        recommended = dialogue.backend.recommended_sampling()
+        recommended = dialogue.info.recommended
         if not recommended:
-            state.print_line(f"  {no_recommendation(dialogue.backend).message}", "warning")
-        values = recommended | values
+            state.print_line(f"  {no_recommendation(dialogue.info).message}", "warning")
+        values = {**recommended, **values}
     dialogue.backend.check(chat_values(dialogue.settings, values))
-    can_draft = dialogue.backend.local and dialogue.pair.drafts
+    can_draft = dialogue.info.local and dialogue.pair.drafts
     if values.get("mode", "baseline") != "baseline" and not can_draft:
         change_drafter(state, "on")
     apply_values(state, values)

@@ -99,14 +99,14 @@ def summarise(state: ChatState, attachments: Attachments) -> str:
     dialogue = state.dialogue
     messages = [{"role": "user", "content": attachments.text}]
     about = ""
+    summary = attachments.summary
+    if not dialogue.info.local:
+        return summary
     try:
-        count = dialogue.backend.count_tokens(messages, GenerationOptions())
+        count = dialogue.backend.count(messages, GenerationOptions())
     except PromptTooLong as error:  # far too long to be counted
         count = error.tokens
         about = "about "
-    summary = attachments.summary
-    if count is None:
-        return summary
     if count >= dialogue.context_length:
         raise UsageError(
             f"{summary} are {about}{count:,} tokens; "

@@ -98,7 +98,7 @@ def chat(
         with keys.reading() if start.interactive else nullcontext():
             backend, load_seconds = open_backend(options, options.cache, remote, out)
             tools.wait()
-        options = fit(options, backend, out, recommended=True)
+        options = fit(options, backend.info, out, recommended=True)
         state = open_chat(options, start, backend, tools, keys, display, out)
         dialogue = state.dialogue
         dialogue.log = log
@@ -175,7 +175,7 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
     if start.interactive:
         tools.ask = state.ask_line
         sampling = chat_sampling_note(dialogue)
-        notes = (sampling, tools.summary(dialogue.backend))
+        notes = (sampling, tools.summary(dialogue.info.no_tools))
         show_header(
             dialogue,
             load_seconds,
@@ -184,9 +184,9 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
             warnings=tools.failures(),
         )
     else:
-        out.warn(*dialogue.backend.warnings())
+        out.warn(*dialogue.info.warnings)
         out.warn(*tools.failures())
-        if tools.servers and (reason := dialogue.backend.no_tools_reason()):
+        if tools.servers and (reason := dialogue.info.no_tools):
             out.warn(f"this model {reason}, so the tools are not sent")
     name = start.beginning.name
     if start.saved is None or name is None:
@@ -224,7 +224,7 @@ def answer_piped_prompt(state: ChatState, prompt: str) -> None:
     except LeaveChat as leave:
         raise typer.Exit(leave.code) from None
     if answer.finish_reason == "length" and not state.out.stderr_is_tty:  # else with the numbers
-        backend = state.dialogue.backend
-        state.out.warn(cut_note(answer, backend, state.dialogue.settings.max_tokens))
+        dialogue = state.dialogue
+        state.out.warn(cut_note(answer, dialogue.info, dialogue.settings.max_tokens))
     if answer.finish_reason == "interrupted":
         raise typer.Exit(130)

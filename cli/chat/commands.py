@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dflash_mlx.errors import UsageError
 
+from ..backend.local import local_backend
 from ..prompt import complete_path
 from . import actions, attachments, compact, context, turns
 from .settings import SETTINGS, WATCH_WORDS, find_setting, setting_help, watch
@@ -57,7 +58,7 @@ def show_help(state: ChatState, topic: str) -> None:
             state.print_line(f"  {command.syntax:{width}}{command.help}")
         more = "// sends a text that begins with /" if topic else "/help all lists all commands"
         state.print_line(f"  {more}; /help keys lists the keys", "dim")
-        if note := state.dialogue.backend.model_note():
+        if note := state.dialogue.info.note:
             state.print_line(f"  {note}", "dim")
         return
     command, _ = find_command(topic.removeprefix("/"), hint="/help all lists all of them")
@@ -314,7 +315,7 @@ def dispatch(state: ChatState, text: str) -> None:
     if not argument and command.needs_argument:
         raise UsageError(f"/{command.name} needs {command.usage}.", hint=NOTHING_SENT_HINT)
     if command.local:
-        state.dialogue.backend.check_local(f"/{command.name}")
+        local_backend(state.dialogue.backend, f"/{command.name}")
     command.run(state, argument)
 
 

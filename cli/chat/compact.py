@@ -64,7 +64,7 @@ def compact(state: ChatState, argument: str) -> None:
     dialogue.replace_chat(compacted)
     dialogue.hints.full_shown = False
     dialogue.notify(time.perf_counter() - started_at, "the summary is ready")
-    about = "" if dialogue.backend.local else "about "
+    about = "" if dialogue.info.local else "about "
     state.print_line(
         f"  {first_turns_in_words(end)} sent as this summary · the chat has {about}{after:,} "
         f"tokens, not {before:,} · /undo sends the turns again",
@@ -117,7 +117,7 @@ def summary_options(dialogue: Dialogue) -> GenerationOptions:
     options = dialogue.options()
     length = dialogue.context_length
     # A server may refuse the switch, unless it has taken it before.
-    can_think = dialogue.backend.local and dialogue.backend.template.think_switch is not None
+    can_think = dialogue.info.local and dialogue.info.thinking.think_switch is not None
     if can_think or options.think:
         options = replace(options, think=False, reasoning_effort=None)
     return replace(

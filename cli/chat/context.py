@@ -102,10 +102,10 @@ def notes(dialogue: Dialogue, used: int) -> list[str]:
     """The sum, what is not sent, and when the oldest turns will be left out."""
     chat = dialogue.chat
     length = dialogue.context_length
-    about = "" if dialogue.backend.local else "about "
+    about = "" if dialogue.info.local else "about "
     of = f" of {length:,}" if length else ""
     lines = [f"context {about}{used:,}{of} tokens"]
-    if not dialogue.backend.local:
+    if not dialogue.info.local:
         lines[0] += ": an estimate, only the server has the tokenizer"
     replaced = chat.summary.turns if chat.summary else 0
     if replaced:

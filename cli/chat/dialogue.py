@@ -16,7 +16,8 @@ from dflash_mlx.options import GenerationOptions
 from dflash_mlx.tools.call import MAX_ROUNDS, Step, Steps, run_rounds
 
 from ..answer import INTERRUPTED, Answer, answer_prompt, chat_stats_line
-from ..backend.base import Backend
+from ..backend.base import Backend, ModelInfo
+from ..backend.local import LocalBackend, local_backend
 from ..passes import Passes
 from ..prompt import split_attached
 from ..report import RunLog
@@ -81,24 +82,29 @@ class Dialogue:
     # The model ------------------------------------------------------------------------------------
 
     @property
+    def info(self) -> ModelInfo:
+        return self.backend.info
+
+    @property
     def pair(self) -> "Pair":
-        return self.backend.pair
+        """The loaded pair; UsageError if a server answers."""
+        return local_backend(self.backend).pair
 
     def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
-        self.backend.use(pair, drafting=drafting)
+        local_backend(self.backend).use(pair, drafting=drafting)
         self.totals = Totals()
         self.hints = Hints()
 
     @property
     def context_length(self) -> int:
-        return self.backend.context_length
+        return self.info.context_length
 
     def options(self) -> GenerationOptions:
         """The options of the next answer; by default a local answer may fill the context."""
         max_tokens = self.settings.max_tokens
-        if self.backend.local:
+        if self.info.local:
             max_tokens = max_tokens or self.context_length or None
-        return self.backend.options(replace(self.settings, max_tokens=max_tokens))
+        return self.info.used(replace(self.settings, max_tokens=max_tokens))
 
     # Turns ----------------------------------------------------------------------------------------
 
@@ -120,7 +126,7 @@ class Dialogue:
 
     def messages(self, chat: Chat, prompt: str, steps: Sequence[Step] = ()) -> Messages:
         """The messages of a chat and a prompt; tool calls as text for a model without tools."""
-        calls_as_text = any(turn.steps for turn in chat.turns) and self.backend.no_tools_reason()
+        calls_as_text = any(turn.steps for turn in chat.turns) and self.info.no_tools
         return chat_messages(chat, prompt, steps, calls=not calls_as_text)
 
     def tokens_of(self, chat: Chat) -> int:
@@ -136,7 +142,7 @@ class Dialogue:
         """Number of tokens of messages and tools: exact for a local model, else an estimate."""
         options = replace(self.settings, tools=self.tools.schemas if with_tools else ())
         try:
-            return self.backend.estimate_tokens(messages, options)
+            return self.backend.count(messages, options)
         except PromptTooLong as error:
             return error.tokens
 
@@ -249,7 +255,7 @@ class Dialogue:
     ) -> Answer:
         """Stream the answer to messages; LeaveChat after a second Ctrl-C."""
         self.passes = None
-        if self.display.passes and self.backend.local:
+        if self.display.passes and self.info.local:
             self.passes = Passes(self.pair.tokenizer.decode, self.out)
         view = make_chat_view(
             self.out,
@@ -259,9 +265,6 @@ class Dialogue:
             context_length=self.context_length,
             passes=self.passes,
         )
-        tool_parser = None
-        if options.tools:
-            tool_parser, messages = self.backend.tool_parser(messages, options.tools)
         with Interrupt(LEAVE_WINDOW) as interrupt:
             answer = answer_prompt(
                 self.backend,
@@ -271,7 +274,6 @@ class Dialogue:
                 interrupt,
                 on_start=on_start,
                 on_end=on_end,
-                tool_parser=tool_parser,
             )
         self.interrupted_at = interrupt.last_at
         if interrupt.requested_twice:
@@ -294,7 +296,7 @@ class Dialogue:
 
     def _show_stats(self, answer: Answer, calls: int) -> None:
         limit = self.settings.max_tokens
-        line = chat_stats_line(answer, self.backend, limit, stderr_columns())
+        line = chat_stats_line(answer, self.info, limit, stderr_columns())
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
         if self.out.plain and answer.finish_reason not in (INTERRUPTED, "length"):
             line = f"  answer complete · {line.lstrip()}"  # as no spinner stops
@@ -302,13 +304,14 @@ class Dialogue:
         self.out.note(wrap_hanging(line, stderr_columns()))
         if self.passes is not None:
             self.out.note(wrap_hanging(self.passes.legend(answer.stats), stderr_columns()))
-        for warning in self.backend.drafter_warning():
-            self._warn(f"  {warning}")
-            self.hints.low_shown = True  # it says more than the hint
+        if isinstance(self.backend, LocalBackend):
+            for warning in self.backend.drafter_warning():
+                self._warn(f"  {warning}")
+                self.hints.low_shown = True  # it says more than the hint
         # The mode auto drafts less by itself where that is faster.
-        auto = not self.backend.drafting or self.settings.mode == "auto"
+        auto = not self.info.drafting or self.settings.mode == "auto"
         hints = self.hints.after(answer.stats, self.context_length, auto=auto)
-        for hint in hints + loop_hint(answer, self.backend, self.settings.sampling):
+        for hint in hints + loop_hint(answer, self.info, self.settings.sampling):
             self._warn(hint)
 
     def answer_again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
@@ -344,7 +347,7 @@ class Dialogue:
         left_out = chat.left_out
         for left_out in range(chat.left_out, len(chat.turns) + 1):
             messages = self.messages(replace(chat, left_out=left_out), prompt, steps)
-            used = self.backend.estimate_tokens(messages, options)
+            used = self.backend.count(messages, options)
             if used + reserve <= self.context_length:
                 break
         if left_out == chat.left_out or used >= self.context_length:
@@ -352,7 +355,7 @@ class Dialogue:
         self.chat = replace(self.chat, left_out=left_out)
         self.hints.full_shown = False
         turns = "turn is" if left_out == 1 else f"{left_out:,} turns are"
-        estimated = "" if self.backend.local else ", by an estimate"
+        estimated = "" if self.info.local else ", by an estimate"
         free = f"{reserve:,} of {format_count(self.context_length, 'token', 'tokens')}"
         text = (
             f"  the context is full{estimated} ({free} stay free for the answer): "
@@ -380,7 +383,7 @@ class Dialogue:
         return str(path)
 
     def _named(self, chat: Chat) -> Chat:
-        return replace(chat, model=self.backend.target_name, draft=self.backend.draft_name)
+        return replace(chat, model=self.info.name, draft=self.info.draft)
 
     def _save_prompt(self, prompt: str, before: Chat) -> AnswerMark | None:
         """Save the chat with a prompt that has no answer yet, and mark it.

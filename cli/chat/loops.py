@@ -1,14 +1,14 @@
 """Notices an answer that repeats itself, and says what helps."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dflash_mlx.options import SamplingParams
 
 from ..answer import Answer
-from ..backend.base import Backend
+from ..backend.base import ModelInfo
 from ..resolve import RECOMMENDED
 from ..terminal.output import format_count
 
@@ -49,21 +49,20 @@ def words_of(part: "Answer | Block") -> Sequence[object]:
     return part.tokens or WORD.findall(part.thinking + part.text)
 
 
-def loop_hint(answer: Answer, backend: Backend, sampling: SamplingParams) -> list[str]:
+def loop_hint(answer: Answer, info: ModelInfo, sampling: SamplingParams) -> list[str]:
     loop = find_loop(words_of(answer))
     if loop is None:
         return []
     noun = ("token", "tokens") if answer.tokens else ("word", "words")
     return [
         f"  the answer repeats itself: the same {format_count(loop.length, *noun)} "
-        f"{loop.times:,} times. {advice(backend, sampling)}, then /retry"
+        f"{loop.times:,} times. {advice(info.recommended, sampling)}, then /retry"
     ]
 
 
-def advice(backend: Backend, sampling: SamplingParams) -> str:
+def advice(recommended: Mapping[str, float], sampling: SamplingParams) -> str:
     """What to change in the sampling, of what is not set already."""
     commands = []
-    recommended = backend.recommended_sampling()
     if any(getattr(sampling, name) != value for name, value in recommended.items()):
         commands.append(f"/set {RECOMMENDED}")
     elif sampling.greedy:

@@ -11,7 +11,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.tools.call import Step, step_messages
 
 from ..answer import Answer
-from ..backend.base import Backend
+from ..backend.base import ModelInfo
 from ..prompt import split_attached
 from ..terminal.output import Output
 from . import transcript
@@ -194,8 +194,8 @@ def load_latest(file: ChatFile, *, raw: bool, compare: bool) -> Chat:
     return file.load(latest_chat_name())
 
 
-def save_turn(file: ChatFile, chat: Chat, backend: Backend, out: Output) -> None:
+def save_turn(file: ChatFile, chat: Chat, info: ModelInfo, out: Output) -> None:
     """Save a chat with its new turn; a warning if its name had to change."""
-    _, old_name = file.save(replace(chat, model=backend.target_name, draft=backend.draft_name))
+    _, old_name = file.save(replace(chat, model=info.name, draft=info.draft))
     if old_name is not None:
         out.warn(f"'{old_name}' was changed by another dflash: this chat is now '{file.name}'")

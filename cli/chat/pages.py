@@ -6,9 +6,10 @@ from itertools import pairwise
 from dflash_mlx import __version__
 
 from ..answer import Answer, format_tokens, prompt_summary
+from ..backend.base import ModelInfo
 from ..prompt import split_attached
 from ..terminal.markdown import MarkdownStream
-from ..terminal.output import Output, format_count, stderr_columns, strip_control
+from ..terminal.output import Output, format_bytes, format_count, stderr_columns, strip_control
 from ..terminal.render import excerpt, position_rows, sparkline, wrap_hanging
 from .dialogue import Dialogue
 from .state import ChatState, shorten
@@ -26,21 +27,32 @@ def show_header(
 ) -> None:
     for line in [*header_lines(dialogue, load_seconds, preset), *notes]:
         dialogue.out.note(wrap_hanging(line, stderr_columns()))
-    for warning in [*warnings, *dialogue.backend.warnings()]:
+    for warning in [*warnings, *dialogue.info.warnings]:
         dialogue.out.note(wrap_hanging(warning, stderr_columns()), "warning")
     dialogue.out.note("")
 
 
 def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = None) -> list[str]:
-    backend = dialogue.backend
+    info = dialogue.info
+    heading = info.describe(dialogue.settings, header=True)
     named_preset = f" · preset {preset}" if preset else ""
     lines = [
-        f"dflash {__version__} · {backend.headline(dialogue.settings)}{named_preset}",
-        f"{backend.start_summary(load_seconds)} · /help lists commands · Ctrl-C stops · "
+        f"dflash {__version__} · {heading}{named_preset}",
+        f"{start_summary(info, load_seconds)} · /help lists commands · Ctrl-C stops · "
         "Ctrl-D leaves",
-        backend.model_note(),
+        info.note,
     ]
     return [line for line in lines if line]
+
+
+def start_summary(info: ModelInfo, seconds: float) -> str:
+    """How long loading took, memory and context."""
+    if not info.local:
+        return f"asked in {seconds:.1f} s · context {info.context}"
+    import mlx.core as mx
+
+    memory = format_bytes(mx.get_active_memory())
+    return f"loaded in {seconds:.1f} s · {memory} · context {info.context}"
 
 
 # `/stats`
@@ -52,9 +64,15 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
     answers = format_count(totals.answers, "answer", "answers")
     tokens = "tokens unknown" if totals.uncounted else f"{totals.tokens:,} tokens"
-    used = dialogue.tokens_of(dialogue.chat) if dialogue.backend.local else None
+    used = dialogue.tokens_of(dialogue.chat) if dialogue.info.local else None
     context = "" if used is None else f" · context {used:,} / {dialogue.context_length:,}"
-    rows = dialogue.backend.usage_rows(f"{answers} · {tokens}{tau}{context}", dialogue.settings)
+    memory = ""
+    if dialogue.info.local:
+        import mlx.core as mx
+
+        memory = f" · peak {format_bytes(mx.get_peak_memory())}"
+    lines.append(labelled_line("conversation", f"{answers} · {tokens}{tau}{context}{memory}"))
+    rows = dialogue.backend.rows(dialogue.settings)
     return lines + [labelled_line(label, text) for label, text in rows]
 
 
@@ -151,15 +169,14 @@ def show_servers(state: ChatState) -> None:
 def show_offer(state: ChatState) -> None:
     """Print whether the model knows the tools, and how many tokens their schemas take."""
     dialogue = state.dialogue
-    backend = dialogue.backend
-    if reason := backend.no_tools_reason():
+    if reason := dialogue.info.no_tools:
         state.print_line(f"  this model {reason}: the tools are not sent to it", "warning")
     elif not dialogue.tools.enabled:
         state.print_line("  the tools are not sent to the model; /mcp on sends them", "warning")
     else:
-        dialogue.tools.offer_to(backend)
+        dialogue.tools.offer_to(dialogue.backend)
         line = "  the tools are sent to the model"
-        if backend.local:
+        if dialogue.info.local:
             line += f": {format_count(dialogue.tool_tokens(), 'token', 'tokens')} of its context"
         state.print_line(line, "dim")
 

@@ -146,15 +146,15 @@ def describe_thinking(options: GenerationOptions) -> str:
 
 def chat_sampling_note(dialogue: Dialogue) -> str:
     """The line below the header and below the list of `/set`; empty without a recommendation."""
-    return sampling_note(dialogue.backend, dialogue.settings.sampling, "/set recommended")
+    return sampling_note(dialogue.info, dialogue.settings.sampling, "/set recommended")
 
 
 def use_recommended(state: ChatState) -> None:
     """`/set recommended`: replaces all sampling options but the seed; DFlashError without any."""
     dialogue = state.dialogue
-    recommended = dialogue.backend.recommended_sampling()
+    recommended = dialogue.info.recommended
     if not recommended:
-        raise no_recommendation(dialogue.backend)
+        raise no_recommendation(dialogue.info)
     sampling = replace(dialogue.settings.sampling, **only_recommended(recommended))
     dialogue.settings = replace(dialogue.settings, sampling=sampling)
     state.print_line(f"  sampling as recommended: {describe_recommendation(recommended)}", "dim")
@@ -184,7 +184,7 @@ def watch(state: ChatState, argument: str) -> None:
 
 
 def chat_settings(options: GenerationOptions) -> GenerationOptions:
-    """The first settings of a chat; the mode baseline is kept in `Backend.drafting` instead."""
+    """The first settings of a chat; the mode baseline is kept in `ModelInfo.drafting` instead."""
     return replace(options, mode="auto") if options.mode == "baseline" else options
 
 
@@ -195,7 +195,7 @@ def present_values(state: ChatState) -> dict[str, Any]:
     dialogue = state.dialogue
     values = {setting.name: value_of(dialogue.settings, setting) for setting in DECLARED.values()}
     return values | {
-        "mode": dialogue.backend.options(dialogue.settings).mode,
+        "mode": dialogue.info.used(dialogue.settings).mode,
         "system": dialogue.chat.system,
         "show_thinking": dialogue.display.show_thinking,
     }
@@ -216,7 +216,7 @@ def chat_values(settings: GenerationOptions, values: dict[str, Any]) -> Generati
 def apply_values(state: ChatState, values: dict[str, Any]) -> None:
     """Answer with these values from now on. UsageError for a wrong value; then nothing changes."""
     dialogue = state.dialogue
-    template = dialogue.backend.template
+    template = dialogue.info.thinking
     settings = chat_values(dialogue.settings, values)
     switches = [name for name in THINKING if name in values]
     settings = drop_unknown_thinking(settings, template, state.out, switches)
@@ -224,9 +224,9 @@ def apply_values(state: ChatState, values: dict[str, Any]) -> None:
     dialogue.settings = settings
     if "show_thinking" in values:
         dialogue.display = replace(dialogue.display, show_thinking=values["show_thinking"])
-    if "mode" in values and dialogue.backend.local:
+    if "mode" in values and dialogue.info.local:
         drafting = values["mode"] != "baseline" and dialogue.pair.drafts
-        if drafting != dialogue.backend.drafting:
+        if drafting != dialogue.info.drafting:
             dialogue.set_pair(dialogue.pair, drafting=drafting)
     if "system" in values and values["system"] != dialogue.chat.system:
         dialogue.replace_chat(replace(dialogue.chat, system=values["system"]))
@@ -252,7 +252,7 @@ def recommended_defaults(state: ChatState, defaults: dict[str, Any]) -> dict[str
         source = RECOMMENDED
     if source != RECOMMENDED:
         return defaults
-    recommended = state.dialogue.backend.recommended_sampling()
+    recommended = state.dialogue.info.recommended
     return {n: value for n, value in recommended.items() if n in state.general} | defaults
 
 

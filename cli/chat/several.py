@@ -81,31 +81,25 @@ def stream_answers(dialogue: Dialogue, messages: Messages, count: int) -> tuple[
     """Show answers as they come. True: Ctrl-C stopped them; LeaveChat after a second one."""
     backend = dialogue.backend
     options = dialogue.options()
-    backend.prepare(options, dialogue.out)
-    answers = [Answer(backend.stats) for _ in range(count)]
-    view = SeveralView(dialogue.out, answers, markdown=dialogue.display.markdown)
+    backend.check(options)
     started_at = time.perf_counter()
+    answers = [Answer(backend.stats, began=started_at) for _ in range(count)]
+    view = SeveralView(dialogue.out, answers, markdown=dialogue.display.markdown)
     with Interrupt(LEAVE_WINDOW) as interrupt:
 
-        def check() -> None:
+        def on_prefill(done: int, total: int) -> None:
             view.draw()
             interrupt.check()
 
         try:
             with view:
                 for number, block, stats in backend.stream_several(
-                    messages, options, count, check=check
+                    messages, options, count, on_prefill=on_prefill
                 ):
                     answer = answers[number]
                     answer.stats = stats
-                    seconds = time.perf_counter() - started_at
-                    answer.rounds.append(
-                        (seconds, len(block.tokens), block.drafted, block.accepted)
-                    )
                     answer.append(block)
-                    if block.finish_reason:
-                        answer.finish_reason = block.finish_reason
-                    check()
+                    on_prefill(0, 0)
         except KeyboardInterrupt:
             pass  # the answers have the text so far
     dialogue.interrupted_at = interrupt.last_at

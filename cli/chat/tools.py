@@ -13,6 +13,7 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.tools.call import Call
 
 from ..backend.base import Backend
+from ..backend.local import LocalBackend
 from ..report import RunLog
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
@@ -109,6 +110,11 @@ QUESTION = "  run it? y once, s in this session, a always, n no"
 REPLIES = {"yes": "y", "once": "y", "session": "s", "always": "a", "no": "n", "view": "v"}
 
 
+DEFAULT_CONTEXT = 32_768  # tokens; limits results if the context is unknown
+TOKEN_LENGTH = 4  # characters of most tokens, at least, for a server's model
+MAX_TOKEN_LENGTH = 32  # characters; used to cut a result before it is encoded
+
+
 class ToolBox:
     """The MCP servers of a chat and the user's permissions; without servers there are no tools.
 
@@ -151,18 +157,20 @@ class ToolBox:
         """Offer the tools of the running servers to a model; none if it cannot call tools."""
         self._offered = {}
         self._backend = backend
-        if self.servers is not None and self.enabled and not backend.no_tools_reason():
+        if self.servers is not None and self.enabled and not backend.info.no_tools:
             self._offered = {tool.name: tool for tool in self.servers.tools}
 
-    def summary(self, backend: Backend) -> str:
-        """The number of tools and the running servers on one line; empty without servers."""
+    def summary(self, reason: str | None) -> str:
+        """The number of tools and the running servers on one line; empty without servers.
+
+        reason: why the model cannot call them; None if it can.
+        """
         if self.servers is None:
             return ""
         running = [server for server in self.servers.all if server.state == "running"]
         tools = format_count(sum(len(server.tools) for server in running), "tool", "tools")
         names = ", ".join(server.config.name for server in running) or "no server"
         line = f"{tools} of {names}"
-        reason = backend.no_tools_reason()
         return f"{line}, but this model {reason}" if reason else f"{line} · /mcp lists them"
 
     def failures(self) -> list[str]:
@@ -245,7 +253,7 @@ class ToolBox:
     def _truncated(self, call: Call) -> Call:
         if self._backend is None:
             return call
-        result = self._backend.truncate_result(call.result)
+        result = beginning_of(call.result, self._backend)
         if result == call.result:
             return call
         note = f"[cut: the first {len(result):,} of {len(call.result):,} characters]"
@@ -253,3 +261,14 @@ class ToolBox:
 
     def _show(self, line: str) -> None:
         self.out.info(wrap_hanging(line, stderr_columns()))
+
+
+def beginning_of(result: str, backend: Backend) -> str:
+    """The beginning of a tool's result, at most a quarter of the context."""
+    limit = (backend.info.context_length or DEFAULT_CONTEXT) // 4
+    if not isinstance(backend, LocalBackend):
+        return result[: TOKEN_LENGTH * limit]
+    beginning = result[: MAX_TOKEN_LENGTH * limit]
+    while (tokens := len(backend.pair.encode(beginning))) > limit:
+        beginning = beginning[: len(beginning) * limit // tokens]
+    return beginning

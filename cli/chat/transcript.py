@@ -12,7 +12,8 @@ from typing import Any
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.folder import matching
-from dflash_mlx.tools.call import CALL_STATES, Call, Step, arguments_of
+from dflash_mlx.tools.call import Step, arguments_of
+from dflash_mlx.types import CALL_STATES, Call
 
 from ..prompt import close_fence, fenced
 

@@ -1,25 +1,23 @@
 """HTTP requests to a server, and the events of a streamed answer.
 
-Redirects are not followed, so the key is only sent to the given address.
+Redirects are not followed, and no proxy is used, so the key is only sent to the given address.
 """
 
-import http.client
+import asyncio
 import json
+import os
+import re
 import socket
-from collections.abc import Callable, Generator
-from contextlib import suppress
-from queue import Empty, SimpleQueue
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+import ssl
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import closing
+from typing import Any
+
+import httpx2
 
 from dflash_mlx import __version__
-from dflash_mlx.errors import DFlashError, ServerLost, first_line
+from dflash_mlx.errors import DFlashError, ServerLost, UsageError, first_line
 from dflash_mlx.text import whole_text
-
-if TYPE_CHECKING:
-    from http.client import HTTPResponse
-
 
 # Errors between client and server
 
@@ -29,41 +27,54 @@ KEY_HINT = (
 )
 
 
-def connection_fault(error: Exception, url: str) -> DFlashError:
-    import ssl
-    from http.client import HTTPException, RemoteDisconnected
-
-    if isinstance(error, ssl.SSLCertVerificationError):
-        reason = getattr(error, "verify_message", "") or first_line(error)
+def connection_fault(error: BaseException, url: str) -> DFlashError:
+    """The error for a request that got no response."""
+    cause = cause_of(error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        reason = getattr(cause, "verify_message", "") or first_line(cause)
         return DFlashError(
             f"the certificate of {url} is not trusted ({reason}).",
             hint="SSL_CERT_FILE can name the file of an authority that you trust",
         )
-    if isinstance(error, ssl.SSLError):
+    if isinstance(cause, ssl.SSLError):
         return DFlashError(
-            f"{url} does not speak TLS ({first_line(error)}).", hint="try http:// in its place"
+            f"{url} does not speak TLS ({first_line(cause)}).", hint="try http:// in its place"
         )
-    if isinstance(error, socket.gaierror):
+    if isinstance(cause, socket.gaierror):
         return DFlashError(f"the machine of {url} is not known.", hint="check its name")
-    if isinstance(error, TimeoutError):
+    if isinstance(error, httpx2.TimeoutException) or isinstance(cause, TimeoutError):
         return DFlashError(
             f"{url} does not answer.", hint="check the address, and that the machine is awake"
         )
-    if isinstance(error, RemoteDisconnected):
+    if isinstance(error, httpx2.RemoteProtocolError):
+        if "disconnected" in str(error):
+            return DFlashError(
+                f"{url} closed the connection without an answer.",
+                hint="check the port; its log may say why; then ask again",
+            )
         return DFlashError(
-            f"{url} closed the connection without an answer.",
-            hint="its log may say why; then ask again",
-        )
-    if isinstance(error, HTTPException):
-        return DFlashError(
-            f"the server at {url} does not speak HTTP ({type(error).__name__}).",
+            f"the server at {url} does not speak HTTP ({first_line(error)}).",
             hint="check the port, and whether it is https://",
         )
-    reason = getattr(error, "strerror", None) or first_line(error)
+    number = cause.errno if isinstance(cause, OSError) else None
+    reason = os.strerror(number) if number else first_line(cause)
     return DFlashError(
         f"{url} cannot be reached ({reason}).",
         hint="check address and port, and that the server runs: `dflash serve` on that machine",
     )
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """The last error of the operating system that led to this one; without any, this one.
+
+    Of several at once (a name with two addresses) the last one counts.
+    """
+    found = error
+    while earlier := error.__cause__ or error.__context__:
+        error = earlier.exceptions[-1] if isinstance(earlier, BaseExceptionGroup) else earlier
+        if isinstance(error, OSError):
+            found = error
+    return found
 
 
 def broken_off(url: str, why: str) -> ServerLost:
@@ -72,16 +83,17 @@ def broken_off(url: str, why: str) -> ServerLost:
     )
 
 
-def status_fault(response: "HTTPResponse", url: str, key: str | None) -> DFlashError:
+def status_fault(
+    status: int, headers: httpx2.Headers, body: bytes, url: str, key: str | None
+) -> DFlashError:
     """The error for a status that is not 200, with the message in the body."""
-    status = response.status
-    message = body_message(response.read(100_000), key)
+    message = body_message(body, key)
     details = f" ({status}: {message})" if message else f" ({status})"
     if status in (401, 403):  # without the message, in which servers repeat the key
         fault = f"refuses the key ({status})" if key else f"wants a key ({status})"
         return DFlashError(f"{url} {fault}.", hint=KEY_HINT)
     if 300 <= status < 400:
-        location = response.getheader("Location", "another place")[:200]
+        location = headers.get("Location", "another place")[:200]
         return DFlashError(f"{url} redirects to {location} ({status}).", hint="give that address")
     if status == 404 and "model" in message.lower():
         return DFlashError(
@@ -90,7 +102,7 @@ def status_fault(response: "HTTPResponse", url: str, key: str | None) -> DFlashE
     if status in (404, 405):
         return DFlashError(f"{url} is not an OpenAI-compatible API{details}.", hint=NO_ENDPOINT)
     if status == 429:
-        seconds = response.getheader("Retry-After", "")
+        seconds = headers.get("Retry-After", "")
         hint = f"ask again in {seconds} seconds" if seconds.isdecimal() else "ask again later"
         return DFlashError(f"{url} is too busy for another request{details}.", hint=hint)
     if status >= 500:
@@ -118,170 +130,69 @@ def error_message(error: Any) -> str:
 
 # Requests
 
-
-CONNECT_TIMEOUT = 10.0  # seconds
+TIMEOUT = 10.0  # seconds to connect, and for each part of the response to a GET
 POLL_SECONDS = 0.1  # between two calls of `waiting`
+MAX_ERROR = 100_000  # bytes of the body of an error
+# TCP keepalive detects a lost machine after 35 seconds; the names that this system has.
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+SOCKET_OPTIONS = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in KEEPALIVE.items()
+        if hasattr(socket, name)
+    ),
+]
 DONE = "[DONE]"
-
-
-def send(
-    url: str,
-    key: str | None,
-    body: dict[str, Any] | None = None,
-    connected: Callable[[socket.socket], None] = lambda sock: None,
-) -> tuple[http.client.HTTPResponse, http.client.HTTPConnection]:
-    """Send a GET, or with a body a POST of JSON, and wait for the response's headers.
-
-    connected: gets the socket before anything is sent. A POST has no timeout once it is connected;
-    TCP keepalive detects a lost machine. Raises DFlashError if the status is not 200.
-    """
-    parts = urlsplit(url)
-    is_https = parts.scheme == "https"
-    connection_type = http.client.HTTPSConnection if is_https else http.client.HTTPConnection
-    assert parts.hostname
-    # Without a port http.client takes the last part of an IPv6 address for one.
-    port = parts.port or connection_type.default_port
-    connection = connection_type(parts.hostname, port, timeout=CONNECT_TIMEOUT)
-    headers = {"Accept": "*/*", "User-Agent": f"dflash/{__version__}"}
-    if key is not None:
-        headers["Authorization"] = f"Bearer {key}"
-    try:
-        connection.connect()
-        connected(connection.sock)
-        if body is None:
-            connection.request("GET", parts.path, headers=headers)
-        else:
-            use_keepalive(connection.sock)
-            headers["Content-Type"] = "application/json"
-            data = whole_text(json.dumps(body, ensure_ascii=False)).encode()
-            connection.request("POST", parts.path, data, headers)
-        response = connection.getresponse()
-        if response.status != 200:
-            raise status_fault(response, api_of(url), key)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        connection.close()
-        raise connection_fault(error, api_of(url)) from None
-    except DFlashError:
-        connection.close()
-        raise
-    return response, connection
-
-
-def api_of(url: str) -> str:
-    """The address of the API without the endpoint."""
-    for endpoint in ("/models", "/models/unload", "/chat/completions"):
-        url = url.removesuffix(endpoint)
-    return url
-
-
-def use_keepalive(sock: socket.socket) -> None:
-    """Replace the timeout by TCP keepalive, which detects a lost machine after 35 seconds."""
-    sock.settimeout(None)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
-        if hasattr(socket, name):
-            with suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def read_json(url: str, key: str | None, body: dict[str, Any] | None = None) -> Any:
     """The JSON of a GET, or with a body of a POST. Raises DFlashError if there is none."""
-    response, connection = send(url, key, body)
     try:
-        return json.loads(response.read())
+        return json.loads(b"".join(response_parts(url, key, body)))
     except (ValueError, RecursionError):
         raise DFlashError(
             f"{api_of(url)} is not an OpenAI-compatible API.", hint=NO_ENDPOINT
         ) from None
-    except (OSError, http.client.HTTPException) as error:
-        raise connection_fault(error, api_of(url)) from None
-    finally:
-        connection.close()
 
 
-class EventReader:
-    """Reads one answer's lines in a thread, so that waiting for them can be interrupted."""
+def stream_events(
+    url: str, key: str | None, body: dict[str, Any], waiting: Callable[[], None]
+) -> Generator[dict[str, Any]]:
+    """The JSON objects in the response to a POST, until [DONE] or the end.
 
-    def __init__(self, url: str, key: str | None, body: dict[str, Any]):
-        self._url = url
-        self._key = key
-        self._body = body
-        self._lines = SimpleQueue[str | Exception | None]()  # None: the end
-        self._lock = Lock()
-        self._closed = False
-        self._socket: socket.socket | None = None
-        Thread(target=self._read, name="dflash-remote", daemon=True).start()
-
-    def _read(self) -> None:
-        url = self._url
-        try:
-            response, connection = send(url, self._key, self._body, self._connected)
-            try:
-                if "event-stream" not in response.getheader("Content-Type", ""):
-                    raise DFlashError(
-                        f"{api_of(url)} does not stream its answer.",
-                        hint="it has to know stream: true",
-                    )
-                while line := response.readline():
-                    self._lines.put(line.decode("utf-8", "replace").rstrip("\r\n"))
-                self._lines.put(None)
-            finally:
-                connection.close()
-        except DFlashError as error:
-            self._lines.put(error)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self._lines.put(broken_off(api_of(url), type(error).__name__))
-
-    def _connected(self, sock: socket.socket) -> None:
-        """Keep the socket for `close`; shut it down if `close` was called before."""
-        with self._lock:
-            self._socket = sock
-        if self._closed:
-            self.close()
-
-    def lines(self, waiting: Callable[[], None]) -> Generator[str]:
-        """The lines until the end. waiting: called while there is none, and may raise."""
-        while True:
-            try:
-                line = self._lines.get(timeout=POLL_SECONDS)
-            except Empty:
-                waiting()
-                continue
-            if line is None:
-                return
-            if isinstance(line, Exception):
-                raise line
-            yield line
-
-    def close(self) -> None:
-        """Close the connection, so that the server stops its answer."""
-        with self._lock:
-            self._closed = True
-            if self._socket is not None:
-                with suppress(OSError):
-                    # SSLSocket.shutdown removes TLS: the other thread could then send the key
-                    # unencrypted.
-                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-
-def events(lines: Generator[str], url: str) -> Generator[dict[str, Any]]:
-    """The JSON objects until [DONE] or the end. Raises ServerLost for any other event."""
+    waiting: called while none comes, and may raise. Closing the iterator closes the connection,
+    so that the server stops its answer. Raises DFlashError for a refused request, ServerLost for
+    an answer that breaks off, and for any other event.
+    """
     data: list[str] = []
-    for line in lines:
-        if line:
-            name, _, value = line.partition(":")
-            if name in ("data", "error"):  # old versions of llama-server send "error"
-                data.append(value.removeprefix(" "))
-            continue
-        text = "\n".join(data)
-        data = []
-        if text == DONE:
-            return
-        if text:
-            yield event_object(text, url)
-    if data and (text := "\n".join(data)) != DONE:
-        yield event_object(text, url)
+    with closing(response_parts(url, key, body, waiting)) as parts:
+        for line in lines_of(parts):
+            if line:
+                name, _, value = line.partition(":")
+                if name in ("data", "error"):  # old versions of llama-server send "error"
+                    data.append(value.removeprefix(" "))
+                continue
+            text = "\n".join(data)
+            data = []
+            if text == DONE:
+                return
+            if text:
+                yield event_object(text, api_of(url))
+
+
+def lines_of(parts: Generator[bytes]) -> Generator[str]:
+    """The lines of an event stream, and an empty one at its end.
+
+    httpx2's own also end at characters that JSON may contain.
+    """
+    rest = b""
+    for part in parts:
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line.decode("utf-8", "replace").rstrip("\r")
+    yield rest.decode("utf-8", "replace").rstrip("\r")
+    yield ""
 
 
 def event_object(text: str, url: str) -> dict[str, Any]:
@@ -292,3 +203,119 @@ def event_object(text: str, url: str) -> dict[str, Any]:
     if not isinstance(event, dict):
         raise broken_off(url, "an event of it is no JSON")
     return event
+
+
+def response_parts(
+    url: str,
+    key: str | None,
+    body: dict[str, Any] | None = None,
+    waiting: Callable[[], None] = lambda: None,
+) -> Generator[bytes]:
+    """The parts of a response as they come, in an event loop that is left whenever none does."""
+    parts = receive(url, key, body)
+    loop = asyncio.new_event_loop()
+
+    async def next_part() -> bytes | None:
+        return await anext(parts, None)
+
+    step = None
+    try:
+        while True:
+            step = loop.create_task(next_part())
+            while not step.done():
+                loop.run_until_complete(asyncio.wait([step], timeout=POLL_SECONDS))
+                if not step.done():
+                    waiting()
+            part = step.result()
+            if part is None:
+                return
+            yield part
+    finally:
+        if step is not None:
+            step.cancel()
+            loop.run_until_complete(asyncio.gather(step, return_exceptions=True))
+        loop.run_until_complete(parts.aclose())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def receive(url: str, key: str | None, body: dict[str, Any] | None) -> AsyncGenerator[bytes]:
+    """Send a GET, or with a body a POST of JSON; the parts of the response.
+
+    A POST has no timeout once it is connected.
+    """
+    streams = body is not None and body.get("stream")
+    headers = {
+        "Accept": "*/*",
+        "Accept-Encoding": "identity",
+        "User-Agent": f"dflash/{__version__}",
+    }
+    if key is not None:
+        if not re.fullmatch(r"[\x21-\x7e]+", key):
+            raise UsageError(
+                "the key contains characters that no key can have.", hint="check its file"
+            )
+        headers["Authorization"] = f"Bearer {key}"
+    data = None
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+        data = whole_text(json.dumps(body, ensure_ascii=False)).encode()
+    timeout = httpx2.Timeout(TIMEOUT if body is None else None, connect=TIMEOUT)
+    answers = False
+    connections = []
+
+    async def note(event: str, info: dict[str, Any]) -> None:
+        if event == "connection.connect_tcp.complete":
+            connections.append(info["return_value"])
+
+    request = {"headers": headers, "content": data, "extensions": {"trace": note}}
+    try:
+        async with (
+            httpx2.AsyncClient(
+                transport=transport_to(url), timeout=timeout, trust_env=False
+            ) as client,
+            client.stream("GET" if data is None else "POST", url, **request) as reply,
+        ):
+            if reply.status_code != 200:
+                raise status_fault(
+                    reply.status_code, reply.headers, await error_body(reply), api_of(url), key
+                )
+            if streams and "event-stream" not in reply.headers.get("Content-Type", ""):
+                raise DFlashError(
+                    f"{api_of(url)} does not stream its answer.",
+                    hint="it has to know stream: true",
+                )
+            answers = streams
+            async for part in reply.aiter_bytes():
+                yield part
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
+        if not answers:
+            raise connection_fault(error, api_of(url)) from None
+        if not isinstance(error, httpx2.RemoteProtocolError):  # else it ended, maybe early
+            raise broken_off(api_of(url), type(cause_of(error)).__name__) from None
+    finally:
+        for connection in connections:  # httpx2 leaves one open that is not ready yet
+            await connection.aclose()
+
+
+def transport_to(url: str) -> httpx2.AsyncHTTPTransport:
+    """A transport without the proxies of the environment; it trusts the system's authorities."""
+    is_https = url.startswith("https:")
+    context = ssl.create_default_context() if is_https else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return httpx2.AsyncHTTPTransport(verify=context, trust_env=False, socket_options=SOCKET_OPTIONS)
+
+
+async def error_body(reply: httpx2.Response) -> bytes:
+    body = b""
+    async for part in reply.aiter_bytes():
+        body += part
+        if len(body) >= MAX_ERROR:
+            break
+    return body
+
+
+def api_of(url: str) -> str:
+    """The address of the API without the endpoint."""
+    for endpoint in ("/models", "/models/unload", "/chat/completions"):
+        url = url.removesuffix(endpoint)
+    return url

@@ -1,7 +1,6 @@
 """Answers from the model of a server, with the interface of `Session` and without MLX."""
 
 import json
-import re
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -14,10 +13,9 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.option_keywords import options_of, takes_options
 from dflash_mlx.options import GenerationOptions, SamplingParams, declared
-from dflash_mlx.tools.call import Call
-from dflash_mlx.types import Block, Progress, silent
+from dflash_mlx.types import Block, Call, Progress, silent
 
-from .client import NO_ENDPOINT, broken_off, error_message
+from .client import NO_ENDPOINT, broken_off, error_message, read_json, stream_events
 
 # The options of an answer as fields of a request
 
@@ -179,11 +177,7 @@ class RemoteStats(Stats):
     @property
     def tokens_per_second(self) -> float:
         """The server's rate, else the tokens after the first one divided by `decode_seconds`."""
-        if rate := self._reported_number("rate"):
-            return rate
-        if self.generated < 2 or not self.decode_seconds:
-            return 0.0
-        return (self.generated - 1) / self.decode_seconds
+        return self._reported_number("rate") or Stats.tokens_per_second.__get__(self)
 
     def _reported_number(self, name: str) -> float | None:
         value = self.reported.get(name)
@@ -194,6 +188,13 @@ def object_at(data: dict[str, Any], name: str) -> dict[str, Any]:
     """The JSON object in a field; empty if the field is missing or another value."""
     value = data.get(name)
     return value if isinstance(value, dict) else {}
+
+
+def objects_at(data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The JSON objects in the list of a field; empty if the field is missing or another value."""
+    values = data.get(name)
+    values = values if isinstance(values, list) else []
+    return [value for value in values if isinstance(value, dict)]
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -227,17 +228,6 @@ class RemoteServer:
         """The address with the model, which chats save as the name of their target."""
         return f"{self.address.url}#{self.model}"
 
-    @property
-    def drafts(self) -> bool:
-        """Whether drafting can be turned on and off from here."""
-        return False
-
-    def not_here(self, feature: str) -> UsageError:
-        return UsageError(
-            f"{feature} needs a model on this machine, and a server answers here.",
-            hint="begin a chat or an answer with --model ID, a Hub id or a folder",
-        )
-
 
 def connect(address: Address, key: str | None = None) -> RemoteServer:
     """Get a server's list of models, and choose the one that the address names, or the only one.
@@ -245,23 +235,16 @@ def connect(address: Address, key: str | None = None) -> RemoteServer:
     Raises DFlashError for a server that cannot be used, UsageError for a model that it does not
     have, and if it has several models and the address names none.
     """
-    from .client import read_json
-
-    if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
-        raise UsageError("the key contains characters that no key can have.", hint="check its file")
     response = read_json(f"{address.url}/models", key)
-    entries = response.get("data") if isinstance(response, dict) else None
-    if not isinstance(entries, list):
+    if not isinstance(response, dict) or not isinstance(response.get("data"), list):
         raise DFlashError(f"{address.url} is not an OpenAI-compatible API.", hint=NO_ENDPOINT)
-    models = {
-        entry["id"]: entry
-        for entry in entries
-        if isinstance(entry, dict) and type(entry.get("id")) is str
-    }
+    entries = objects_at(response, "data")
+    models = {entry["id"]: entry for entry in entries if type(entry.get("id")) is str}
     names = ", ".join([*models][:MAX_NAMES]) + (", ..." if len(models) > MAX_NAMES else "")
-    name = address.model or (next(iter(models)) if len(models) == 1 else None)
-    if name is None and models and {kind_of(model) for model in models.values()} == {"dflash"}:
-        name = next(iter(models))  # our server begins with the model that it was started for
+    name = address.model
+    # Our server begins with the model that it was started for.
+    if name is None and (len(models) == 1 or {*map(kind_of, models.values())} == {"dflash"}):
+        name = next(iter(models))
     if name is None:
         raise UsageError(
             f"{address.url} has {len(models)} models."
@@ -274,15 +257,15 @@ def connect(address: Address, key: str | None = None) -> RemoteServer:
             f"{address.url} has no model '{name:.100}'.", hint=f"it has {names or 'none'}"
         )
     model = models[name]
-    context_length = model.get("max_model_len")
-    draft_name = model.get("draft")
+    length = model.get("max_model_len")
+    draft = model.get("draft")
     return RemoteServer(
         address,
         name,
         kind_of(model),
-        context_length if isinstance(context_length, int) else 0,
-        draft_name if isinstance(draft_name, str) else None,
-        key,
+        context_length=length if isinstance(length, int) else 0,
+        draft_name=draft if isinstance(draft, str) else None,
+        key=key,
     )
 
 
@@ -299,8 +282,6 @@ class RemoteSession:
     request has all messages; servers have prefix caches of their own.
     """
 
-    mode = "server"
-
     def __init__(self, server: RemoteServer):
         self.server = server
         self.stats = RemoteStats()
@@ -312,7 +293,7 @@ class RemoteSession:
     @takes_options
     def stream(
         self,
-        messages: Messages,
+        prompt: Messages,
         options: GenerationOptions | None = None,
         *,
         on_prefill: Progress = silent,
@@ -322,116 +303,87 @@ class RemoteSession:
 
         `on_prefill(done, total)` gets the server's progress in prompt tokens, and (0, 0) while
         no text arrives; an exception in it ends the answer. Closing the iterator closes the
-        connection. The last block has the finish reason. Raises DFlashError for a refused request,
-        ServerLost for an answer that breaks off.
+        connection. The last block has the finish reason and the calls. Raises DFlashError for a
+        refused request, ServerLost for an answer that breaks off.
         """
-        body = self._begin(messages, options_of(options, keywords, "dflash"))
-        return self._blocks(body, on_prefill)
+        blocks = self.stream_several(
+            prompt, options_of(options, keywords, "dflash"), 1, on_prefill=on_prefill
+        )
+        return first_of(blocks)
 
-    def stream_choices(
+    def stream_several(
         self,
         messages: Messages,
         options: GenerationOptions,
         count: int,
         *,
         on_prefill: Progress = silent,
-    ) -> Generator[tuple[int, Block]]:
+    ) -> Generator[tuple[int, Block, Stats]]:
         """As `stream`, `count` answers at once (`n`), each block with its answer's number from 0.
 
-        A server that ignores `n` sends fewer. `stats` are those of all answers together.
+        A server that ignores `n` sends fewer. The statistics are those of all answers together.
         """
-        body = self._begin(messages, options) | {"n": count}
-        return self._numbered_blocks(body, on_prefill)
-
-    def _begin(self, messages: Messages, options: GenerationOptions) -> dict[str, Any]:
-        """The body of a request; forgets the answer before."""
+        kind = self.server.kind
         body = {"model": self.server.model, "messages": api_messages(messages)}
-        body |= request_fields(self.server.kind, options)
+        body |= request_fields(kind, options) | ({"n": count} if count > 1 else {})
         if is_begun(messages):
-            if self.server.kind not in GO_ON_FIELDS:
+            if kind not in GO_ON_FIELDS:
                 raise UsageError(
                     f"{OTHER} may not go on from the text of an answer.",
                     hint="ask it in words to go on",
                 )
-            body |= GO_ON_FIELDS[self.server.kind]
+            body |= GO_ON_FIELDS[kind]
         self.stats = RemoteStats()
         self.calls = ()
         self._call_places = {}
-        return body
+        return self._blocks(body, on_prefill)
 
-    def _blocks(self, body: dict[str, Any], on_prefill: Progress) -> Generator[Block]:
-        with closing(self._numbered_blocks(body, on_prefill)) as blocks:
-            for _, block in blocks:
-                yield block
-
-    def _numbered_blocks(
+    def _blocks(
         self, body: dict[str, Any], on_prefill: Progress
-    ) -> Generator[tuple[int, Block]]:
-        from .client import EventReader, events
-
+    ) -> Generator[tuple[int, Block, Stats]]:
         url = self.server.address.url
         finish_reasons: dict[int, str] = {}
         length = prompt_length(body["messages"], body.get("tools", ()))
         on_prefill(0, 0)
-        reader = EventReader(f"{url}/chat/completions", self.server.key, body)
-        try:
-            for chunk in events(reader.lines(lambda: on_prefill(0, 0)), url):
-                if chunk.get("error"):
-                    raise broken_off(url, error_message(chunk)[:300].rstrip("."))
-                self.stats.update(chunk)
+        endpoint = f"{url}/chat/completions"
+        events = stream_events(endpoint, self.server.key, body, lambda: on_prefill(0, 0))
+        with closing(events):
+            for event in events:
+                if event.get("error"):
+                    raise broken_off(url, error_message(event)[:300].rstrip("."))
+                self.stats.update(event)
                 if self.stats.prompt_tokens:
                     self.counted = self.stats.prompt_tokens, length
-                if progress := object_at(chunk, "prompt_progress"):
+                if progress := object_at(event, "prompt_progress"):
                     report_progress(on_prefill, progress)
-                for choice in choices_of(chunk):
+                for choice in objects_at(event, "choices"):
                     number = number_of(choice, body.get("n", 1))
                     if reason := choice.get("finish_reason"):
                         finish_reasons[number] = reason
-                    block = self._block(object_at(choice, "delta"))
+                    delta = object_at(choice, "delta")
+                    self._add_calls(objects_at(delta, "tool_calls"))
+                    block = block_of(delta)
                     if block.text or block.thinking:
                         self.stats.record_arrival()
-                        yield number, block
+                        yield number, block, self.stats
                     else:
                         on_prefill(0, 0)
-        finally:
-            reader.close()
         if not finish_reasons:
             raise broken_off(url, "the connection ended")
         for reason in finish_reasons.values():
             if reason in FAILURE_REASONS:
                 raise broken_off(url, f"the server says {reason}")
         for number, reason in finish_reasons.items():
-            yield number, Block((), finish_reason=FINISH_REASONS.get(reason, "stop"))
+            end = FINISH_REASONS.get(reason, "stop")
+            yield number, Block((), finish_reason=end, calls=self.calls), self.stats
 
-    def split(self, block: Block) -> Block:
-        """The block as it is: the server sends calls separately. See `CallSplitter.split`."""
-        return block
-
-    def _block(self, delta: dict[str, Any]) -> Block:
-        """The text of a delta; adds its calls to `calls`."""
-        tool_calls = delta.get("tool_calls")
-        if isinstance(tool_calls, list):
-            self._add_calls(tool_calls)
-        thinking = delta.get("reasoning_content") or delta.get("reasoning")
-        text = delta.get("content") or delta.get("refusal")
-        if isinstance(text, list):  # of content parts
-            texts = [part.get("text") for part in text if isinstance(part, dict)]
-            text = "".join(part for part in texts if isinstance(part, str))
-        return Block(
-            (),
-            text=text if isinstance(text, str) else "",
-            thinking=thinking if isinstance(thinking, str) else "",
-        )
-
-    def _add_calls(self, tool_calls: list[Any]) -> None:
-        """Add the tool-call deltas of a chunk: a name starts a call, arguments continue it.
+    def _add_calls(self, deltas: list[dict[str, Any]]) -> None:
+        """Add the tool-call deltas of an event: a name starts a call, arguments continue it.
 
         Some servers repeat name and id in every delta, others give all calls the same index.
         """
         calls = list(self.calls)
-        for delta in tool_calls:
-            if not isinstance(delta, dict):
-                delta = {}
+        for delta in deltas:
             function = object_at(delta, "function")
             name = function.get("name")
             arguments = function.get("arguments")
@@ -454,6 +406,27 @@ class RemoteSession:
         self.calls = tuple(calls)
 
 
+def first_of(numbered: Generator[tuple[int, Block, Stats]]) -> Generator[Block]:
+    """The blocks of the only answer."""
+    with closing(numbered):
+        for _, block, _ in numbered:
+            yield block
+
+
+def block_of(delta: dict[str, Any]) -> Block:
+    """The text and the thinking of a delta, under the names that servers use."""
+    thinking = delta.get("reasoning_content") or delta.get("reasoning")
+    text = delta.get("content") or delta.get("refusal")
+    if isinstance(text, list):  # of content parts
+        texts = [part.get("text") for part in text if isinstance(part, dict)]
+        text = "".join(part for part in texts if isinstance(part, str))
+    return Block(
+        (),
+        text=text if isinstance(text, str) else "",
+        thinking=thinking if isinstance(thinking, str) else "",
+    )
+
+
 def prompt_length(messages: Messages, tools: Sequence[dict[str, Any]]) -> int:
     """The characters of a request's prompt as JSON, whose markup stands for the chat template's."""
     return len(json.dumps([*messages, *tools], ensure_ascii=False))
@@ -463,13 +436,6 @@ def number_of(choice: dict[str, Any], count: int) -> int:
     """The number of a choice, below `count`; 0 if the request asked for one."""
     number = choice.get("index")
     return number if isinstance(number, int) and 0 <= number < count else 0
-
-
-def choices_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
-    choices = chunk.get("choices")
-    if not isinstance(choices, list):
-        return []
-    return [choice for choice in choices if isinstance(choice, dict)]
 
 
 def report_progress(on_prefill: Progress, progress: dict[str, Any]) -> None:
@@ -490,13 +456,9 @@ def api_messages(messages: Sequence[dict[str, Any]]) -> Messages:
     converted: Messages = []
     for message in messages:
         message = {name: value for name, value in message.items() if name != "thinking"}
-        if message.get("tool_calls"):
-            message["tool_calls"] = [with_json_arguments(call) for call in message["tool_calls"]]
-        converted.append(message)
+        calls = []
+        for call in message.get("tool_calls") or ():
+            arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+            calls.append({**call, "function": {**call["function"], "arguments": arguments}})
+        converted.append({**message, "tool_calls": calls} if calls else message)
     return converted
-
-
-def with_json_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    text = json.dumps(function["arguments"], ensure_ascii=False)
-    return {**call, "function": {**function, "arguments": text}}

@@ -3,26 +3,11 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from dflash_mlx.chat.call_json import json_object
 from dflash_mlx.chat.messages import Messages, call_id
-
-CallState = Literal["open", "done", "failed", "refused", "interrupted"]
-CALL_STATES: tuple[CallState, ...] = get_args(CallState)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A tool call. arguments: JSON. result: the text that the model gets.
-
-    state: "open" until the call is run or refused.
-    """
-
-    name: str
-    arguments: str
-    result: str = ""
-    state: CallState = "open"
+from dflash_mlx.types import Call
 
 
 @dataclass(frozen=True, slots=True)

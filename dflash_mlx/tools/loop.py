@@ -1,44 +1,45 @@
 """Answers a prompt and runs the tools that the model calls."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlx_lm.tokenizer_utils import TokenizerWrapper
-
 from dflash_mlx.chat.messages import Messages
-from dflash_mlx.chat.tool_parser import make_tool_parser, named_calls, without_tools
+from dflash_mlx.chat.tool_parser import ToolParser, make_tool_parser, named_calls, without_tools
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.option_keywords import options_of, takes_options
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session, as_messages
-from dflash_mlx.types import Block
+from dflash_mlx.types import Block, Progress, silent
 
 from .call import MAX_ROUNDS, Call, Step, Steps, arguments_of, run_rounds, step_messages
 from .functions import Tool, tools_of
 
 
-class CallSplitter:
-    """Collects the calls in one answer. tools: the JSON schemas that the model was given."""
+def stream_calls(
+    session: Session,
+    messages: Messages,
+    options: GenerationOptions,
+    *,
+    on_prefill: Progress = silent,
+) -> Generator[Block]:
+    """Answer messages as `Session.stream`, with the calls taken out of the text of the blocks."""
+    tokenizer = session.pair.tokenizer
+    parser = make_tool_parser(tokenizer, options.tools)
+    blocks = session.stream(named_calls(messages, tokenizer), options, on_prefill=on_prefill)
+    return blocks if parser is None else without_calls(blocks, parser)
 
-    def __init__(self, tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]):
-        self._parser = make_tool_parser(tokenizer, tools)
-        self._calls: list[Call] = []
 
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        return tuple(self._calls)
-
-    def split(self, block: Block) -> Block:
-        """The block with its text outside of calls."""
-        if self._parser is None:
-            return block
-        reason = block.finish_reason
-        parsed = self._parser.feed(block.text, final=bool(reason), cut=reason == "length")
-        self._calls += [Call(call.name, call.arguments) for call in parsed.calls if call.complete]
-        return replace(block, text=parsed.text)
+def without_calls(blocks: Generator[Block], parser: ToolParser) -> Generator[Block]:
+    with closing(blocks):
+        for block in blocks:
+            reason = block.finish_reason
+            parsed = parser.feed(block.text, final=bool(reason), cut=reason == "length")
+            calls = tuple(Call(one.name, one.arguments) for one in parsed.calls if one.complete)
+            yield replace(block, text=parsed.text, calls=calls)
 
 
 def run_call(tools: dict[str, Tool], call: Call) -> Call:
@@ -117,22 +118,21 @@ def run(
     session = Session(pair, mode=given_options.mode)
     stats: list[Stats] = []
     schemas = [tool.schema for tool in tools.values()]
-    tokenizer = pair.tokenizer
     step_options = replace(given_options, tools=schemas)
 
     def answer(steps: Steps) -> Step:
         messages = [*chat, *step_messages(steps, chat)]
-        splitter = CallSplitter(tokenizer, schemas)
         blocks = []
-        for block in session.stream(named_calls(messages, tokenizer), step_options):
-            blocks.append(splitter.split(block))
+        for block in stream_calls(session, messages, step_options):
+            blocks.append(block)
             if on_block is not None:
-                on_block(blocks[-1])
+                on_block(block)
         stats.append(session.stats)
         text = "".join(block.text for block in blocks)
         thinking = "".join(block.thinking for block in blocks)
         reason = blocks[-1].finish_reason or "length"
-        calls = splitter.calls if reason == "stop" else ()
+        calls = tuple(call for block in blocks for call in block.calls)
+        calls = calls if reason == "stop" else ()
         return Step(text.strip("\n"), thinking.strip("\n"), calls, reason)
 
     def call_tool(call: Call) -> Call:

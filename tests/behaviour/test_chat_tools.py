@@ -264,7 +264,10 @@ def test_servers_that_do_not_run(chat: Callable[..., ToolChat]) -> None:
         "the MCP server 'gone' does not run: there is no 'no-such-program'.",
         "the MCP server 'cross' does not run: no key.",
     ]
-    assert session.talk.tools.summary(session.talk.backend) == "3 tools of here · /mcp lists them"
+    assert (
+        session.talk.tools.summary(session.talk.info.no_tools)
+        == "3 tools of here · /mcp lists them"
+    )
     assert "It says: error: Connection closed" in session.type("end")
     assert "  here   failed: it ended" in session.type("/mcp")
     assert "  here   running · 3 tools" in session.type("/mcp on")
@@ -280,7 +283,7 @@ def test_a_model_without_tools(chat: Callable[..., ToolChat]) -> None:
     session.pair.template._tokenizer._tokenizer.chat_template = (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     )
-    summary = session.talk.tools.summary(session.talk.backend)
+    summary = session.talk.tools.summary(session.talk.info.no_tools)
     assert summary == "3 tools of here, but this model does not call tools"
     assert "this model does not call tools: the tools are not sent to it" in session.type("/mcp")
     assert session.type("hello").endswith("Fine.\n\n")
@@ -312,6 +315,7 @@ def test_a_saved_chat_goes_on(chat: Callable[..., ToolChat]) -> None:
     chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     resumed.pair.template._tokenizer._tokenizer.chat_template = chat_template
     del resumed.pair.template.shows_tools  # known from the former template
+    resumed.talk.set_pair(resumed.pair)
     resumed.talk.chat = saved
     resumed.type("hello")
     roles = [message["role"] for message in resumed.prompts[-1][0]]

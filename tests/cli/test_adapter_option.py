@@ -116,4 +116,5 @@ def test_a_chat_says_it(tmp_path: Path) -> None:
     adapter = save_adapter(tmp_path / "my-adapter", target)
     pair = dflash_mlx.load(target, no_draft=True, adapter=adapter)
     backend = import_module("dflash_mlx.cli.backend.local").LocalBackend(pair)
-    assert backend.headline(dflash_mlx.GenerationOptions()).startswith("target with my-adapter · ")
+    header = backend.info.describe(dflash_mlx.GenerationOptions(), header=True)
+    assert header.startswith("target with my-adapter · ")

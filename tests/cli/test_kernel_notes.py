@@ -86,10 +86,11 @@ def test_rounded_float32_is_told(
     monkeypatch.setenv("MLX_ENABLE_TF32", value)
     monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: True)
     monkeypatch.setattr("dflash_mlx.device.device_info", lambda: {"architecture": architecture})
-    told = dialogue.backend.warnings()
+    warnings = part("backend.local").float32_warnings
+    told = warnings(target)
     assert [line.partition(":")[0] for line in told] == ["MLX_ENABLE_TF32 is 1"] * warned
     monkeypatch.setattr(type(target), "head_type", mx.bfloat16)
-    assert not dialogue.backend.warnings()
+    assert not warnings(target)
 
 
 def test_stats_have_it(dialogue: Any) -> None:

@@ -196,7 +196,7 @@ def test_a_preset_in_a_chat(state, use, loaded, config):
     told = use("/preset other")
     assert "the preset 'other' is of another model: B is loaded" in told
     assert loaded == ["B"]
-    assert not state.dialogue.backend.drafting
+    assert not state.dialogue.info.drafting
     assert state.dialogue.settings.sampling.temperature == 0.3
     for name, part in (("bad", "'temp' cannot be -1"), ("revue", "there is no preset 'revue'")):
         with pytest.raises(import_module("dflash_mlx.errors").DFlashError) as caught:

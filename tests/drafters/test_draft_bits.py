@@ -117,5 +117,5 @@ def test_the_header_says_the_bits(quantised: Path, asked: int | None, words: str
     pair = load(quantised, DRAFT, draft_bits=asked)
     backend = import_module("dflash_mlx.cli.backend.local").LocalBackend(pair)
     settings = GenerationOptions(mode="auto")
-    dialogue = SimpleNamespace(backend=backend, settings=settings)
+    dialogue = SimpleNamespace(info=backend.info, settings=settings)
     assert words in header(dialogue, 1.0)[0]

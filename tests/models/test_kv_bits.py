@@ -286,10 +286,10 @@ def test_what_is_shown() -> None:
     pair = load(kv_bits=8)
     backend = import_module("dflash_mlx.cli.backend.local").LocalBackend(pair)
     settings = GenerationOptions(mode="dflash")
-    for text in (backend.headline(settings), backend.describe(settings)):
+    for text in (backend.info.describe(settings, header=short) for short in (True, False)):
         assert BUNDLED in text
-    rows = dict(backend.usage_rows("", settings))
-    assert rows["cache"] == backend.kv_note()
+    rows = dict(backend.rows(settings))
+    assert rows["cache"] == backend.info.kv_note
     assert rows["cache"].endswith(" per token")
     schedule = bench.Schedule(modes=bench.parse_modes("dflash"), temperatures=(0.0,))
     facts = bench.facts_of(pair, schedule)

@@ -157,15 +157,15 @@ def test_a_loaded_pair_has_a_file() -> None:
 def test_a_context_that_another_program_shortens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is told, with what to do."""
     alone = dflash_mlx.load(cache_ram=0)
-    assert LocalBackend(alone).warnings() == []
+    assert LocalBackend(alone).info.warnings == ()
     monkeypatch.setattr(memory, "working_set", lambda: 100 * GB)
     with other_program("/models/large", 100 * GB) as other:
         beside = dflash_mlx.load(cache_ram=0)
-        (warning,) = LocalBackend(beside).warnings()
+        (warning,) = LocalBackend(beside).info.warnings
     assert beside.engine.context_length < alone.engine.context_length
     assert f"process {other.pid} (large, 100.0 GB)" in warning
     assert f"`kill {other.pid}`" in warning
-    assert LocalBackend(beside).warnings() == []
+    assert LocalBackend(beside).info.warnings == ()
 
 
 def test_a_context_that_is_short_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_a_context_that_is_short_anyway(monkeypatch: pytest.MonkeyPatch) -> None
     assert pair.engine.context_length == 2_000
     for nbytes, lines in ((limit // 11, 0), (limit // 9, 1)):
         with other_program("a/b", nbytes):
-            assert len(LocalBackend(pair).warnings()) == lines
+            assert len(LocalBackend(pair).info.warnings) == lines
 
 
 OTHERS = [ProgramEntry(71, "a/chat", 2 * GB), ProgramEntry(72, "/models/served", 3 * GB)]

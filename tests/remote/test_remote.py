@@ -1,9 +1,9 @@
 """A server elsewhere as the model of `chat` and `generate`: what is sent, shown, kept and said."""
 
-import http.client
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import anyio
 import openai_server
 import pytest
 import typer
@@ -27,7 +28,8 @@ import dflash_mlx
 from dflash_mlx.address import is_address, parse_address
 from dflash_mlx.errors import DFlashError, ServerLost, UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams
-from dflash_mlx.remote.client import EventReader, send
+from dflash_mlx.remote import session
+from dflash_mlx.remote.client import lines_of, stream_events
 from dflash_mlx.remote.session import RemoteServer, RemoteSession, connect
 
 PROMPT = [{"role": "user", "content": "What is 12 plus 7?"}]
@@ -83,9 +85,9 @@ def test_our_own_server_says_what_this_machine_says(served: Served) -> None:
 
 def test_a_lost_piece_is_noticed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     local = dflash_mlx.generate(served.server.first.pair, PROMPT, max_tokens=60)
-    told = RemoteSession._block
+    told = session.block_of
     monkeypatch.setattr(
-        RemoteSession, "_block", lambda *given: replace(b := told(*given), text=b.text[:-1])
+        session, "block_of", lambda delta: replace(b := told(delta), text=b.text[:-1])
     )
     _, blocks = asked(f"{served.url}/v1", KEY, max_tokens=60)
     assert "".join(block.text for block in blocks) != local.text
@@ -112,6 +114,17 @@ def test_generate_and_its_chat_go_on(served: Served, run: Run, tmp_path: Path) -
     kept = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
     assert sum(KEY in text for text in kept) == 1
     assert json.loads((tmp_path / "log").read_text().splitlines()[1])["server"] == "dflash"
+
+
+def test_the_client_is_loaded_only_for_a_server() -> None:
+    """It takes a tenth of a second."""
+    program = (
+        "import sys; from importlib import import_module\n"
+        "for name in ('app', 'chat.command', 'generate', 'running', 'serve'):"
+        " import_module(f'dflash_mlx.cli.{name}')\n"
+        "sys.exit(any(name in sys.modules for name in ('httpx2', 'dflash_mlx.remote.client')))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_no_mlx_is_loaded(fake: Behaviour, tmp_path: Path) -> None:
@@ -308,14 +321,53 @@ def test_ctrl_c_cuts_the_connection(fake: Behaviour, prompt: str) -> None:
     assert fake.gone.wait(5)
 
 
-def test_a_connection_that_nobody_waits_for_any_more(fake: Behaviour) -> None:
-    """Who left while it was made sends nothing."""
-    reader = EventReader.__new__(EventReader)  # without its thread, which would be too quick
-    reader._lock, reader._closed, reader._socket = threading.Lock(), False, None
-    reader.close()
-    with pytest.raises(DFlashError, match="cannot be reached"):
-        send(f"{fake.url}/chat/completions", None, {"messages": PROMPT}, reader._connected)
-    assert not fake.bodies
+def test_a_connection_that_nobody_waits_for_any_more() -> None:
+    """Who leaves while it is made sends nothing, and it is closed at once."""
+
+    def leave() -> None:
+        raise KeyboardInterrupt
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # never says a word of TLS
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}/v1/chat/completions"
+        body = {"messages": PROMPT, "stream": True}
+        with pytest.raises(KeyboardInterrupt):
+            next(stream_events(url, KEY, body, leave))
+        with listening.accept()[0] as accepted:
+            accepted.settimeout(5)
+            sent = b"".join(iter(lambda: accepted.recv(4096), b""))
+    assert sent
+    assert KEY.encode() not in sent
+
+
+def test_redirects_are_not_followed() -> None:
+    """The key stays with the address that was given."""
+    with openai_server.openai_server() as other, openai_server.openai_server() as fake:
+        fake.moved_to = other.url
+        with pytest.raises(DFlashError, match="redirects to http") as caught:
+            connect(parse_address(fake.url), KEY)
+        assert other.url in caught.value.message
+        assert not other.asked
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "ALL_PROXY"])
+def test_no_proxy_is_used(fake: Behaviour, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert connect(parse_address(fake.url)).model == "m"
+
+
+@pytest.mark.parametrize("key", ["sk-é", "sk-\nb"])
+def test_keys_that_cannot_be_sent(fake: Behaviour, key: str) -> None:
+    """They are not repeated."""
+    with pytest.raises(UsageError, match="no key can have") as caught:
+        connect(parse_address(fake.url), key)
+    assert "sk-" not in str(caught.value)
+
+
+def test_lines_end_at_line_breaks_only() -> None:
+    """JSON may contain other separators; a character may come in two parts."""
+    text = 'data: "a\u2028b\x85é"\r\n\ndata: c'.encode()
+    parts = (part for part in (text[:12], text[12:20], text[20:]))
+    assert list(lines_of(parts)) == ['data: "a\u2028b\x85é"', "", "data: c", ""]
 
 
 def test_the_oldest_turns_are_left_out(
@@ -350,11 +402,11 @@ def test_tokens_are_estimated(fake: Behaviour) -> None:
     model = dialogue_with(fake).backend
     asked = GenerationOptions()
     said = [{"role": "user", "content": "x" * 367}]  # 400 characters with JSON's marks
-    assert model.estimate_tokens(said, asked) == 100
-    list(model.session.stream(said))
-    assert model.estimate_tokens(said, asked) == 21
-    assert model.estimate_tokens([{"role": "user", "content": "x" * 767}], asked) == 121
-    assert model.estimate_tokens([{"role": "user", "content": "x" * 167}], asked) == 10
+    assert model.count(said, asked) == 100
+    list(model.stream(said))
+    assert model.count(said, asked) == 21
+    assert model.count([{"role": "user", "content": "x" * 767}], asked) == 121
+    assert model.count([{"role": "user", "content": "x" * 167}], asked) == 10
 
 
 def test_which_model(fake: Behaviour, run: Run) -> None:
@@ -408,13 +460,25 @@ def test_addresses(typed: str, url: str | None) -> None:
     assert "secret" not in str(caught.value)
 
 
+def says_hello(listening: socket.socket) -> None:
+    with listening.accept()[0] as accepted:
+        accepted.sendall(b"220 hello\r\n\r\n")
+        accepted.recv(4096)
+
+
 def test_machines_that_are_not_there(fake: Behaviour, tmp_path: Path) -> None:
     """Nobody listens, no TLS there, an unknown certificate: each is said."""
     closed = openai_server.openai_server()
     with closed as gone:
         pass
-    with pytest.raises(DFlashError, match="cannot be reached"):
+    with pytest.raises(DFlashError, match=r"cannot be reached \(Connection refused\)"):
         connect(parse_address(gone.url))
+    with pytest.raises(DFlashError, match="is not known"):
+        connect(parse_address("http://no-such-machine.invalid"))
+    with socket.create_server(("127.0.0.1", 0)) as printer:
+        threading.Thread(target=says_hello, args=(printer,), daemon=True).start()
+        with pytest.raises(DFlashError, match="does not speak HTTP"):
+            connect(parse_address(f"http://127.0.0.1:{printer.getsockname()[1]}"))
     with pytest.raises(DFlashError, match="does not speak TLS"):
         connect(parse_address(fake.url.replace("http:", "https:")))
     fault = import_module("dflash_mlx.remote.client").connection_fault
@@ -429,14 +493,13 @@ def test_the_port_of_an_address_without_one(monkeypatch: pytest.MonkeyPatch) -> 
     """An IPv6 address keeps its last part."""
     tried = list[tuple[str, int]]()
 
-    def nobody(connection: http.client.HTTPConnection) -> None:
-        tried.append((connection.host, connection.port))
-        raise ConnectionRefusedError
+    async def nobody(*, remote_host: str, remote_port: int, **_: Any) -> None:
+        tried.append((remote_host, remote_port))
+        raise OSError from ConnectionRefusedError(111, "Connection refused")
 
-    monkeypatch.setattr(http.client.HTTPConnection, "connect", nobody)
-    monkeypatch.setattr(http.client.HTTPSConnection, "connect", nobody)
+    monkeypatch.setattr(anyio, "connect_tcp", nobody)
     for url in ("http://[::1]/v1", "https://[fe80::2]/v1", "http://[::1]:8/v1", "http://box"):
-        with pytest.raises(DFlashError, match="cannot be reached"):
+        with pytest.raises(DFlashError, match=r"cannot be reached \(Connection refused\)"):
             connect(parse_address(url))
     assert tried == [("::1", 80), ("fe80::2", 443), ("::1", 8), ("box", 80)]
 

@@ -28,7 +28,8 @@ class Behaviour:
 
     kind: `owned_by` of its models. says: the answer; empty repeats the prompt. fault: an HTTP
     status, or the place where a stream breaks off. bodies: the requests so far. gone: number of
-    clients that disconnected during a stream.
+    clients that disconnected during a stream. moved_to: the address that a GET is sent on to.
+    asked: number of GETs.
     """
 
     kind: str = "vllm"
@@ -40,6 +41,8 @@ class Behaviour:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     gone: threading.Event = field(default_factory=threading.Event)
     url: str = ""
+    moved_to: str = ""
+    asked: int = 0
 
 
 def chunks(how: Behaviour, body: dict[str, Any]) -> Iterator[str]:
@@ -94,6 +97,13 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
+        self.how.asked += 1
+        if self.how.moved_to:
+            self.send_response(307)
+            self.send_header("Location", f"{self.how.moved_to}/models")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         data = [{"id": name, "owned_by": self.how.kind} for name in self.how.models]
         if self.how.kind == "vllm":
             data = [{**one, "max_model_len": 4096} for one in data]

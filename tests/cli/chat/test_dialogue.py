@@ -28,6 +28,7 @@ from dflash_mlx.pair import Pair
 
 backends = import_module("dflash_mlx.cli.backend.local")
 messages = import_module("dflash_mlx.cli.chat.messages")
+pages = import_module("dflash_mlx.cli.chat.pages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 
 SPARE = 32  # tokens of drafts beyond the last one that may be kept
@@ -265,10 +266,10 @@ def test_a_chat_to_the_end_of_memory(
             verify(batch)
 
         patch.setattr(engine, "_verify", with_little_memory)
-        assert "context 400 of 4,096 (memory)" in talk.backend.start_summary(0.0)
+        assert "context 400 of 4,096 (memory)" in pages.start_summary(talk.info, 0.0)
         long = "Sort the numbers " + " ".join(str(n) for n in range(12)) + "."
         said = [talk.ask(f"{long} Time {number}.") for number in range(turns)]
-        rows = dict(talk.backend.usage_rows("", talk.settings))
+        rows = dict(talk.backend.rows(talk.settings))
     assert not any(answer.stats.notes for answer in said)
     full = [text for text in told if "the context is full" in text]
     soon = [text for text in told if "soon the oldest turns" in text]

@@ -147,10 +147,10 @@ def test_turns_that_were_left_out_are_summarised_in_parts(
     """A chat longer than the context: each part is summarised with the summary before it."""
     fill(state, 9)
     state.dialogue.replace_chat(replace(state.dialogue.chat, left_out=6))
-    estimate = state.dialogue.backend.estimate_tokens
+    estimate = state.dialogue.backend.count
     monkeypatch.setattr(
         state.dialogue.backend,
-        "estimate_tokens",
+        "count",
         lambda sent, asked: estimate(sent, asked) + 512 * (len(sent) - 2),
     )
     fake.says = "So far."
@@ -414,7 +414,7 @@ def test_the_parts_of_the_context(golden: Pair) -> None:
     rows = rows_of(state.enter("/tokens"))
     assert list(rows) == ["system prompt", "turn 1", "turn 2", "turn 3", "left"]
     sent = messages.chat_messages(talk.chat, "")
-    used = talk.backend.count_tokens(sent, talk.settings)
+    used = talk.backend.count(sent, talk.settings)
     assert sum(rows.values()) - rows["left"] == used
     assert sum(rows.values()) == talk.context_length
     alone = golden.encode(f"1 {LONG}")
@@ -428,12 +428,12 @@ def test_the_parts_of_the_context(golden: Pair) -> None:
 
 def test_the_tools_are_a_part_of_the_context(golden: Pair) -> None:
     state = chat_with(local.LocalBackend(golden))
-    count = state.dialogue.backend.count_tokens
+    count = state.dialogue.backend.count
 
     def as_with_tools(sent: Any, asked: GenerationOptions) -> int:
         return count(sent, replace(asked, tools=())) + 70 * len(asked.tools)
 
-    state.dialogue.backend.count_tokens = as_with_tools
+    state.dialogue.backend.count = as_with_tools
 
     class Box(tool_box.ToolBox):
         schemas = [{"type": "function", "function": {"name": "add"}}] * 2

@@ -98,9 +98,4 @@ def test_a_server_that_sends_no_tokens(fake: Behaviour) -> None:
 )
 def test_advice(recommended: dict[str, float], sampling: dict[str, Any], advice: str) -> None:
     """Never what is set already."""
-
-    class Model:
-        def recommended_sampling(self) -> dict[str, float]:
-            return recommended
-
-    assert loops.advice(Model(), SamplingParams(**sampling)) == advice
+    assert loops.advice(recommended, SamplingParams(**sampling)) == advice
