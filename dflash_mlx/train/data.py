@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import numpy as np
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
@@ -140,31 +139,6 @@ def without_overlap(prompt: str, answer: str) -> str:
     """The answer without its start that the template has written already, such as <think>."""
     overlaps = (n for n in range(len(answer), 0, -1) if prompt.endswith(answer[:n]))
     return answer[next(overlaps, 0) :]
-
-
-# Answers that the target is to give, and has given
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerRequest:
-    """Generate at most `max_tokens` tokens after `tokens`, sampled with `seed`."""
-
-    key: str
-    tokens: tuple[int, ...]
-    max_tokens: int
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The tokens generated for a key, and the taps [S, K * Ht] of all tokens read, bfloat16.
-
-    The last token was not read; `taps` is None where no layer is tapped.
-    """
-
-    key: str
-    tokens: tuple[int, ...]
-    taps: mx.array | None
 
 
 # The sequences and anchors of each training step, as indices.

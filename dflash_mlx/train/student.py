@@ -6,6 +6,7 @@ answers. A student computes what its drafter computes in decoding, for many bloc
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -14,9 +15,11 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.drafters.dflash.model import KeysValues
+from dflash_mlx.models.target import Target
 
 from .data import TrainingSequence
 from .memory import BlockSizes
+from .settings import DrafterShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,13 @@ class Student(Protocol):
 
     anchors: positions [n, m] of m blocks in each sequence of a text, -1 for padding. A block drafts
     the B - 1 tokens after its anchor. The context is what the blocks of a sequence share: the keys
-    and values [n, nKV, S, d] of each layer.
+    and values [n, nKV, S, d] of each layer, at all positions that have taps.
     """
 
     @property
     def drafter(self) -> Drafter: ...
 
-    def context(self, text: Text) -> list[KeysValues]:
-        """The context of all positions that have taps."""
-        ...
+    def context(self, text: Text) -> list[KeysValues]: ...
 
     def losses(
         self, context: list[KeysValues], text: Text, anchors: mx.array
@@ -75,18 +76,23 @@ class Student(Protocol):
 
 
 class Plan(Protocol):
-    """The drafter that a run will train.
+    """The drafter that a run will train: of the shape that is asked for, or the one in `warm`.
 
     raw: its config.json, which `make` completes. taps: the target's layers that it reads, as
-    `Target.tap` numbers them.
+    `Target.tap` numbers them. mask_token_id: the token that stands for a draft, after `make`; None
+    if the kind has none.
     """
 
     raw: dict[str, Any]
     taps: tuple[int, ...]
 
+    def __init__(
+        self, target: Target, shape: DrafterShape, warm: Path | None, mask_token: int | None
+    ):
+        """Raises UsageError for a shape that is not possible, DFlashError for a wrong `warm`."""
+
     @property
-    def mask_token_id(self) -> int | None:
-        """The token that stands for a draft, after `make`; None if the kind has none."""
+    def mask_token_id(self) -> int | None: ...
 
     def sizes(self) -> BlockSizes: ...
 
@@ -94,7 +100,9 @@ class Plan(Protocol):
         """A model with random weights, which are never computed; frozen parts are frozen."""
         ...
 
-    def answerer(self) -> Drafter | None: ...
+    def answerer(self) -> Drafter | None:
+        """The drafter in `warm`, if any."""
+        ...
 
     def make(
         self,

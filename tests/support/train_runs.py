@@ -10,12 +10,12 @@ from mlx.utils import tree_flatten
 from dflash_mlx.models.target import Target
 from dflash_mlx.train.evaluate import replay_answers
 from dflash_mlx.train.events import StepDone
-from dflash_mlx.train.run import Run, TrainJob
-from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings
+from dflash_mlx.train.run import Run
+from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainJob, TrainSettings
 from dflash_mlx.train.streams import Streams
 from dflash_mlx.train.taps import Taps, stacked
 
-SHAPE = DrafterShape(layers=1, block_size=6, taps=3, intermediate=32)
+SHAPE = DrafterShape(layers=1, block_size=6, taps="3", intermediate=32)
 QUICK = {"steps": 12, "batch": 3, "rate": 5e-3, "eval_every": 100, "save_every": 6, "chunk": 16}
 
 
@@ -32,7 +32,7 @@ def start(
         out,
         val_share=0.2,
         answers=answers or prompts.with_name("answers.jsonl"),
-        taps=taps,
+        taps_folder=taps,
         resume=resume,
         warm_start=warm_start,
         shape=shape,

@@ -17,7 +17,7 @@ from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.train import dflash as blocks_module
 from dflash_mlx.train import loss as head_loss
-from dflash_mlx.train.dflash import DFlashStudent, block_hidden, own_head
+from dflash_mlx.train.dflash import DFlashStudent, block_hidden
 from dflash_mlx.train.loss import cross_entropy, decay_weights, default_gamma, dpace_weights
 from dflash_mlx.train.settings import TrainSettings
 from dflash_mlx.train.step import BlockGradient, StreamedMuon
@@ -248,7 +248,7 @@ def test_sliced_head_gives_the_same_loss_and_gradient(monkeypatch):
     hidden, labels = mx.random.normal((7, 16)), mx.array([1, 5, 39, 0, 7, 7, 2])
 
     def total(hidden: mx.array) -> mx.array:
-        return (cross_entropy(own_head(drafter), hidden, labels) * mx.arange(7)).sum()
+        return (cross_entropy(drafter.own_logits, hidden, labels)[0] * mx.arange(7)).sum()
 
     whole = mx.value_and_grad(total)(hidden)
     monkeypatch.setattr(head_loss, "MAX_LOGITS", 3 * 40)
@@ -262,14 +262,14 @@ def test_candidates_have_their_labels_and_their_gradient(monkeypatch):
     drafter = make_drafter(tiny.DRAFT_CONFIG)
     hidden, labels = mx.random.normal((7, 16)), mx.array([1, 5, 39, 0, 7, 7, 2])
     monkeypatch.setattr(head_loss, "MAX_LOGITS", 3 * 40)
-    ids = head_loss.loss_and_candidates(own_head(drafter), hidden, labels, 4)[1]
+    ids = cross_entropy(drafter.own_logits, hidden, labels, 4)[1]
     assert (ids == labels[:, None]).any(axis=-1).all()
     best = mx.argsort(-drafter.head(hidden), axis=-1)[:, :3]
     assert mx.array_equal(ids[:, :3], best)
     weights = mx.random.normal((7, 4))
 
     def ours(hidden: mx.array) -> mx.array:
-        losses, _, logits = head_loss.loss_and_candidates(own_head(drafter), hidden, labels, 4)
+        losses, _, logits = cross_entropy(drafter.own_logits, hidden, labels, 4)
         return (losses * mx.arange(7)).sum() + (weights * logits).sum()
 
     def kept(hidden: mx.array) -> mx.array:

@@ -240,14 +240,14 @@ def test_a_row_without_a_token_can_be_the_mask(target, monkeypatch):
 
 def test_layer_ids():
     """Guards the reference's rule, also for targets too small for it."""
-    assert layer_ids(36, 5) == (1, 9, 17, 25, 33)
-    assert layer_ids(12, 5) == (1, 3, 5, 7, 9)
+    assert layer_ids(36, "5") == (1, 9, 17, 25, 33)
+    assert layer_ids(12, "5") == (1, 3, 5, 7, 9)
     for layers in range(1, 8):
-        ids = layer_ids(layers, 5)
+        ids = layer_ids(layers, "5")
         assert list(ids) == sorted(set(ids))
         assert 0 <= ids[0] <= ids[-1] < layers
-    assert layer_ids(8, (5, 2)) == (5, 2)
-    for wrong in (0, (), (8,), (1, 1)):
+    assert layer_ids(8, "5,2") == (5, 2)
+    for wrong in ("0", "0,8", "1,1"):
         with pytest.raises(UsageError):
             layer_ids(8, wrong)
 

@@ -55,7 +55,7 @@ def gated_student(target: Target) -> MTPStudent:
     drafter = random_head(target)
     attention: Any = drafter.model.layers[0].self_attn
     attention.rope = RowRope(attention.rope)
-    return MTPStudent(drafter, target.vocab_size)
+    return MTPStudent(drafter)
 
 
 STUDENTS: dict[str, Callable[[], MTPStudent]] = {

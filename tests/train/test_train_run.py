@@ -37,8 +37,7 @@ from dflash_mlx.train.events import (
     StepDone,
     TapsProgress,
 )
-from dflash_mlx.train.run import TrainJob
-from dflash_mlx.train.settings import DrafterShape, TrainSettings
+from dflash_mlx.train.settings import DrafterShape, TrainJob, TrainSettings
 from dflash_mlx.train.streams import Streams
 from dflash_mlx.train.taps import Taps, stacked
 
@@ -143,7 +142,7 @@ def test_a_run_of_another_version_is_named_and_left(cli_app, target, prompts, tm
     state.write_text(json.dumps(old))
     (tmp_path / "run.json").write_text('{"flags": {"temperature": 0}, "files": {}}')
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(DFlashError, match=f"the run in '{tmp_path}' was begun by another version"):
+    with pytest.raises(DFlashError, match="other settings: compute None, not float32"):
         start(tiny.load_target(TARGET), prompts, tmp_path, resume=True)
     done = CliRunner().invoke(cli_app, ["train", "--resume", "--out", str(tmp_path)])
     assert done.exit_code == 1
@@ -221,7 +220,7 @@ def test_resumed_run_takes_the_same_steps(target, prompts, tmp_path, optimizer):
     assert whole.train()
     cut, first = start(target, prompts, tmp_path / "cut", optimizer=optimizer)
     assert not cut.train(lambda: cut.step == 6)
-    cut._log.add(StepDone(7, 12, 9.0, 0.0, 0.0, 1, 1, 1.0))  # then the kill, in mid-line
+    cut._log_and_report(StepDone(7, 12, 9.0, 0.0, 0.0, 1, 1, 1.0))  # then the kill, in mid-line
     with (tmp_path / "cut" / "log.jsonl").open("a") as log:
         log.write('{"step": 8, "lo')
     again = tiny.load_target(TARGET)
@@ -574,11 +573,11 @@ def test_temp_has_the_name_of_the_other_commands(cli_app, prompts, tmp_path, mon
     """It reaches the answers, and a run that goes on keeps it."""
     seen = []
 
-    def train(target, tokenizer, job, settings, answers, on_event, interrupt):
+    def run(target, tokenizer, job, settings, answers, on_event):
         seen.append(answers.temperature)
-        return True
+        return mock.Mock()
 
-    monkeypatch.setattr("dflash_mlx.cli.train.train_drafter", train)
+    monkeypatch.setattr(run_module, "Run", run)
     command = ["train", str(prompts), "-m", str(TARGET), "--out", str(tmp_path)]
     result = CliRunner().invoke(cli_app, [*command, "--temp", "0.5"])
     assert result.exit_code == 0, result.stderr
