@@ -22,7 +22,13 @@ from dflash_mlx.train.events import (
     TauMeasured,
     gib,
 )
-from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainJob, TrainSettings
+from dflash_mlx.train.settings import (
+    MAY_CHANGE,
+    AnswerSettings,
+    DrafterShape,
+    TrainJob,
+    TrainSettings,
+)
 
 from .awake import awake
 from .options import BUNDLED, Flags, OptionValues, Origin, option_groups
@@ -38,11 +44,6 @@ if TYPE_CHECKING:
 # The record of a training run
 
 NOT_RECORDED = {"folder", "resume", "forecast", "quiet", "plain"}
-# Flags that change no step of the run.
-MAY_CHANGE = {
-    "answer_batch", "trust_remote_code", "eval_every", "save_every", "save_minutes",
-    "cache_taps", "taps_folder", "dtype",
-}  # fmt: skip
 # Compared by their content, so that they may be moved.
 FILES = ("prompts", "val", "model")
 PATHS = ("prompts", "val", "answers", "taps_folder", "warm_start")
@@ -277,12 +278,6 @@ def train(
             "--out", "-o", help="Folder for the drafter and its run.", rich_help_panel="Data"
         ),
     ],
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Continue the run in --out, with its flags.", rich_help_panel="Data"
-        ),
-    ] = False,
     model: Annotated[
         str | None,
         typer.Option(
@@ -339,9 +334,9 @@ def train(
     record = Record(folder)
     if model == BUNDLED:
         options = options.changed(model=None)
-    if resume:
+    if options["resume"]:
         options = record.resumed(options)
-    job = job_of(options, folder, resume=resume)
+    job = job_of(options, folder)
     settings = options.group(TrainSettings)
     answers = options.group(AnswerSettings)
     out = Output(quiet=quiet, plain=plain)
@@ -359,7 +354,7 @@ def train(
                 raise typer.Exit
 
         try:
-            target, tokenizer = open_target(options, record, resume=resume)
+            target, tokenizer = open_target(options, record)
             started = True
             run = Run(target, tokenizer, job, settings, answers, on_event)
             finished = run.train(lambda: interrupt.requested)
@@ -376,7 +371,7 @@ def train(
     out.note(f"the drafter is in {folder}; `{command}` uses it")
 
 
-def job_of(options: OptionValues, folder: Path, *, resume: bool) -> TrainJob:
+def job_of(options: OptionValues, folder: Path) -> TrainJob:
     """Raises DFlashError for wrong flags or files before anything is downloaded."""
     from dflash_mlx.train.checkpoint import list_checkpoints
     from dflash_mlx.train.data import read_prompts
@@ -392,16 +387,14 @@ def job_of(options: OptionValues, folder: Path, *, resume: bool) -> TrainJob:
         mask_token=options["mask_token"],
         shape=options.group(DrafterShape),
     )
-    job = replace(job, resume=resume and bool(list_checkpoints(job.checkpoints)))
+    job = replace(job, resume=options["resume"] and bool(list_checkpoints(job.checkpoints)))
     check_out(job)
     for file in filter(None, (job.prompts, job.val)):
         read_prompts(file)
     return job
 
 
-def open_target(
-    options: OptionValues, record: Record, *, resume: bool
-) -> "tuple[Target, TokenizerWrapper]":
+def open_target(options: OptionValues, record: Record) -> "tuple[Target, TokenizerWrapper]":
     """Download and load the target and its tokenizer; record the run's flags and files."""
     from dflash_mlx.hub import resolve
     from dflash_mlx.kernels.dispatch import use_device
@@ -417,7 +410,7 @@ def open_target(
             f"'{checkpoint.name}' takes {ability.words}.",
             hint="drafters that are trained here read hidden states: take another target",
         )
-    if resume:
+    if options["resume"]:
         record.check_files(options, checkpoint.path)
     record.write(options, checkpoint.path)
     return load_target(checkpoint, trust_remote_code=options["trust_remote_code"])

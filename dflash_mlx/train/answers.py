@@ -8,7 +8,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import weight_files
+from dflash_mlx.files.line_file import LineFile
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
@@ -142,33 +143,14 @@ def verify_reference(target: Target, prompt: Sequence[int], reference: Sequence[
 # The file of answers
 
 
-class AnswerFile:
-    """An append-only JSONL file of answers: {"key": ..., "tokens": [...]} a line."""
-
-    def __init__(self, path: Path):
-        """Read the file. An incomplete last line is cut off; invalid lines are ignored."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        self.answers: dict[str, list[int]] = {}
-        for line in data[:whole].splitlines():
-            with suppress(ValueError, KeyError, TypeError):
-                entry = json.loads(line)
-                self.answers[entry["key"]] = entry["tokens"]
-        self._file = path.open("r+b")
-        self._file.truncate(whole)
-        self._file.seek(whole)
-
-    def add(self, key: str, tokens: list[int]) -> None:
-        """Append one answer and flush the file."""
-        line = json.dumps({"key": key, "tokens": tokens}, separators=(",", ":"))
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
-        self.answers[key] = tokens
-
-    def close(self) -> None:
-        self._file.close()
+def known_answers(lines: Iterable[bytes]) -> dict[str, list[int]]:
+    """The answers of a file's lines {"key": ..., "tokens": [...]}; ignores invalid ones."""
+    answers: dict[str, list[int]] = {}
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):
+            entry = json.loads(line)
+            answers[entry["key"]] = entry["tokens"]
+    return answers
 
 
 def fingerprint(folder: Path) -> str:
@@ -222,9 +204,12 @@ def answer_all(
     each new sequence, and the taps that were read for it (bfloat16, without the last token's).
     """
     keys = keys_of(target, prompts, settings)
-    with closing(AnswerFile(path)) as file:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with LineFile(path, "training run") as file:
+        file.cut()
+        known = known_answers(file.lines)
         pairs = zip(keys, prompts, strict=True)
-        missing = {key: prompt for key, prompt in pairs if key not in file.answers}
+        missing = {key: prompt for key, prompt in pairs if key not in known}
         began = time.perf_counter()
         done = 0
         generated = 0
@@ -235,14 +220,15 @@ def answer_all(
 
         answers = answer_missing(target, drafter, missing, settings, report_progress)
         for completion, verified in answers:
-            tokens = [*verified, *completion.tokens]
+            key = completion.key
+            known[key] = [*verified, *completion.tokens]
             if keep is not None and completion.taps is not None:
-                keep((*missing[completion.key].tokens, *tokens), completion.taps)
-            file.add(completion.key, tokens)
+                keep((*missing[key].tokens, *known[key]), completion.taps)
+            file.append({"key": key, "tokens": known[key]})
             done += 1
             generated += len(completion.tokens)
             report_progress()
-        return [file.answers[key] for key in keys]
+    return [known[key] for key in keys]
 
 
 def answer_missing(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
@@ -184,13 +185,13 @@ def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[np.ndarr
 
 
 def sample_anchors(
-    sequences: list[TrainingSequence], rows: np.ndarray, count: int, seed: int, step: int
+    sequences: list[TrainingSequence], count: int, seed: int, step: int
 ) -> list[np.ndarray]:
-    """At most `count` anchors of each row, sorted; drawn uniformly without replacement."""
+    """At most `count` anchors of each sequence, sorted; drawn uniformly without replacement."""
     rng = np.random.default_rng([seed, step, 1])
     drawn = []
-    for row in rows:
-        valid = np.arange(sequences[row].anchors.start, sequences[row].anchors.stop)
+    for sequence in sequences:
+        valid = np.array(sequence.anchors)
         drawn.append(np.sort(rng.choice(valid, min(count, len(valid)), replace=False)))
     return drawn
 
@@ -212,3 +213,35 @@ def rectangles(anchors: list[np.ndarray], chunk: int) -> list[Rectangle]:
             grid[line, : len(positions)] = positions
         parts.append(Rectangle(tuple(row for row, _ in taken), grid))
     return parts
+
+
+# Sequences as arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """n sequences that are learned from, padded: taps [n, S, K * Ht], tokens [n, L], lengths [n].
+
+    The taps end before the last anchor at the earliest.
+    """
+
+    taps: mx.array
+    tokens: mx.array
+    lengths: mx.array
+
+    def rows(self, rows: mx.array) -> "Text":
+        return Text(self.taps[rows], self.tokens[rows], self.lengths[rows])
+
+    def tokens_at(self, positions: mx.array) -> mx.array:
+        """The tokens at positions [n, ...]; those of padding are any."""
+        at = mx.clip(positions, 0, self.tokens.shape[1] - 1).reshape(len(positions), -1)
+        return mx.take_along_axis(self.tokens, at, axis=1).reshape(positions.shape)
+
+    def labels(self, anchors: mx.array, count: int) -> tuple[mx.array, mx.array]:
+        """The `count` tokens after each anchor [n, m], and whether they count: [n, m, count] both.
+
+        The anchor -1 is padding. Tokens after the end of a sequence do not count.
+        """
+        positions = anchors[..., None] + mx.arange(1, count + 1)
+        counts = (anchors[..., None] >= 0) & (positions < self.lengths[:, None, None])
+        return self.tokens_at(positions), counts

@@ -20,25 +20,31 @@ from dflash_mlx.drafters.dflash.model import (
     target_ids,
 )
 
+from .data import Text
 from .loss import cross_entropy
-from .student import Text
 
 
 @dataclass(frozen=True, slots=True)
 class DFlashStudent:
-    """See `Student`; its context is the keys and values of each layer."""
+    """A drafter in training: it computes what it computes in decoding, for many blocks at once.
+
+    anchors: positions [n, m] of m blocks in each sequence of a text, -1 for padding. A block drafts
+    the B - 1 tokens after its anchor. The context is what the blocks of a sequence share.
+    """
 
     drafter: DFlashDrafter
 
     def context(self, text: Text) -> list[KeysValues]:
+        """The keys and values [n, nKV, S, d] of each layer, at all positions that have taps."""
         return self.drafter.model.context(text.taps, 0)
 
     def losses(
         self, context: list[KeysValues], text: Text, anchors: mx.array
     ) -> tuple[mx.array, mx.array]:
-        """For a DFlash 2 drafter each is the sum of the backbone's and the selector's.
+        """Cross-entropies in nats, and 0/1 weights of valid positions: float32 [n, m, B - 1].
 
-        Positions whose label the drafter does not have are not valid.
+        For a DFlash 2 drafter each is the sum of the backbone's and the selector's. Positions whose
+        label the drafter does not have are not valid.
         """
         drafter = self.drafter
         first = text.tokens_at(anchors)
@@ -64,6 +70,7 @@ class DFlashStudent:
         return losses.reshape(counts.shape), counts.astype(mx.float32)
 
     def drafts(self, context: list[KeysValues], text: Text, anchors: mx.array) -> mx.array:
+        """The likeliest drafts [n, m, B - 1]; a draft after a wrong one may be any token."""
         first = text.tokens_at(anchors)
         hidden = block_hidden(self.drafter, context, first, anchors)
         drafts = greedy_drafts(self.drafter, hidden.flatten(0, 1), first.reshape(-1))

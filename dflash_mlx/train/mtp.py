@@ -27,12 +27,11 @@ from dflash_mlx.files.formats import TRAINED_MTP
 from dflash_mlx.models.precision import is_quantised
 from dflash_mlx.models.target import Target
 
-from .data import TrainingSequence
+from .data import Text, TrainingSequence
 from .loss import cross_entropy
 from .memory import BlockSizes
 from .new_drafter import layer_sizes, level_logits
 from .settings import DrafterShape
-from .student import Text
 
 
 class HeldRows:
@@ -72,7 +71,7 @@ class RowRope(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class MTPStudent:
-    """See `Student`; its context is the keys and values of the only layer."""
+    """See `DFlashStudent`; its context is the keys and values of the only layer."""
 
     drafter: MTPDrafter
 
@@ -129,7 +128,7 @@ class MTPStudent:
 
 
 class MTPPlan:
-    """See `Plan`: a head of one layer."""
+    """See `DFlashPlan`: a head of one layer."""
 
     mask_token_id = None
 
@@ -138,10 +137,9 @@ class MTPPlan:
     ):
         assert mask_token is None
         self._target = target
-        self._warm = None if warm is None else warm_head(warm, target)
-        if self._warm is not None:
-            self.raw = self._warm.config
-        else:
+        self._warm = None if warm is None else Checkpoint.read(warm)
+        self.taps = (target.layers,)
+        if self._warm is None:
             self.raw = {
                 "architectures": ["Qwen3MTPDraftModel"],
                 "model_type": TRAINED_MTP,
@@ -149,7 +147,19 @@ class MTPPlan:
                 "num_hidden_layers": 1,
                 "block_size": shape.rows,
             }
-        self.taps = (target.layers,)
+            return
+        self.raw = self._warm.config
+        if self._warm.format != "mtp":
+            raise DFlashError(
+                f"'{self._warm.name}' is no folder of an MTP head.",
+                hint="start from one, or from nothing; or leave --kind mtp out",
+            )
+        mtp.check(self._warm, target.checkpoint)
+        if is_quantised(self.untrained()):
+            raise DFlashError(
+                f"the head in '{self._warm.name}' is quantised, so it cannot be trained.",
+                hint="start from one in 16 or 32 bits, or from nothing",
+            )
 
     def sizes(self) -> BlockSizes:
         config = self.untrained().config
@@ -164,7 +174,7 @@ class MTPPlan:
 
     def untrained(self) -> MTPHead:
         if self._warm is not None:
-            return untrained(self._warm, self._target)
+            return mtp.head_for(self._warm, self._target.config, read_head(self._warm))
         kind = LAYERS[TRAINED_MTP]
         return MTPHead(kind.arguments.from_dict(self.raw), kind.layer)
 
@@ -194,25 +204,3 @@ class MTPPlan:
         attention.rope = RowRope(attention.rope)
         mx.eval(model.parameters())
         return MTPStudent(drafter)
-
-
-def untrained(checkpoint: Checkpoint, target: Target) -> MTPHead:
-    """A head of the shape of the one in a folder."""
-    return mtp.head_for(checkpoint, target.config, read_head(checkpoint))
-
-
-def warm_head(folder: Path, target: Target) -> Checkpoint:
-    """The head in a folder of its own; DFlashError where it cannot be trained for this target."""
-    checkpoint = Checkpoint.read(folder)
-    if checkpoint.format != "mtp":
-        raise DFlashError(
-            f"'{folder.name}' is no folder of an MTP head.",
-            hint="start from one, or from nothing; or leave --kind mtp out",
-        )
-    mtp.check(checkpoint, target.checkpoint)
-    if is_quantised(untrained(checkpoint, target)):
-        raise DFlashError(
-            f"the head in '{folder.name}' is quantised, so it cannot be trained.",
-            hint="start from one in 16 or 32 bits, or from nothing",
-        )
-    return checkpoint

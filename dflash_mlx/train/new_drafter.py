@@ -31,11 +31,16 @@ from .settings import BLOCKS, DrafterShape
 
 
 class DFlashPlan:
-    """See `Plan`: a DFlash drafter of one or more layers."""
+    """The drafter that a run will train: of the shape that is asked for, or the one in `warm`.
+
+    raw: its config.json, which `make` completes. taps: the target's layers that it reads, as
+    `Target.tap` numbers them.
+    """
 
     def __init__(
         self, target: Target, shape: DrafterShape, warm: Path | None, mask_token: int | None
     ):
+        """Raises UsageError for a shape that is not possible, DFlashError for a wrong `warm`."""
         self._target = target
         self._shape = shape
         self._warm = warm
@@ -64,12 +69,14 @@ class DFlashPlan:
         )
 
     def untrained(self) -> DraftModel:
+        """A model with random weights, which are never computed; frozen parts are frozen."""
         model = DraftModel(self._config, self._target.hidden_size)
         if model.config.draft_vocab_size:
             freeze_head(model)
         return model
 
     def answerer(self) -> DFlashDrafter | None:
+        """The drafter in `warm`, which also helps to answer."""
         return load_drafter(Checkpoint.read(self._warm), self._target) if self._warm else None
 
     def make(
@@ -80,6 +87,10 @@ class DFlashPlan:
         seed: int,
         begun: dict[str, Any] | None,
     ) -> DFlashStudent:
+        """The drafter that the run begins with; taps the target.
+
+        whole: all sequences, of which some are trained on. begun: `raw` of a run that is resumed.
+        """
         if self._warm:
             return DFlashStudent(warm_drafter(self._warm, self.raw, self._target))
         if begun is not None and self._mask_token is None:
@@ -147,7 +158,17 @@ def draft_config(target: Target, shape: DrafterShape, mask_token_id: int) -> dic
         config["is_causal"] = False
         config["dflash_config"] |= dflash2_entries(shape, target.hidden_size)
     if (drafted := shape.draft_vocab) is not None:
-        check_drafted(target, drafted, dflash2=shape.dflash2)
+        if shape.dflash2:
+            raise UsageError(
+                "a DFlash 2 drafter cannot have a smaller vocabulary than its target.",
+                hint="give either --dflash2 or --draft-vocab",
+            )
+        least = len(target.eos_ids)
+        if not least <= drafted < target.vocab_size:
+            raise UsageError(
+                f"a drafter of this target cannot have {drafted:,} tokens of its own.",
+                hint=f"give --draft-vocab from {least} to {target.vocab_size - 1:,}",
+            )
         config["draft_vocab_size"] = drafted
     return config
 
@@ -184,20 +205,6 @@ def layer_sizes(target: Target, shape: DrafterShape) -> dict[str, Any]:
         "tie_word_embeddings": bool(raw.get("tie_word_embeddings", False)),
         "vocab_size": target.vocab_size,
     }
-
-
-def check_drafted(target: Target, count: int, *, dflash2: bool) -> None:
-    """Raise UsageError if a drafter cannot have a vocabulary of `count` tokens."""
-    if dflash2:
-        raise UsageError(
-            "a DFlash 2 drafter cannot have a smaller vocabulary than its target.",
-            hint="give either --dflash2 or --draft-vocab",
-        )
-    if not len(target.eos_ids) <= count < target.vocab_size:
-        raise UsageError(
-            f"a drafter of this target cannot have {count:,} tokens of its own.",
-            hint=f"give --draft-vocab from {len(target.eos_ids)} to {target.vocab_size - 1:,}",
-        )
 
 
 def dflash2_entries(shape: DrafterShape, hidden_size: int) -> dict[str, Any]:

@@ -27,17 +27,10 @@ from .events import Event, Prepared, Saved, StepDone, TauMeasured
 from .memory import check_disk, check_memory, estimate_memory
 from .mtp import MTPPlan
 from .new_drafter import DFlashPlan
-from .settings import AnswerSettings, TrainJob, TrainSettings
+from .settings import MAY_CHANGE, AnswerSettings, TrainJob, TrainSettings
 from .step import Trainer
 from .streams import Streams, stream_count
-from .student import Plan
 from .taps import Taps, TapStore, key_of
-
-# Settings that may change when a run resumes. The total of steps is compared by itself.
-MAY_CHANGE = {
-    "eval_every", "eval_prompts", "save_every", "save_minutes", "cache_taps", "dtype", "epochs",
-    "steps",
-}  # fmt: skip
 
 
 def check_out(job: TrainJob) -> None:
@@ -75,12 +68,13 @@ class Run:
         job.out.mkdir(parents=True, exist_ok=True)
         checkpoints = list_checkpoints(job.checkpoints)
         state: dict[str, Any] | None = None
-        kept = {k: v for k, v in asdict(settings).items() if k not in MAY_CHANGE}
+        others = {*MAY_CHANGE, "epochs", "steps"}  # the total of steps is compared by itself
+        kept = {k: v for k, v in asdict(settings).items() if k not in others}
         if checkpoints:  # compared before the target answers anything
             state = json.loads((checkpoints[-1] / "state.json").read_text())
             self._compare(state, {"settings": kept})
         questions, count, dropped = self._questions(target, tokenizer)
-        make_plan: type[Plan] = DFlashPlan if job.shape.kind == "dflash" else MTPPlan
+        make_plan = DFlashPlan if job.shape.kind == "dflash" else MTPPlan
         self._plan = make_plan(target, job.shape, job.warm_start, job.mask_token)
         estimate = estimate_memory(
             target,
@@ -232,14 +226,12 @@ class Run:
         last = self.trainer.steps
         saved_at = time.monotonic()
         while self.step < last:
-            began = time.perf_counter()
             done = self.trainer.step(self.step, stop)
             if done is None:
                 self.save()
                 return False
             self.step += 1
-            seconds = time.perf_counter() - began
-            self._log_and_report(StepDone(self.step, last, seconds=seconds, **asdict(done)))
+            self._log_and_report(done)
             if self.step % settings.eval_every == 0 or self.step == last:
                 self.evaluate()
             stopped = stop() and self.step < last

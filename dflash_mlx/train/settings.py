@@ -17,6 +17,11 @@ from dflash_mlx.options import check_values, option
 Dtype = Literal["bfloat16", "float32"]
 Kind = Literal["dflash", "mtp"]
 BLOCKS: dict[Kind, int] = {"dflash": 16, "mtp": 4}  # tokens in a block, unless another is given
+# What may change when a run resumes: it changes no step.
+MAY_CHANGE = {
+    "answer_batch", "trust_remote_code", "eval_every", "eval_prompts", "save_every",
+    "save_minutes", "cache_taps", "taps_folder", "dtype",
+}  # fmt: skip
 DFLASH_ONLY = ("layers", "taps", "dflash2", "selector_rank", "draft_vocab")
 
 # An option under each heading of `--help`.
@@ -134,7 +139,7 @@ class TrainJob:
         None, "Id of the mask token.", flag="--mask-token", unless_given="a free one"
     )
     shape: DrafterShape = field(default_factory=DrafterShape)
-    resume: bool = False
+    resume: bool = data(False, "Continue the run in --out, with its flags.", flag="--resume")
 
     def __post_init__(self) -> None:
         check_values(self)

@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from train_runs import SHAPE, check_replay, losses, parameters, start, weights
+from train_runs import SHAPE, check_replay, losses, parameters, start, taps_of, weights
 from typer.testing import CliRunner
 
 import dflash_mlx
@@ -38,8 +38,6 @@ from dflash_mlx.train.events import (
     TapsProgress,
 )
 from dflash_mlx.train.settings import DrafterShape, TrainJob, TrainSettings
-from dflash_mlx.train.streams import Streams
-from dflash_mlx.train.taps import Taps, stacked
 
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
 
@@ -68,8 +66,8 @@ def test_taps_are_kept_and_damaged_ones_made_again(target, prompts, tmp_path):
     assert not [e for e in events if isinstance(e, TapsProgress)]
     run.train()
     sequences = run.trainer.sequences
-    mx.eval(fresh := Taps(target, sequences, 0, Streams(1)).rows([0, 1]))
-    for kept, wanted in zip(run._taps.rows([0, 1]), fresh, strict=True):
+    for kept, sequence in zip(run._taps.rows([0, 1]), sequences[:2], strict=True):
+        wanted = taps_of(target, [sequence])[0]
         rows = len(kept)
         assert rows == len(wanted) - 1
         assert mx.allclose(kept, wanted[:rows], rtol=0.02, atol=0.02)
@@ -335,12 +333,8 @@ def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
     run, _ = start(target, prompts, tmp_path)
     some = [TrainingSequence(s.tokens[: s.answer + n], s.answer) for n, s in
             zip((2, 9, 17), run.trainer.sequences, strict=False)]  # fmt: skip
-    cache = Taps(target, some, 0, Streams(2))
-    longest = max(len(s.tokens) for s in some)
-    together = replay_answers(run.student, stacked(cache.rows([0, 1, 2]), longest), some)
-    alone = [
-        replay_answers(run.student, stacked(cache.rows([n]), longest), [some[n]]) for n in range(3)
-    ]
+    together = replay_answers(run.student, taps_of(target, some), some)
+    alone = [replay_answers(run.student, taps_of(target, [one]), [one]) for one in some]
     assert together.committed == sum(a.committed for a in alone)
     assert together.verifies == sum(a.verifies for a in alone)
 
