@@ -254,7 +254,7 @@ class DiskCache:
             if isinstance(record, Record):
                 records.append(record)
             else:
-                self._drop(record)
+                self.drop(record.name)
         self._seen = names
         return records
 
@@ -269,13 +269,11 @@ class DiskCache:
         except FileNotFoundError:
             return None
         except (Damaged, OSError):
-            self.drop(record)
+            self.drop(record.file_name)
             return None
 
-    def drop(self, record: Record) -> None:
-        self._drop(self.path / record.file_name)
-
-    def _drop(self, file: Path) -> None:
+    def drop(self, file_name: str) -> None:
+        file = self.path / file_name
         log.warning("the prefix cache's file '%s' was damaged: it is removed", file)
         file.unlink(missing_ok=True)
 

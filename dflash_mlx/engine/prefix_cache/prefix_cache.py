@@ -177,7 +177,7 @@ class PrefixCache:
                 self.tree.set_states(node, record.start, snapshot_of(record, arrays))
         except (Damaged, ValueError):
             if self.disk is not None:
-                self.disk.drop(record)
+                self.disk.drop(record.file_name)
             self.tree.lose(node, record)
 
     def keep(self, sequence: Sequence, *, ended: bool = False) -> None:
