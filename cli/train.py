@@ -379,7 +379,7 @@ def job_of(options: OptionValues, folder: Path) -> TrainJob:
 
     if options["prompts"] is None:
         raise UsageError("there are no prompts to train on.", hint="give a file of prompts")
-    paths = {name: options[name] and Path(options[name]) for name in PATHS}
+    paths: dict[str, Any] = {name: options[name] and Path(options[name]) for name in PATHS}
     job = TrainJob(
         **paths,
         out=folder,

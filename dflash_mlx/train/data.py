@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,21 +202,35 @@ def rectangles(anchors: list[np.ndarray], chunk: int) -> list[Rectangle]:
 
     A rectangle has at most `chunk` blocks, padding included, or else a single sequence.
     """
-    pieces = sorted(enumerate(anchors), key=lambda piece: -len(piece[1]))
-    pieces = [piece for piece in pieces if len(piece[1])]
+    rows = [row for row, positions in enumerate(anchors) if len(positions)]
     parts = []
-    while pieces:
-        width = len(pieces[0][1])
-        taken = pieces[: max(1, chunk // width)]
-        pieces = pieces[max(1, chunk // width) :]
-        grid = np.full((len(taken), width), -1)
-        for line, (_, positions) in enumerate(taken):
-            grid[line, : len(positions)] = positions
-        parts.append(Rectangle(tuple(row for row, _ in taken), grid))
+    for group in groups([len(anchors[row]) for row in rows], chunk):
+        chosen = tuple(rows[n] for n in group)
+        parts.append(Rectangle(chosen, padded([anchors[row] for row in chosen], -1)))
     return parts
 
 
+def groups(sizes: Sequence[int], limit: int) -> Generator[list[int]]:
+    """The numbers of items of similar size, the largest first.
+
+    A group, padded to its largest item, has at most the size `limit`, or else a single item.
+    """
+    order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
+    while order:
+        count = max(1, limit // sizes[order[0]])
+        yield order[:count]
+        order = order[count:]
+
+
 # Sequences as arrays
+
+
+def padded(rows: Sequence[Sequence[int] | np.ndarray], filler: int = 0) -> np.ndarray:
+    """Rows of different lengths as int32 [n, L], filled up at the end."""
+    grid = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int32)
+    for line, row in enumerate(rows):
+        grid[line, : len(row)] = row
+    return grid
 
 
 @dataclass(frozen=True, slots=True)

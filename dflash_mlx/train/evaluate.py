@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from .data import Text, TrainingSequence
+from .data import Text, TrainingSequence, groups, padded
 from .step import Student
 from .taps import Taps, stacked
 
@@ -35,9 +35,7 @@ def replay_answers(
     """Draft the answers of n sequences block by block; taps [n, S, K * Ht], padded."""
     width = student.drafter.block_size - 1
     lengths = np.array([len(s.tokens) for s in sequences])
-    tokens = np.zeros((len(sequences), lengths.max() + width), dtype=np.int32)
-    for row, sequence in enumerate(sequences):
-        tokens[row, : len(sequence.tokens)] = sequence.tokens
+    tokens = np.pad(padded([s.tokens for s in sequences]), ((0, 0), (0, width)))
     at = np.array([s.answer for s in sequences])
     text = Text(taps.astype(mx.float32), mx.array(tokens), mx.array(lengths))
     context = student.context(text)
@@ -69,14 +67,10 @@ def evaluate(student: Student, taps: Taps, sequences: list[TrainingSequence]) ->
     if not sequences:
         return None
     lengths = [len(s.tokens) for s in sequences]
-    numbers = sorted(range(len(lengths)), key=lengths.__getitem__)
     parts = []
-    while numbers:
-        longest = lengths[numbers[-1]]
-        part = numbers[-max(1, MAX_EVAL_TOKENS // longest) :]
-        numbers = numbers[: -len(part)]
-        held_out = [sequences[n] for n in part]
-        parts.append(replay_answers(student, stacked(taps.rows(part), longest), held_out))
+    for numbers in groups(lengths, MAX_EVAL_TOKENS):
+        rows = stacked(taps.rows(numbers), lengths[numbers[0]])
+        parts.append(replay_answers(student, rows, [sequences[n] for n in numbers]))
     positions = zip(*(part.accepted_by_position for part in parts), strict=True)
     return Acceptance(
         sum(part.committed for part in parts),

@@ -37,7 +37,7 @@ def cross_entropy(
             loss, slope, logits = loss_and_slope(head, part, at)
             candidates = candidates_of(logits, at, count) if count else ()
             parts.append((loss, slope, *candidates))
-        return tuple(map(mx.concatenate, zip(*parts, strict=True)))
+        return tuple(mx.concatenate(list(column)) for column in zip(*parts, strict=True))
 
     @forward.vjp
     def backward(

@@ -67,9 +67,9 @@ class Run:
         check_out(job)
         job.out.mkdir(parents=True, exist_ok=True)
         checkpoints = list_checkpoints(job.checkpoints)
-        state: dict[str, Any] | None = None
         others = {*MAY_CHANGE, "epochs", "steps"}  # the total of steps is compared by itself
         kept = {k: v for k, v in asdict(settings).items() if k not in others}
+        state: dict[str, Any] = {}
         if checkpoints:  # compared before the target answers anything
             state = json.loads((checkpoints[-1] / "state.json").read_text())
             self._compare(state, {"settings": kept})
@@ -97,7 +97,7 @@ class Run:
             raise DFlashError(
                 "no answer has two tokens.", hint="raise --max-tokens, or give other prompts"
             )
-        begun = None if state is None else state["draft"]
+        begun = state.get("draft")
         self.student = self._plan.make(tokenizer, whole, sequences, settings.seed, begun)
         self.drafter: Any = self.student.drafter
         streams = Streams()
@@ -116,7 +116,7 @@ class Run:
         }
         self.step = 0
         self._saved = -1
-        if state is not None:
+        if state:
             self._compare(state, self._identity)
             load_state(checkpoints[-1], self.drafter.model, self.trainer.optimizer)
             self.step = self._saved = state["step"]

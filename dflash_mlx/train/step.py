@@ -18,14 +18,22 @@ from mlx.utils import tree_flatten, tree_map
 
 from dflash_mlx.drafters.dflash.model import KeysValues
 
-from .data import Rectangle, Text, TrainingSequence, epoch_batches, rectangles, sample_anchors
+from .data import (
+    Rectangle,
+    Text,
+    TrainingSequence,
+    epoch_batches,
+    padded,
+    rectangles,
+    sample_anchors,
+)
 from .dflash import DFlashStudent
 from .events import StepDone
 from .loss import decay_weights, default_gamma, dpace_weights
 from .mtp import MTPStudent
 from .settings import TrainSettings
 from .streams import Streams, Task
-from .taps import Taps, padded, stacked
+from .taps import Taps, stacked
 
 # The gradient of one training step. Its memory does not depend on the number of anchors: blocks are
 # computed in chunks, which share the keys and values of their sequence's context.

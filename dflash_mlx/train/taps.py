@@ -22,7 +22,7 @@ from dflash_mlx.files.checkpoint import header
 from dflash_mlx.files.folder import matching
 from dflash_mlx.models.target import Target
 
-from . import data
+from .data import TrainingSequence, groups, padded
 from .events import TapsProgress
 from .streams import Streams, Task
 
@@ -131,7 +131,7 @@ class Taps:
     def __init__(
         self,
         target: Target,
-        sequences: list[data.TrainingSequence],
+        sequences: list[TrainingSequence],
         budget: int,
         streams: Streams,
         store: TapStore,
@@ -151,7 +151,7 @@ class Taps:
         width = self._target.tapped * self._target.hidden_size
         return 2 * width * sum(len(s.tokens) for s in self._missing())
 
-    def _missing(self) -> list[data.TrainingSequence]:
+    def _missing(self) -> list[TrainingSequence]:
         """The sequences that the store lacks, equal ones once."""
         pairs = zip(self._keys, self._sequences, strict=True)
         return list({key: s for key, s in pairs if key not in self._store}.values())
@@ -201,40 +201,28 @@ class Taps:
         self._ahead = {}
 
 
-Computed = tuple[data.TrainingSequence, mx.array]  # a sequence and its taps [S, K * Ht]
+Computed = tuple[TrainingSequence, mx.array]  # a sequence and its taps [S, K * Ht]
 
 
 def compute(
-    target: Target, sequences: list[data.TrainingSequence], streams: Streams
+    target: Target, sequences: list[TrainingSequence], streams: Streams
 ) -> Generator[list[Computed]]:
     """The taps of sequences by padded target passes, the longest sequences first.
 
     The target is causal, so padding at the end changes nothing.
     """
 
-    def read(part: list[data.TrainingSequence]) -> Task[list[Computed]]:
+    def read(part: list[TrainingSequence]) -> Task[list[Computed]]:
         taps = target.taps(mx.array(padded([s.tokens for s in part]))).astype(mx.bfloat16)
         # Copies: a view would keep the whole padded batch in memory.
         rows = [mx.contiguous(taps[n, : len(s.tokens)] + 0) for n, s in enumerate(part)]
         yield rows
         return list(zip(part, rows, strict=True))
 
-    waiting = sorted(sequences, key=lambda s: len(s.tokens))
-    passes = []
-    while waiting:
-        size = max(1, MAX_PASS_TOKENS // len(waiting[-1].tokens) // streams.count)
-        passes.append(waiting[-size:])
-        waiting = waiting[:-size]
-    for finished in streams.together(map(read, passes)):
+    passes = groups([len(s.tokens) for s in sequences], MAX_PASS_TOKENS // streams.count)
+    parts = ([sequences[n] for n in numbers] for numbers in passes)
+    for finished in streams.together(map(read, parts)):
         yield from finished
-
-
-def padded(rows: Sequence[tuple[int, ...]]) -> np.ndarray:
-    """Token rows of different lengths as int32 [n, L], with zeros at the end."""
-    grid = np.zeros((len(rows), max(map(len, rows))), dtype=np.int32)
-    for line, row in enumerate(rows):
-        grid[line, : len(row)] = row
-    return grid
 
 
 def stacked(taps: Sequence[mx.array], length: int) -> mx.array:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -115,13 +115,13 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
-def parse_arrays(stream: IO[bytes]) -> tuple[dict[str, str], dict[str, mx.array]]:
+def parse_arrays(stream: BinaryIO) -> tuple[dict[str, str], dict[str, mx.array]]:
     """Notes and arrays of a file; an array is read when it is used. Raises Damaged."""
     try:
-        arrays: Any
-        arrays, notes = mx.load(stream, format="safetensors", return_metadata=True)
+        loaded: Any = mx.load(stream, format="safetensors", return_metadata=True)
     except (RuntimeError, ValueError) as error:  # of a header that MLX cannot read
         raise Damaged from error
+    arrays, notes = loaded
     return notes, arrays
 
 
