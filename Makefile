@@ -33,10 +33,11 @@ real: .venv/.ready ## test with pretrained models of 0.1 and 0.5 billion paramet
 real-all: .venv/.ready ## test with one of 1.5 billion, too: a disk of 12 GB, 16 GB of memory
 	@$(PYTHON) -m pytest -m real tests/behaviour/test_real*.py
 
-lint: .venv/.ready ## ruff and pyright
+lint: .venv/.ready ## ruff, pyright, and the sizes of the packages
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright
+	$(PYTHON) .ci/sizes
 
 format: .venv/.ready ## sort imports and format
 	.venv/bin/ruff check --select I --fix .

@@ -31,7 +31,7 @@ from .environment import check_variables
 from .generate import generate
 from .help import PanelCommand, help_page
 from .models import models
-from .options import Origin, origin_of, wanted_number
+from .options import ValueSource, source_of, wanted_number
 from .running import ps, stop
 from .serve import serve
 from .terminal.output import Output, open_closed_streams
@@ -134,10 +134,10 @@ def usage_hint(error: typer.TyperException) -> str:
         return f"`{ctx.command_path}` has the commands {', '.join(commands)}"
     hints = [number_hint(error)]
     if parameter is not None:
-        origin = origin_of(ctx, parameter.name)
-        if origin is Origin.ENVIRONMENT:
+        origin = source_of(ctx, parameter.name)
+        if origin is ValueSource.VARIABLE:
             hints.append(f"the value is that of {parameter.envvar}")
-        if origin is Origin.CONFIG_FILE:
+        if origin is ValueSource.FILE:
             hints.append(f"the value is in {config_path()}")
     default = f"`{ctx.command_path} --help` lists what can be given"
     return "; ".join(filter(None, hints)) or default

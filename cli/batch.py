@@ -17,9 +17,9 @@ from dflash_mlx.grammar import Grammar
 
 from .backend.local import LocalBackend, check_block
 from .loading import load_pair
-from .options import OptionValues, Origin, option
+from .options import Options, ValueSource, option
 from .report import RunLog
-from .resolve import Resolved
+from .resolve import fit
 from .serve import served_name
 from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
@@ -79,15 +79,15 @@ class BatchOptions:
         ),
     ] = 16
 
-    def check(self, values: OptionValues) -> None:
+    def check(self, options: Options) -> None:
         """Raise UsageError for flags that contradict each other, or have no effect."""
         if self.batch is None:
             for name, flag in (("answers", "--out"), ("max_sequences", "--max-sequences")):
-                if values.origin(name) is Origin.FLAG:
+                if options.source(name) is ValueSource.FLAG:
                     raise UsageError(f"{flag} needs --batch.", hint="add --batch FILE")
             return
         for name, flag in UNUSED.items():
-            if values.origin(name) is Origin.FLAG:
+            if options.source(name) is ValueSource.FLAG:
                 raise UsageError(
                     f"{flag} has no effect with --batch, which takes its prompts from a file and "
                     "writes the answers to another one.",
@@ -101,7 +101,7 @@ class BatchOptions:
 
 def answer_batch(
     own: BatchOptions,
-    resolved: Resolved,
+    options: Options,
     grammar: Grammar | None,
     *,
     raw: bool,
@@ -119,12 +119,12 @@ def answer_batch(
     assert own.batch is not None
     assert own.answers is not None
     path = own.answers.expanduser()
-    if raw and resolved.prompt.system is not None:
+    if raw and options.prompt.system is not None:
         raise UsageError(
             "a system prompt cannot be sent with --raw.",
             hint="write it into the texts, or leave --raw out",
         )
-    lines = read_batch(own.batch.expanduser(), defaults_of(resolved, grammar, raw=raw))
+    lines = read_batch(own.batch.expanduser(), defaults_of(options, grammar, raw=raw))
     with LineFile(path, "run") as file:
         answered = read_answers(file, path, lines)
         if answered.others:
@@ -135,7 +135,7 @@ def answer_batch(
         run = BatchRun(file, answered, len(lines), out)
         left = [line for line in lines if line.key not in answered.keys]
         if left:
-            run.answer(left, own, resolved, grammar, raw=raw, log=log)
+            run.answer(left, own, options, grammar, raw=raw, log=log)
         log.write("batch", **run.counts())
         if not out.quiet:
             out.info(f"  {run.summary()}", "dim")
@@ -144,24 +144,24 @@ def answer_batch(
     run.check(path)
 
 
-def defaults_of(resolved: Resolved, grammar: Grammar | None, *, raw: bool) -> "Defaults":
+def defaults_of(options: Options, grammar: Grammar | None, *, raw: bool) -> "Defaults":
     """What the options say for all lines, and a digest of them."""
     from dflash_mlx.files.adapter import Adapter
     from dflash_mlx.serve.batch import Defaults
 
-    model = resolved.model
-    options = {
+    model = options.model
+    generation = {
         name: value
-        for name, value in asdict(resolved.generation).items()
-        if name not in DRAFTING or resolved.generation.draws_drafts
+        for name, value in asdict(options.generation).items()
+        if name not in DRAFTING or options.generation.draws_drafts
     }
-    settings = [options, resolved.prompt.sampling_by, model.kv_bits, repr(grammar), raw]
+    settings = [generation, options.prompt.sampling_by, model.kv_bits, repr(grammar), raw]
     if model.adapter is not None:
         settings.append(Adapter.read(model.adapter).digest)
     return Defaults(
         served_name(model.model or "bundled", model.folders),
         json.dumps(settings, sort_keys=True, default=str),
-        system=resolved.prompt.system,
+        system=options.prompt.system,
         raw=raw,
     )
 
@@ -191,29 +191,28 @@ class BatchRun:
         self,
         lines: list["Line"],
         own: BatchOptions,
-        resolved: Resolved,
+        options: Options,
         grammar: Grammar | None,
         *,
         raw: bool,
         log: RunLog,
     ) -> None:
         out = self._out
-        pair, load_seconds = load_pair(resolved.model, out, resolved.cache)
-        check_block(pair, resolved.values["block_size"])
-        backend = LocalBackend(pair, drafting=resolved.generation.mode != "baseline")
+        pair, load_seconds = load_pair(options.model, out, options.cache)
+        check_block(pair, options.generation.block_size)
+        backend = LocalBackend(pair, drafting=options.generation.mode != "baseline")
         out.warn(*backend.warnings())
-        options = resolved.fitted(backend, out, raw=raw).generation
-        limit = options.token_limit
-        options = replace(options, max_tokens=limit, grammar=grammar, raw=raw)
-        backend.prepare(options, out)
-        log.loaded(backend, load_seconds, options)
+        asked = fit(options, backend, out, raw=raw).generation
+        asked = replace(asked, max_tokens=asked.token_limit, grammar=grammar, raw=raw)
+        backend.prepare(asked, out)
+        log.loaded(backend, load_seconds, asked)
 
         from dflash_mlx.serve.batch import answer_lines, batch_runner
         from dflash_mlx.serve.protocol import Settings
 
         settings = Settings(
-            names=(served_name(backend.target_name, resolved.model.folders),),
-            options=backend.options(options),
+            names=(served_name(backend.target_name, options.model.folders),),
+            options=backend.options(asked),
             max_sequences=own.max_sequences,
         )
         runner = batch_runner(pair, settings)

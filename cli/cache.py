@@ -11,7 +11,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 
 from .confirm import check_can_ask, confirm
 from .options import DisplayOptions, option_groups
-from .terminal.output import Output, align_columns, format_age, format_bytes, format_count
+from .terminal.output import Output, format_age, format_bytes, format_count
 
 if TYPE_CHECKING:
     from dflash_mlx.engine.prefix_cache.disk import CachedText
@@ -62,13 +62,10 @@ def show(
         numbers = text.name[:8], f"{text.tokens:,}", format_bytes(text.nbytes)
         age = format_age(time.time() - text.used)
         rows.append((*numbers, age, text.labels.target, text.labels.draft or "–"))
-    if not out.stdout_is_tty:
-        out.write("".join("\t".join(row) + "\n" for row in rows))
-        return
-    for line in align_columns(rows):
-        out.write(out.ascii_fallback(line.rstrip()) + "\n")
-    total = sum(file.nbytes for file in cache_files(cache_root()))
-    out.note(f"{format_bytes(total)} in {cache_root()}")
+    out.write_table(rows)
+    if out.stdout_is_tty:
+        total = sum(file.nbytes for file in cache_files(cache_root()))
+        out.note(f"{format_bytes(total)} in {cache_root()}")
 
 
 @cache.command("rm")

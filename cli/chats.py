@@ -133,11 +133,9 @@ def show_list(*, json: Json = False, display: DisplayOptions) -> None:
         out.write_json([chat.data() for chat in saved])
     elif not saved:
         out.note("no chat is saved yet")
-    elif out.stdout_is_tty:
-        for line in table(saved, stdout_size()[0] or 80):
-            out.write(out.ascii_fallback(line) + "\n")
     else:
-        out.write("".join("\t".join(chat.cells()) + "\n" for chat in saved))
+        lines = table(saved, stdout_size()[0] or 80)
+        out.write_table([chat.cells() for chat in saved], lines)
 
 
 @chats.command()

@@ -2,15 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from .awake import awake
 from .confirm import confirm
 from .terminal.output import Output, format_bytes
 from .terminal.spinner import Spinner
-
-if TYPE_CHECKING:
-    from dflash_mlx.hub.download import Plan
 
 WAIT_NOTE = "another program downloads this model: this one waits for it"
 
@@ -21,7 +17,7 @@ def download_models(repos: Sequence[str], out: Output, *, yes: bool) -> None:
     Files that the cache holds are read, and damaged ones are downloaded again. After a no
     typer.Exit(1); DFlashError if a download fails.
     """
-    from dflash_mlx.hub.download import check_room, checked, delete_damaged, download, plan
+    from dflash_mlx.hub.download import check_room, checked, download, plan
 
     plans = []
     for repo in repos:
@@ -30,7 +26,11 @@ def download_models(repos: Sequence[str], out: Output, *, yes: bool) -> None:
         with Spinner(out, f"reading {repo}", unit="bytes") as spinner:
             plans.append(checked(pending, spinner.update))
     for pending in plans:
-        out.info(f"{pending.repo} · {missing_summary(pending)}")
+        of_total = ""
+        if pending.missing_bytes < pending.total_bytes:
+            of_total = f" of {format_bytes(pending.total_bytes)}"
+        missing = f"{format_bytes(pending.missing_bytes)}{of_total} to download"
+        out.info(f"{pending.repo} · {'nothing to download' if pending.cached else missing}")
         for file in pending.damaged:
             out.info(f"'{file.name}' is damaged: its content is not what its name promises")
     check_room(*plans)
@@ -39,20 +39,11 @@ def download_models(repos: Sequence[str], out: Output, *, yes: bool) -> None:
         question = f"Download {format_bytes(total)}?"
         confirm(question, "nothing was downloaded", out, yes=yes, default=True)
     for pending in plans:
-        delete_damaged(pending)
         with awake(), Spinner(out, pending.repo, unit="bytes") as spinner:
             folder = download(
-                pending.repo, with_stalls(spinner.update, out), partial(out.info, WAIT_NOTE)
+                pending, with_stalls(spinner.update, out), partial(out.info, WAIT_NOTE)
             )
         out.note(f"{pending.repo} is in {folder}")
-
-
-def missing_summary(plan: "Plan") -> str:
-    if plan.cached:
-        return "nothing to download"
-    partial = plan.missing_bytes < plan.total_bytes
-    of_total = f" of {format_bytes(plan.total_bytes)}" if partial else ""
-    return f"{format_bytes(plan.missing_bytes)}{of_total} to download"
 
 
 def download_progress(spinner: Spinner, label: str, out: Output) -> Callable[[int, int], None]:

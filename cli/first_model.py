@@ -45,21 +45,16 @@ def offer_models(model_options: ModelOptions, out: Output) -> ModelOptions:
         out.info("nothing is downloaded; `dflash models pull` does it later", "dim")
         return model_options
     entry = entries[int(key) - 1]
-    return with_target(model_options, entry) if download_pair(entry, out) else model_options
-
-
-def download_pair(entry: Entry, out: Output) -> bool:
-    """Download a pair with progress. Print why if it fails or is stopped, and return False."""
     try:
         download_models(entry.repos, out, yes=True)
     except KeyboardInterrupt:
         out.info("stopped: the tiny bundled pair answers. This command goes on from here:")
         out.info(f"  dflash models pull {entry.target}", wraps=False)
-        return False
     except DFlashError as error:
         out.error(error.message, error.hint)
-        return False
-    return True
+    else:
+        return with_target(model_options, entry)
+    return model_options
 
 
 def keys_of(entries: Sequence[Entry]) -> list[str]:

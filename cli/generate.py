@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.options import GenerationOptions
@@ -34,10 +35,10 @@ from .options import (
     DisplayOptions,
     Flags,
     ModelOptions,
-    OptionValues,
-    Origin,
+    Options,
     PromptOptions,
     RemoteOptions,
+    ValueSource,
     option,
     option_groups,
 )
@@ -55,7 +56,7 @@ from .report import (
     show_comparison,
     warm_up,
 )
-from .resolve import Resolved, resolve, with_preset
+from .resolve import fit, resolve, with_preset
 from .terminal.output import Output, format_count, stderr_columns
 from .terminal.signals import Interrupt
 
@@ -163,7 +164,7 @@ def generate(
         typer.Argument(metavar="PROMPT", help="The prompt; - reads standard input."),
     ] = None,
     *,
-    values: Annotated[OptionValues, GROUPS],
+    options: Annotated[Options, GROUPS],
     own: GenerateOptions,
     batch: BatchOptions,
     remote: RemoteOptions,
@@ -181,49 +182,49 @@ def generate(
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     log = ctx.with_resource(log_options.open("generate", out.warn))
-    values = with_preset(values, own.preset)
-    batch.check(values)
+    options = with_preset(options, own.preset)
+    batch.check(options)
     if batch.batch is not None:
-        resolved = resolve(values, out)
+        options = resolve(options, out)
         grammar = read_grammar(own.schema, own.grammar)
-        show_bundled_note(own, resolved, out)
-        answer_batch(batch, resolved, grammar, raw=own.raw, log=log, out=out)
+        show_bundled_note(own, options, out)
+        answer_batch(batch, options, grammar, raw=own.raw, log=log, out=out)
         return
     text = read_prompt(prompt, own.file or ())
     log.typed = text
     chat_file = ChatFile()
     chat = load_latest(chat_file, raw=own.raw, compare=own.compare) if own.latest else None
-    resolved = resolve(
-        values,
+    options = resolve(
+        options,
         out,
-        choose=lambda values: values if chat is None else with_saved_pair(values, chat),
+        choose=lambda options: options if chat is None else with_saved_pair(options, chat),
         keep_system=own.raw or (chat is not None and chat.system is not None),
     )
-    check_flags(own, resolved)
-    system = resolved.prompt.system
+    check_flags(own, options)
+    system = options.prompt.system
     messages = prompt_messages(text, system, raw=own.raw)
-    grammar = read_grammar(own.schema, own.grammar, remote=resolved.remote)
-    show_bundled_note(own, resolved, out)
+    grammar = read_grammar(own.schema, own.grammar, remote=is_address(options.model.model))
+    show_bundled_note(own, options, out)
     # There is only one answer, so a cache in memory alone would serve nobody.
-    cache = resolved.cache if resolved.cache.cache_disk else NO_CACHE
-    backend, load_seconds = open_backend(resolved.values, cache, remote, out)
+    cache = options.cache if options.cache.cache_disk else NO_CACHE
+    backend, load_seconds = open_backend(options, cache, remote, out)
     out.warn(*backend.warnings())
     if (note := backend.kv_note()) and not own.as_data:
         out.note(note)
     if chat is not None:
         chat = replace(chat, system=system or chat.system)
         messages = chat_messages(chat, text, calls=not backend.no_tools_reason())
-    options = resolved.fitted(backend, out, raw=own.raw).generation
-    limit = options.token_limit
-    options = replace(options, max_tokens=limit, grammar=grammar, raw=own.raw)
+    options = fit(options, backend, out, raw=own.raw)
+    asked = options.generation
+    asked = replace(asked, max_tokens=asked.token_limit, grammar=grammar, raw=own.raw)
     if own.compare:
-        options = comparable_options(options)
-    backend.prepare(options, out)
-    log.loaded(backend, load_seconds, options)
-    run = ask(backend, messages, options, own, resolved.prompt, text, log, out)
+        asked = comparable_options(asked)
+    backend.prepare(asked, out)
+    log.loaded(backend, load_seconds, asked)
+    run = ask(backend, messages, asked, own, options.prompt, text, log, out)
     if chat is not None and not run.answer.is_empty:
         save_turn(chat_file, with_turn(chat, text, run.answer), backend, out)
-    report(run, backend, options, own, load_seconds, out)
+    report(run, backend, asked, own, load_seconds, out)
     backend.finish(out)
     if grammar is not None:
         check_form(run.answer, grammar, remote=not backend.local)
@@ -251,10 +252,10 @@ class Run:
         return Comparison.of(self.answer, self.baseline, options)
 
 
-def check_flags(own: GenerateOptions, resolved: Resolved) -> None:
+def check_flags(own: GenerateOptions, options: Options) -> None:
     """Raise UsageError for flags that contradict each other."""
-    if own.compare and resolved.model.no_draft:
-        no_draft = resolved.values.origin("no_draft") is not Origin.DEFAULT
+    if own.compare and options.model.no_draft:
+        no_draft = options.source("no_draft") is not ValueSource.DEFAULT
         flag = "--no-draft" if no_draft else "--mode baseline"
         raise UsageError(
             f"--compare needs a drafter, and {flag} leaves it out.", hint="leave one of them out"
@@ -264,16 +265,16 @@ def check_flags(own: GenerateOptions, resolved: Resolved) -> None:
     if own.watch and own.as_data:
         flag = "--json" if own.json else "--jsonl"
         raise UsageError(f"--watch and {flag} exclude each other.", hint="leave one of them out")
-    if own.watch and resolved.remote:
+    if own.watch and is_address(options.model.model):
         raise UsageError(
             "--watch needs a model on this machine, and --model names a server.",
             hint="leave it out",
         )
 
 
-def show_bundled_note(own: GenerateOptions, resolved: Resolved, out: Output) -> None:
+def show_bundled_note(own: GenerateOptions, options: Options, out: Output) -> None:
     """Print a note if no model was chosen and the bundled pair answers."""
-    note = bundled_note(resolved.model)
+    note = bundled_note(options.model)
     if note and own.compare:
         out.info(note, "dim")
     elif note and not own.as_data:

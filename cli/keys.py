@@ -8,7 +8,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .config_file import file_error_reason
-from .options import Origin, origin_of
+from .options import ValueSource, source_of
 
 KeyOption = Literal["api_key", "api_key_file"]
 
@@ -19,8 +19,8 @@ def key_option(ctx: typer.Context) -> KeyOption | None:
     None without a key. UsageError if both have one of the same origin.
     """
     names: tuple[KeyOption, ...] = ("api_key", "api_key_file")
-    given: dict[KeyOption, Origin] = {
-        name: origin_of(ctx, name) for name in names if ctx.params[name] is not None
+    given: dict[KeyOption, ValueSource] = {
+        name: source_of(ctx, name) for name in names if ctx.params[name] is not None
     }
     if len(set(given.values())) < len(given):
         raise UsageError("the API key is given twice.", hint="leave out --api-key, or its file")

@@ -48,7 +48,7 @@ RIGHT_ALIGNED = (3, 4, 5)  # columns of numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A known pair, or another cached model; sizes in bytes.
+    """A known pair, or another model on this machine; sizes in bytes.
 
     published: the target as its authors published it. licence: the drafter's. lacks: why it cannot
     run yet. path: of a model that is not in the Hub's cache. gguf: in this format, which mlx-lm
@@ -80,18 +80,17 @@ class Row:
         return {**fields, "supported": not lacks, "reason": lacks or None}
 
     def cells(self) -> tuple[str, ...]:
-        approximately = "~" if self.estimated else ""
-        size = "?" if self.target_bytes is None else f"{self.target_bytes / 1e9:.1f}"
+        size = ("~" if self.estimated else "") + gigabytes(self.target_bytes)
         if self.draft is not None:
-            size += "+?" if self.draft_bytes is None else f"+{self.draft_bytes / 1e9:.1f}"
-        memory = "?" if self.memory_bytes is None else f"~{gigabytes(self.memory_bytes)}"
+            size += f"+{gigabytes(self.draft_bytes)}"
+        memory = gigabytes(self.memory_bytes)
         return (
             self.target,
             OWN_HEAD if self.draft == self.target else self.draft or "–",
             self.kind or "–",
             str(self.block or "–"),
-            f"{approximately}{size} GB",
-            memory,
+            f"{size} GB",
+            memory if memory == "?" else f"~{memory} GB",
             self.cached,
             "GGUF" if self.gguf else self.verdict,
         )
@@ -103,8 +102,8 @@ class Row:
         return "not yet" if self.draft else "no"
 
 
-def gigabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"
+def gigabytes(count: int | None) -> str:
+    return "?" if count is None else f"{count / 1e9:.1f}"
 
 
 def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = None) -> list[Row]:
@@ -117,19 +116,20 @@ def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = Non
     from dflash_mlx.hub.cache import cached_state
     from dflash_mlx.hub.kinds import KINDS
     from dflash_mlx.hub.registry import best_known, entries
-    from dflash_mlx.models.memory import estimate_memory, memory_fit, working_set
+    from dflash_mlx.models.memory import estimate_memory
 
-    limit = working_set()
-    paths = paths or {}
     best = best_known()
     listed = [entry for entry in entries() if not entry.quant or entry in best]
+    states = {repo: cached_state(repo) for repo in {r for entry in listed for r in entry.repos}}
     rows = []
     for entry in sorted(listed, key=lambda entry: bool(entry.lacks)):
         memory = entry.memory_bytes
         if memory is not None:
             memory = estimate_memory(entry, kv_bits=kv_bits).total
-        cached = pair_cached(*(cached_state(repo) for repo in entry.repos))
-        path = paths.get(entry.target.lower()) if cached == "no" else None
+        cached, *drafter = (states[repo] for repo in entry.repos)
+        if cached == "yes" and drafter:  # a drafter alone does not count: targets may share it
+            cached = {"yes": "yes", "partly": "partly", "no": "target only"}[drafter[0]]
+        path = (paths or {}).get(entry.target.lower()) if cached == "no" else None
         rows.append(
             Row(
                 target=entry.target,
@@ -143,7 +143,7 @@ def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = Non
                 estimated=entry.estimated,
                 cached=FOLDER if path else cached,
                 path=path,
-                fits=None if memory is None else FIT_WORDS[memory_fit(memory, limit)],
+                fits=None if memory is None else fits(memory),
                 lacks=entry.lacks,
                 licence=entry.licence,
                 note=entry.note,
@@ -152,91 +152,54 @@ def known_rows(kv_bits: int | None = None, paths: Mapping[str, str] | None = Non
     return rows
 
 
-def pair_cached(target: str, draft: str = "yes") -> str:
-    """The cache state of a pair; a drafter alone does not count, because targets may share it."""
-    if target == "yes":
-        return {"yes": "yes", "partly": "partly", "no": "target only"}[draft]
-    return target
-
-
-def cached_rows() -> list[Row]:
-    """The cached models that belong to no known pair; GGUF files, too."""
-    from dflash_mlx.hub.cache import (
-        cached_bytes,
-        cached_folder,
-        cached_gguf,
-        cached_repos,
-        cached_state,
-    )
-    from dflash_mlx.hub.local import GGUF, model_in
-    from dflash_mlx.hub.registry import entries
+def fits(size: int) -> str:
     from dflash_mlx.models.memory import memory_fit, working_set
 
+    return FIT_WORDS[memory_fit(size, working_set())]
+
+
+def other_rows(in_folders: Sequence["LocalModel"]) -> list[Row]:
+    """The models on this machine that belong to no known pair: those of the cache first."""
+    from dflash_mlx.hub.cache import cached_bytes, cached_gguf, cached_repos, cached_state
+    from dflash_mlx.hub.local import GGUF, in_cache
+    from dflash_mlx.hub.registry import entries, find
+    from dflash_mlx.models.memory import weight_bytes
+
     paired = {name for entry in entries() for name in (entry.target, entry.draft)}
-    limit = working_set()
+    targets = {model.name: model for model in in_cache()}
     rows = []
-    for repo in cached_repos():
+    for repo in (*cached_repos(), *cached_gguf()):
         if repo not in paired:
-            size = cached_bytes(repo)
-            state = cached_state(repo)
-            folder = cached_folder(repo)
-            model = None if folder is None else model_in(folder, repo, repo)
-            ability, lacks = (None, "") if model is None else judged(model)
-            fits = FIT_WORDS[memory_fit(size, limit)] if state == "yes" and not lacks else None
-            rows.append(
-                Row(
-                    target=repo,
-                    target_bytes=size,
-                    cached=state,
-                    fits=fits,
-                    lacks=lacks,
-                    ability=ability,
-                )
-            )
-    for repo in cached_gguf():
-        rows.append(
-            Row(target=repo, target_bytes=cached_bytes(repo), cached="yes", lacks=GGUF, gguf=True)
-        )
+            model = targets.get(repo)
+            cached = "yes" if model else cached_state(repo)
+            rows.append(other_row(repo, cached_bytes(repo), cached, model))
+    for model in in_folders:
+        if find(model.name) is None or model.lacks:
+            pattern = "*.gguf" if model.lacks == GGUF else "*.safetensors"
+            rows.append(other_row(model.name, weight_bytes(model.folder, pattern), FOLDER, model))
     return rows
 
 
-def folder_rows(models: Sequence["LocalModel"]) -> list[Row]:
-    """The models in folders that belong to no known pair."""
+def other_row(name: str, size: int, cached: str, model: "LocalModel | None") -> Row:
+    """model: None for a drafter, and for one that is downloaded only in part."""
     from dflash_mlx.hub.local import GGUF
-    from dflash_mlx.hub.registry import find
-    from dflash_mlx.models.memory import memory_fit, weight_bytes, working_set
 
-    limit = working_set()
-    rows = []
-    for model in models:
-        if find(model.name) is not None and not model.lacks:
-            continue
-        gguf = model.lacks == GGUF
-        ability, lacks = judged(model)
-        size = weight_bytes(model.folder, "*.gguf" if gguf else "*.safetensors")
-        rows.append(
-            Row(
-                target=model.name,
-                target_bytes=size,
-                cached=FOLDER,
-                fits=None if lacks else FIT_WORDS[memory_fit(size, limit)],
-                lacks=lacks,
-                path=str(model.folder),
-                gguf=gguf,
-                ability=ability,
-            )
-        )
-    return rows
-
-
-def judged(model: "LocalModel") -> tuple[str | None, str]:
-    """What a model on this machine can do with drafts; else None, and why it cannot run."""
-    if model.lacks:
-        return None, model.lacks
-    try:
-        return ability_of(model.folder, model.name), ""
-    except DFlashError as error:
-        return None, f"cannot run: {error.message.rstrip('.')}"
+    ability, lacks = None, model.lacks if model else ""
+    if model and not lacks:
+        try:
+            ability = ability_of(model.folder, name)
+        except DFlashError as error:
+            lacks = f"cannot run: {error.message.rstrip('.')}"
+    return Row(
+        target=name,
+        target_bytes=size,
+        cached=cached,
+        fits=None if lacks or cached not in ("yes", FOLDER) else fits(size),
+        lacks=lacks,
+        path=str(model.folder) if model and cached == FOLDER else None,
+        gguf=lacks == GGUF,
+        ability=ability,
+    )
 
 
 def short_rows(rows: list[Row]) -> list[Row]:
@@ -260,14 +223,13 @@ def short_rows(rows: list[Row]) -> list[Row]:
 
 
 def show_rows(rows: list[Row], out: Output) -> None:
-    """Write the table: tab-separated for a pipe, as many columns as fit for a terminal."""
+    """Write the table, and below it on a terminal what its words mean."""
     cells = [TITLES, *(row.cells() for row in rows)]
+    lines, hidden = fit_rows(cells, shutil.get_terminal_size().columns)
+    out.write_table(cells, lines)
     if not out.stdout_is_tty:
-        out.write("".join("\t".join(line) + "\n" for line in cells))
         return
-    columns = shutil.get_terminal_size().columns
-    out.write("".join(out.ascii_fallback(line) + "\n" for line in fit_rows(cells, columns)))
-    if hidden := hidden_columns(cells, columns):
+    if hidden:
         out.note(f"a wider terminal also shows {', '.join(hidden)}")
     out.note("size: target + drafter on disk; ~ marks an estimate")
     for row in rows:
@@ -283,30 +245,22 @@ def show_rows(rows: list[Row], out: Output) -> None:
         out.note("folder: not in the Hub's cache; --json has its path")
 
 
-def fit_rows(cells: list[tuple[str, ...]], width: int) -> list[str]:
+def fit_rows(cells: list[tuple[str, ...]], width: int) -> tuple[list[str], list[str]]:
+    """The lines of the table in as many columns as fit, and the titles of the other columns."""
     widths = [max(map(screen_width, column)) for column in zip(*cells, strict=True)]
-    if indexes := fitting_columns(widths, width):
-        return [format_row(row, indexes, widths) for row in cells]
-    lines = []
-    for row in cells[1:]:
-        lines += [row[0], "  " + " · ".join((row[4], f"cached {row[6]}", f"fits {row[7]}"))]
-    return lines
-
-
-def fitting_columns(widths: list[int], width: int) -> tuple[int, ...]:
-    fitting = (s for s in COLUMN_SETS if sum(widths[i] + 2 for i in s) - 2 <= width)
-    return next(fitting, ())
-
-
-def hidden_columns(cells: list[tuple[str, ...]], width: int) -> list[str]:
-    widths = [max(map(screen_width, column)) for column in zip(*cells, strict=True)]
-    shown = fitting_columns(widths, width) or COLUMN_SETS[-1]
-    return [title for number, title in enumerate(TITLES) if number not in shown]
-
-
-def format_row(row: tuple[str, ...], indexes: tuple[int, ...], widths: list[int]) -> str:
-    parts = [pad(row[i], widths[i], left=i in RIGHT_ALIGNED) for i in indexes]
-    return "  ".join(parts).rstrip()
+    for shown in COLUMN_SETS:
+        if sum(widths[i] + 2 for i in shown) - 2 <= width:
+            lines = [
+                "  ".join(pad(row[i], widths[i], left=i in RIGHT_ALIGNED) for i in shown)
+                for row in cells
+            ]
+            break
+    else:
+        shown = COLUMN_SETS[-1]
+        lines = []
+        for row in cells[1:]:
+            lines += [row[0], f"  {row[4]} · cached {row[6]} · fits {row[7]}"]
+    return lines, [title for number, title in enumerate(TITLES) if number not in shown]
 
 
 models = typer.Typer(
@@ -355,7 +309,7 @@ def show(
     options = ModelOptions(models=models)
     here = list(in_folders(options.folders))
     paths = {model.name.lower(): model.source for model in here if not model.lacks}
-    rows = [*known_rows(kv_bits, paths), *cached_rows(), *folder_rows(here)]
+    rows = [*known_rows(kv_bits, paths), *other_rows(here)]
     if json:
         out.write_json([row.data() for row in rows])
         return
@@ -392,11 +346,9 @@ def pull(
     if model == BUNDLED and draft is None:
         out.info("the bundled pair comes with the package: there is nothing to download")
         return
-    model = known_id(model, out)
-    check_id(model)
+    model = target_id(model, out)
     if draft is not None:
-        draft = model_name(draft)
-        check_id(draft)
+        draft = checked_id(model_name(draft))
         if no_draft:
             raise UsageError(
                 "a drafter and no_draft contradict each other.", hint="leave one of them out"
@@ -444,8 +396,7 @@ def rm(
     from dflash_mlx.hub.cache import cached_bytes, remove, repo_folder, repo_of
 
     out = Output(quiet=display.quiet, plain=display.plain)
-    model = known_id(model, out)
-    check_id(model)
+    model = target_id(model, out)
     if not repo_folder(model).is_dir():
         raise DFlashError(
             f"'{model}' is not in the cache.", hint="`dflash models list` shows what is"
@@ -480,19 +431,18 @@ def is_part_of_cached(name: str) -> bool:
     return is_head_only(name) and cached_state(repo_of(name)) == "yes"
 
 
-def known_id(name: str, out: Output) -> str:
-    """The Hub id of a short name, which is printed; other names are unchanged."""
+def target_id(name: str, out: Output) -> str:
+    """A Hub id; that of a short name is printed. Raises UsageError for other names."""
     from dflash_mlx.hub.registry import find_target
 
     given = model_name(name)
     target = find_target(given) or given
     if target != name and not out.quiet:
         out.info(f"'{name}' is {target}", "dim")
-    return target
+    return checked_id(target)
 
 
-def check_id(name: str) -> None:
-    """Raise UsageError for a name that cannot be a Hub id."""
+def checked_id(name: str) -> str:
     if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
         from dflash_mlx.hub.local import did_you_mean
 
@@ -500,3 +450,4 @@ def check_id(name: str) -> None:
             f"'{name}' is not a Hub id.",
             hint=did_you_mean(name) or "give owner/model, as on the Hub",
         )
+    return name

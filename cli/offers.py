@@ -11,8 +11,8 @@ from dflash_mlx.options import GenerationOptions
 
 from .backend.local import LocalBackend
 from .loading import folder_at_hand, load_pair, memory_of, names_at_hand
-from .options import BUNDLED, ModelOptions, OptionValues
-from .resolve import resolve
+from .options import BUNDLED, Options
+from .resolve import fit, resolve
 from .terminal.output import Output
 
 if TYPE_CHECKING:
@@ -25,14 +25,12 @@ SCAN_SECONDS = 5.0  # a list of the models is as old as this at most
 class Offers:
     """The models that can be served: calling it lists them.
 
-    values: the options of all models; the config file may have others for one of them. folders:
+    options: those of all models; the config file may have others for one of them. folders:
     more folders of models. allow_pull: known pairs are offered that are not downloaded.
     """
 
-    def __init__(
-        self, values: OptionValues, folders: Sequence[Path], out: Output, *, allow_pull: bool
-    ):
-        self._values = values
+    def __init__(self, options: Options, folders: Sequence[Path], out: Output, *, allow_pull: bool):
+        self._options = options
         self._folders = folders
         self._out = out
         self._allow_pull = allow_pull
@@ -63,9 +61,9 @@ class Offers:
         from dflash_mlx.files.checkpoint import context_length, load_config, text_config
         from dflash_mlx.serve.models import Offer
 
-        names = names_at_hand(source, no_draft=self._values["no_draft"])
+        names = names_at_hand(source, no_draft=self._options.model.no_draft)
         draft = folder_at_hand(names.draft)
-        estimate = memory_of(folder, draft, self._values.group(ModelOptions))
+        estimate = memory_of(folder, draft, self._options.model)
         context = context_length(text_config(load_config(folder)))
         load = partial(self._load, source, names.draft_label)
         return Offer(name, estimate.total, load, context, names.draft_label, folder=folder)
@@ -93,10 +91,10 @@ class Offers:
     def _load(self, source: str | None, draft: str | None) -> "tuple[Pair, GenerationOptions]":
         """Load a pair; it and the defaults of requests for it. Raises DFlashError."""
         given = draft if source is not None else None  # the bundled pair has its own
-        values = self._values.changed(model=source, draft=given, no_draft=draft is None)
-        resolved = resolve(values, self._out)
-        pair, _ = load_pair(resolved.model, self._out, resolved.cache)
+        asked = self._options.changed(model=source, draft=given, no_draft=draft is None)
+        options = resolve(asked, self._out)
+        pair, _ = load_pair(options.model, self._out, options.cache)
         backend = LocalBackend(pair)
-        options = resolved.fitted(backend, self._out, recommended=True).generation
+        options = fit(options, backend, self._out, recommended=True)
         self._out.warn(*backend.warnings())
-        return pair, options
+        return pair, options.generation

@@ -2,32 +2,31 @@
 
 Each option is a flag, a variable `DFLASH_<NAME>` and a key of the config file. Options that belong
 together are a dataclass; those of an answer are generated from the declarations in
-`dflash_mlx.options`. `option_groups` lets a command take a dataclass as one argument, or all
-unresolved options as one `OptionValues`.
+`dflash_mlx.options`. `option_groups` lets a command take a dataclass as one argument, or several
+groups as `Options`.
 """
 
 import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
 from functools import wraps
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.bits import CHOICES
-from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
+from dflash_mlx.options import GenerationOptions, Option, declared
 
 from .config_file import config_path, flag_key
 from .environment import KEY_VARIABLE, PREFIX
 
-GroupT = TypeVar("GroupT")
-LATEST = "dflash.option_values"  # key of a context's `meta`
+LATEST = "dflash.options"  # key of a context's `meta`: the options after their latest change
+COMMAND_DEFAULTS = GenerationOptions(mode="auto")
 BUNDLED = "bundled"  # name of the bundled pair in config files and chats
 TOY_NOTE = "toy model for trying dflash; run `dflash models list` for real ones"
 
@@ -162,17 +161,6 @@ class ModelOptions:
         return [folder.expanduser() for folder in self.models or ()]
 
 
-SAMPLING_BY = Annotated[
-    Literal["given", "recommended"],
-    option(
-        "--sampling",
-        help="Use the sampling options given here, or what the model's authors recommend. "
-        "[chat and serve: recommended, if no option is given]",
-        panel="Sampling",
-    ),
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
     system: Annotated[
@@ -182,7 +170,15 @@ class PromptOptions:
     show_thinking: Annotated[
         bool, option("--show-thinking", help="Print the thinking on stderr.", panel="Output")
     ] = False
-    sampling_by: SAMPLING_BY = "given"
+    sampling_by: Annotated[
+        Literal["given", "recommended"],
+        option(
+            "--sampling",
+            help="Use the sampling options given here, or what the model's authors recommend. "
+            "[chat and serve: recommended, if no option is given]",
+            panel="Sampling",
+        ),
+    ] = "given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,21 +266,24 @@ def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The groups of options that a command takes as one `OptionValues`.
+    """The groups of options that a command takes as `Options`.
 
-    only: if not empty, the names of the declared options to take. Without `variables` they have no
-    environment variables, and only their dataclass checks their ranges.
+    only: if not empty, the names of the declared options to take. without: options not to take.
+    Without `variables` declared options have no environment variables, and only their dataclass
+    checks their ranges.
     """
 
     groups: tuple[type, ...]
     only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     variables: bool = True
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         for group in self.groups:
             options = declared(group)
-            if not options:
-                yield from inspect.signature(group).parameters.values()
+            for parameter in inspect.signature(group).parameters.values():
+                if not options and parameter.name not in self.without:
+                    yield parameter
             for declaration in options:
                 if declaration.flag and (not self.only or declaration.name in self.only):
                     yield flag_of(declaration, variables=self.variables)
@@ -302,133 +301,126 @@ def wanted_number(parameter: Any) -> str:
     return f"{text}, {Option(low=parameter.min, high=high).range_text}"
 
 
-# Values and their origins
+# Values and their sources
 
 
-class Origin(IntEnum):
-    """Where a value comes from. A higher origin overrides a lower one: the order of precedence."""
+class ValueSource(IntEnum):
+    """Where a value comes from. A higher source overrides a lower one: the order of precedence."""
 
     DEFAULT = 0
-    CONFIG_FILE = 1
-    MODEL_DEFAULTS = 2  # [models."ID"] in the config file
-    ENVIRONMENT = 3
+    FILE = 1  # the config file
+    TARGET = 2  # [models."ID"] in it
+    VARIABLE = 3
     PRESET = 4
     FLAG = 5
 
 
-TYPER_SOURCES = {
-    "COMMANDLINE": Origin.FLAG,
-    "ENVIRONMENT": Origin.ENVIRONMENT,
-    "DEFAULT_MAP": Origin.CONFIG_FILE,
+CLICK_SOURCES = {
+    "COMMANDLINE": ValueSource.FLAG,
+    "ENVIRONMENT": ValueSource.VARIABLE,
+    "DEFAULT_MAP": ValueSource.FILE,
 }
 
 
-def origin_of(ctx: typer.Context, name: str) -> Origin:
+def source_of(ctx: typer.Context, name: str) -> ValueSource:
     source = ctx.get_parameter_source(name)
-    return TYPER_SOURCES.get(source.name if source else "", Origin.DEFAULT)
+    return CLICK_SOURCES.get(source.name if source else "", ValueSource.DEFAULT)
+
+
+def sources_of(ctx: typer.Context) -> dict[str, ValueSource]:
+    return {name: source_of(ctx, name) for name in ctx.params}
 
 
 @dataclass(frozen=True, slots=True)
-class OptionValue:
-    """One value. place: the table of the config file that set it, in words; else empty."""
+class Options:
+    """The options of a run, in groups. Changes return a new object.
 
-    value: Any
-    origin: Origin = Origin.DEFAULT
-    place: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class OptionValues:
-    """The values of a command's options, by parameter name. Changes return a new object."""
+    sources: of the values that are no defaults, by option name. tables: the table of the config
+    file that set a value, in words. ctx: of the command, which names flags and variables.
+    """
 
     ctx: typer.Context
-    values: Mapping[str, OptionValue]
+    sources: Mapping[str, ValueSource]
+    model: ModelOptions = ModelOptions()
+    prompt: PromptOptions = PromptOptions()
+    cache: CacheOptions = CacheOptions()
+    generation: GenerationOptions = COMMAND_DEFAULTS
+    tables: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(ctx: typer.Context) -> "OptionValues":
-        """The values of flags, variables and the config file, and the defaults."""
-        return OptionValues(
-            ctx,
-            MappingProxyType(
-                {
-                    name: OptionValue(value, origin_of(ctx, name))
-                    for name, value in ctx.params.items()
-                }
-            ),
-        )
-
-    @staticmethod
-    def latest(ctx: typer.Context) -> "OptionValues":
-        """The values of a command after its latest change."""
-        return ctx.meta.get(LATEST) or OptionValues.of(ctx)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.values
+    def of(ctx: typer.Context) -> "Options":
+        """The options of flags, variables and the config file; UsageError for a wrong value."""
+        own = {name: value for name, value in ctx.params.items() if name in GROUP_OF}
+        return Options(ctx, sources_of(ctx)).changed(**own)
 
     def __getitem__(self, name: str) -> Any:
-        return self.values[name].value
+        """The value of an option; of one that is in no group, as it was given."""
+        group = GROUP_OF.get(name)
+        if group is None:
+            return self.ctx.params[name]
+        owner = self.generation.sampling if group == SAMPLING else getattr(self, group)
+        return getattr(owner, name)
 
-    def origin(self, name: str) -> Origin:
-        """The origin of a value; DEFAULT if the command does not have the option."""
-        return self.values[name].origin if name in self.values else Origin.DEFAULT
+    def source(self, name: str) -> ValueSource:
+        """The source of a value; DEFAULT if the command does not have the option."""
+        return self.sources.get(name, ValueSource.DEFAULT)
 
-    def changed(self, **values: Any) -> "OptionValues":
-        """The values with these changes; origins stay."""
-        changes = {name: replace(self.values[name], value=value) for name, value in values.items()}
-        return self._with(changes)
-
-    def layered(self, values: Mapping[str, Any], origin: Origin, place: str = "") -> "OptionValues":
-        """The values with those of another origin, except where the present origin is higher."""
-        return self._with(
-            {
-                name: OptionValue(value, origin, place)
-                for name, value in values.items()
-                if self.origin(name) <= origin
-            }
-        )
-
-    def _with(self, changes: Mapping[str, OptionValue]) -> "OptionValues":
-        changed = OptionValues(self.ctx, MappingProxyType({**self.values, **changes}))
+    def changed(self, **values: Any) -> "Options":
+        """The options with these values, by name; UsageError for one outside its range."""
+        by_group: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            by_group.setdefault(GROUP_OF[name], {})[name] = value
+        sampling = by_group.pop(SAMPLING, {})
+        if sampling:
+            changed = replace(self.generation.sampling, **sampling)
+            by_group.setdefault("generation", {})["sampling"] = changed
+        groups = {group: replace(getattr(self, group), **own) for group, own in by_group.items()}
+        changed = replace(self, **groups)
         self.ctx.meta[LATEST] = changed
         return changed
 
-    def group(self, kind: type[GroupT]) -> GroupT:
-        """A group of options; those that the command does not have keep their defaults."""
-        names = [member.name for member in fields(kind)]  # type: ignore[arg-type]
-        return kind(**{name: self[name] for name in names if name in self})
-
-    def generation(self) -> GenerationOptions:
-        """The options of an answer; UsageError for a value outside its range."""
-        sampling: dict[str, Any] = {}
-        general: dict[str, Any] = {}
-        for declaration in declared(GenerationOptions):
-            if declaration.name in self:
-                group = sampling if declaration.sampling else general
-                group[declaration.name] = self[declaration.name]
-        return GenerationOptions(sampling=SamplingParams(**sampling), **general)
-
-    def places(self, message: str) -> Iterator[str]:
-        """For each value in an error message: the variable or file that set it, if no flag did."""
-        message = message.replace(
-            str(config_path()), ""
-        )  # its folders may have the name of a value
-        for parameter in self.ctx.command.params:
-            entry = self.values.get(parameter.name or "")
-            if entry is None or entry.origin in (Origin.FLAG, Origin.DEFAULT):
-                continue
-            if names_value(message, str(entry.value)):
-                yield f"it is set by {self.place(parameter.name or '')}"
+    def layered(self, values: Mapping[str, Any], source: ValueSource, table: str) -> "Options":
+        """The options with the values of a table, except where the present source is higher."""
+        values = {name: value for name, value in values.items() if self.source(name) <= source}
+        sources = {**self.sources, **dict.fromkeys(values, source)}
+        tables = {**self.tables, **dict.fromkeys(values, table)}
+        return replace(self, sources=sources, tables=tables).changed(**values)
 
     def place(self, name: str) -> str:
         """What set a value: its flag, its variable, or its key and the file."""
         parameter = next(p for p in self.ctx.command.params if p.name == name)
-        entry = self.values[name]
-        if entry.origin is Origin.FLAG:
+        if self.source(name) is ValueSource.FLAG:
             return f"--{flag_key(parameter)}"
-        if entry.origin is Origin.ENVIRONMENT:
+        if self.source(name) is ValueSource.VARIABLE:
             return str(parameter.envvar)
-        table = f"{entry.place} " if entry.place else ""
+        table = f"{self.tables[name]} " if name in self.tables else ""
         return f"'{flag_key(parameter)}' {table}in {config_path()}"
+
+
+SAMPLING = "sampling"
+# The group of each option.
+GROUP_OF = {
+    field.name: group
+    for group, kind in (("model", ModelOptions), ("prompt", PromptOptions), ("cache", CacheOptions))
+    for field in fields(kind)
+}
+GROUP_OF |= {
+    entry.name: SAMPLING if entry.sampling else "generation"
+    for entry in declared(GenerationOptions)
+}
+
+
+def places(ctx: typer.Context, message: str) -> Iterator[str]:
+    """For each value in an error message: the variable or file that set it, if no flag did."""
+    options = ctx.meta.get(LATEST)
+    values = ctx.params if options is None else options
+    options = options or Options(ctx, sources_of(ctx))
+    message = message.replace(str(config_path()), "")  # its folders may have the name of a value
+    for name, source in options.sources.items():
+        if source not in (ValueSource.FLAG, ValueSource.DEFAULT) and names_value(
+            message, str(values[name])
+        ):
+            yield f"it is set by {options.place(name)}"
 
 
 def names_value(message: str, value: str) -> bool:
@@ -439,20 +431,20 @@ def names_value(message: str, value: str) -> bool:
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's parameters that are groups of options by the options themselves.
 
-    A dataclass becomes one option per field. An `OptionValues`, annotated with `Flags`, becomes the
-    options of these groups. If the command has a parameter `ctx`, the hint of its DFlashErrors
-    names the variable or file that set the wrong value.
+    A dataclass becomes one option per field. `Options` or a dictionary, annotated with `Flags`,
+    becomes the options of these groups. If the command has a parameter `ctx`, the hint of its
+    DFlashErrors names the variable or file that set the wrong value.
     """
     groups: dict[str, type] = {}
-    unresolved = ""
+    container, kind = "", Options
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         annotation = parameter.annotation
         if isinstance(annotation, type) and is_dataclass(annotation):
             groups[parameter.name] = annotation
             parameters += inspect.signature(annotation).parameters.values()
-        elif get_origin(annotation) is Annotated and get_args(annotation)[0] is OptionValues:
-            unresolved = parameter.name
+        elif get_origin(annotation) is Annotated and isinstance(get_args(annotation)[1], Flags):
+            container, kind = parameter.name, get_args(annotation)[0]
             parameters += get_args(annotation)[1].parameters()
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
@@ -461,17 +453,16 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     def run(**values: Any) -> None:
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        if unresolved:
-            own = inspect.signature(command).parameters
-            values = {name: value for name, value in values.items() if name in own}
-            values[unresolved] = OptionValues.of(values["ctx"])
         try:
+            if container:
+                own = inspect.signature(command).parameters
+                values = {name: value for name, value in values.items() if name in own}
+                ctx = values["ctx"]
+                values[container] = Options.of(ctx) if kind is Options else ctx.params
             command(**values)
         except DFlashError as error:
-            places = (
-                OptionValues.latest(values["ctx"]).places(error.message) if "ctx" in values else ()
-            )
-            error.hint = "; ".join(filter(None, (error.hint, *places)))
+            found = places(values["ctx"], error.message) if "ctx" in values else ()
+            error.hint = "; ".join(filter(None, (error.hint, *found)))
             raise
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -1,14 +1,14 @@
 """Resolves the options of a command. All commands share this order:
 
-1. values of flags, variables and the config file, and the preset (`Origin` says which one wins)
+1. flags, variables, the preset and the config file (`ValueSource` says which one wins)
 2. contradictions between them
 3. the target: a short name becomes a Hub id, a server loses the options of local models
 4. the defaults of that target, [models."ID"] in the config file
-5. once the model is loaded: its recommended sampling and its thinking switches (`fitted`)
+5. once the model is loaded: its recommended sampling and its thinking switches (`fit`)
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 from dflash_mlx.address import is_address
@@ -18,7 +18,7 @@ from dflash_mlx.options import GenerationOptions, SamplingParams, declared
 from .backend.base import Backend, ThinkingSwitches
 from .config_file import flag_key
 from .loading import with_known_target
-from .options import BUNDLED, CacheOptions, ModelOptions, OptionValues, Origin, PromptOptions
+from .options import BUNDLED, GROUP_OF, Options, ValueSource
 from .presets import OptionTables
 from .terminal.output import Output
 
@@ -47,199 +47,169 @@ LOCAL_NAMES = {
 LOCAL_NAMES |= {entry.name for entry in declared(GenerationOptions) if entry.scope == "local"}
 THINKING = {"think": "switch for thinking", "reasoning_effort": "reasoning effort"}
 RECOMMENDED = "recommended"  # a value of --sampling
-TargetChoice = Callable[[OptionValues], OptionValues]
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The resolved options in groups.
-
-    values: the same, ungrouped, with their origins. general: the values without the defaults of the
-    target.
-    """
-
-    model: ModelOptions
-    generation: GenerationOptions
-    prompt: PromptOptions
-    cache: CacheOptions
-    values: OptionValues
-    general: OptionValues
-
-    @staticmethod
-    def of(values: OptionValues, general: OptionValues) -> "Resolved":
-        """Put the values into groups; UsageError for a value outside its range."""
-        return Resolved(
-            values.group(ModelOptions),
-            values.generation(),
-            values.group(PromptOptions),
-            values.group(CacheOptions),
-            values,
-            general,
-        )
-
-    @property
-    def remote(self) -> bool:
-        return is_address(self.model.model)
-
-    def fitted(
-        self, backend: Backend, out: Output, *, raw: bool = False, recommended: bool = False
-    ) -> "Resolved":
-        """The options for the loaded model.
-
-        `--sampling recommended` takes its recommended sampling; `recommended` does so if no
-        sampling option is given. Thinking switches that its template does not know are dropped
-        with a note; UsageError if a flag gave them. `raw`: the template is not used.
-        """
-        values = self.values
-        if recommended and sampling_is_open(values):
-            values = values.changed(**backend.recommended_sampling())
-        else:
-            values = with_recommended(values, backend, out)
-        values = with_known_thinking(values, backend.template, out, raw=raw)
-        fitted = Resolved.of(values, self.general)
-        if not raw:
-            generation = fitted.generation
-            backend.template.check(generation.think, generation.reasoning_effort)
-        return fitted
+TargetChoice = Callable[[Options], Options]
 
 
 def resolve(
-    values: OptionValues,
+    options: Options,
     out: Output,
     *,
-    choose: TargetChoice = lambda values: values,
+    choose: TargetChoice = lambda options: options,
     keep_system: bool = False,
-) -> Resolved:
-    """The options of a command.
+) -> Options:
+    """The options of a command with its target's defaults.
 
-    choose: fills in the target if none is given. keep_system: the defaults of the target do not
-    change the system prompt. Raises DFlashError for a wrong value in the config file, UsageError
-    for values that contradict each other.
+    keep_system: these do not change the system prompt. Otherwise as `resolve_target`.
     """
-    values = without_contradictions(values)
-    check_folders(values, out)
-    values = choose(values)
-    values = with_target_id(values, out)
-    if is_address(values["model"]):
-        values = without_local(values, out)
-    general = values
-    values = with_target_defaults(values, keep_system=keep_system)
-    return Resolved.of(values, general)
+    return with_target_defaults(resolve_target(options, out, choose), keep_system=keep_system)
 
 
-def with_preset(values: OptionValues, name: str | None) -> OptionValues:
-    """The values with those of a preset, which flags override; DFlashError for an unknown one."""
+def resolve_target(options: Options, out: Output, choose: TargetChoice) -> Options:
+    """The options with the target's id, and without those that contradict each other.
+
+    choose: fills in the target if none is given. Raises DFlashError for a wrong value in the config
+    file, UsageError for values that contradict each other.
+    """
+    options = without_contradictions(options)
+    check_folders(options, out)
+    options = choose(options)
+    options = with_target_id(options, out)
+    return without_local(options, out) if is_address(options.model.model) else options
+
+
+def with_target_id(options: Options, out: Output) -> Options:
+    """The options with a short name replaced by the Hub id, and "bundled" by None."""
+    model = with_known_target(options.model, out).model
+    return options if model == options.model.model else options.changed(model=model)
+
+
+def fit(
+    options: Options, backend: Backend, out: Output, *, raw: bool = False, recommended: bool = False
+) -> Options:
+    """The options for the loaded model.
+
+    `--sampling recommended` takes its recommended sampling; `recommended` does so if no sampling
+    option is given. Thinking switches that its template does not know are dropped with a note;
+    UsageError if a flag gave them. `raw`: the template is not used.
+    """
+    if recommended and sampling_is_open(options):
+        options = options.changed(**backend.recommended_sampling())
+    else:
+        options = with_recommended(options, backend, out)
+    options = with_known_thinking(options, backend.template, out, raw=raw)
+    if not raw:
+        generation = options.generation
+        backend.template.check(generation.think, generation.reasoning_effort)
+    return options
+
+
+def with_preset(options: Options, name: str | None) -> Options:
+    """The options with those of a preset, which flags override; DFlashError for an unknown one."""
     if name is None:
-        return values
-    return values.layered(
-        OptionTables(values.ctx).preset(name), Origin.PRESET, f"of the preset '{name}'"
+        return options
+    return options.layered(
+        OptionTables(options.ctx).preset(name), ValueSource.PRESET, f"of the preset '{name}'"
     )
 
 
-def check_folders(values: OptionValues, out: Output) -> None:
+def check_folders(options: Options, out: Output) -> None:
     """Raise UsageError for a folder of --models that does not exist.
 
     Only a warning if a variable or the config file names it: its disk may be unplugged.
     """
-    for folder in values.group(ModelOptions).folders:
+    for folder in options.model.folders:
         if folder.is_dir():
             continue
-        missing = f"the folder '{folder}' of {values.place('models')} does not exist"
-        if values.origin("models") is Origin.FLAG:
+        missing = f"the folder '{folder}' of {options.place('models')} does not exist"
+        if options.source("models") is ValueSource.FLAG:
             raise UsageError(
                 f"{missing}.", hint="give a folder that holds models, or folders of them"
             )
         out.warn(missing)
 
 
-def with_target_id(values: OptionValues, out: Output) -> OptionValues:
-    """The values with a short name replaced by the Hub id, and "bundled" by None."""
-    model = with_known_target(values.group(ModelOptions), out).model
-    return values if model == values["model"] else values.changed(model=model)
-
-
-def with_target_defaults(values: OptionValues, *, keep_system: bool = False) -> OptionValues:
-    """The values with the target's defaults, [models."ID"] in the config file."""
-    target = values["model"]
-    table = OptionTables(values.ctx).of_model(target)
+def with_target_defaults(options: Options, *, keep_system: bool = False) -> Options:
+    """The options with the target's defaults, [models."ID"] in the config file."""
+    target = options["model"]
+    table = OptionTables(options.ctx).of_model(target)
     if keep_system:
         table.pop("system", None)
     if not table:
-        return values
+        return options
     place = f"of the defaults of '{target or BUNDLED}'"
-    return without_contradictions(values.layered(table, Origin.MODEL_DEFAULTS, place))
+    return without_contradictions(options.layered(table, ValueSource.TARGET, place))
 
 
 # Options that contradict each other
 
 
-def without_contradictions(values: OptionValues) -> OptionValues:
-    """The values of --mode, --tree-budget, --draft, --no-draft and --lookup without contradictions.
+def without_contradictions(options: Options) -> Options:
+    """The options without contradictions in --mode, --tree-budget, --draft and --lookup.
 
-    Of two contradictory values the one with the higher origin wins; UsageError if both have the
-    same origin. The mode baseline and --no-draft imply each other.
+    Of two contradictory values the one with the higher source wins; UsageError if both have the
+    same source. The mode baseline and --no-draft imply each other.
     """
-    origin = values.origin
-    mode = values["mode"]
+    source = options.source
+    mode = options["mode"]
     baseline = mode == "baseline"
-    if values["no_draft"] and not baseline and origin("mode"):
-        if origin("mode") == origin("no_draft"):
+    if options["no_draft"] and not baseline and source("mode"):
+        if source("mode") == source("no_draft"):
             raise UsageError(
                 f"--no-draft decodes plainly, and --mode {mode} does not.",
                 hint="leave one of them out",
             )
-        values = values.changed(no_draft=origin("mode") < origin("no_draft"))
-    values = without_overridden_draft(values)
-    if baseline and values["draft"] is not None:
-        if origin("draft") >= origin("mode"):
+        options = options.changed(no_draft=source("mode") < source("no_draft"))
+    options = without_overridden_draft(options)
+    if baseline and options["draft"] is not None:
+        if source("draft") >= source("mode"):
             raise UsageError(
                 "--mode baseline needs no drafter, and --draft names one.",
                 hint="leave one of them out",
             )
-        values = values.changed(draft=None)
-    if values["no_draft"] or baseline:
-        values = values.changed(mode="baseline", no_draft=True)
-    mode = values["mode"]
+        options = options.changed(draft=None)
+    if options["no_draft"] or baseline:
+        options = options.changed(mode="baseline", no_draft=True)
+    mode = options["mode"]
     plain = mode == "baseline"
-    other = "no_draft" if plain and origin("no_draft") >= origin("mode") else "mode"
-    if values["lookup"] and mode != "auto":
-        if origin("lookup") >= origin(other):
+    other = "no_draft" if plain and source("no_draft") >= source("mode") else "mode"
+    if options["lookup"] and mode != "auto":
+        if source("lookup") >= source(other):
             where = "without drafting" if plain else "outside the mode auto"
             raise UsageError(
                 f"--lookup has no effect {where}.",
-                hint=f"remove {values.place(other)} or {values.place('lookup')}",
+                hint=f"remove {options.place(other)} or {options.place('lookup')}",
             )
-        values = values.changed(lookup=False)
-    if values["tree_budget"] is not None and mode != "ddtree":
+        options = options.changed(lookup=False)
+    if options["tree_budget"] is not None and mode != "ddtree":
         # A value of the config file is kept for the mode ddtree.
-        if origin("tree_budget") >= max(origin("mode"), Origin.ENVIRONMENT):
-            remove = f"remove {values.place(other)} and " if plain else ""
+        if source("tree_budget") >= max(source("mode"), ValueSource.VARIABLE):
+            remove = f"remove {options.place(other)} and " if plain else ""
             raise UsageError(
                 f"--tree-budget has no effect in the mode {mode}.",
                 hint=f"{remove}add --mode ddtree",
             )
-        values = values.changed(tree_budget=None)
-    return values
+        options = options.changed(tree_budget=None)
+    return options
 
 
-def without_overridden_draft(values: OptionValues) -> OptionValues:
-    """The values without --draft or --no-draft if the other has a higher origin."""
-    draft = values.origin("draft")
-    no_draft = values.origin("no_draft")
-    if values["draft"] is None or not values["no_draft"] or draft == no_draft:
-        return values
-    return values.changed(no_draft=False) if draft > no_draft else values.changed(draft=None)
+def without_overridden_draft(options: Options) -> Options:
+    """The options without --draft or --no-draft if the other has a higher origin."""
+    draft = options.source("draft")
+    no_draft = options.source("no_draft")
+    if options["draft"] is None or not options["no_draft"] or draft == no_draft:
+        return options
+    return options.changed(no_draft=False) if draft > no_draft else options.changed(draft=None)
 
 
-def without_local(values: OptionValues, out: Output) -> OptionValues:
-    """The values for a model of a server.
+def without_local(options: Options, out: Output) -> Options:
+    """The options for a model of a server.
 
     Options that need a local model raise UsageError if a flag or preset set them. If a variable or
     the config file did, they are dropped with a note.
     """
-    given = given_local(values)
-    for parameter, origin in given:
-        if origin >= Origin.PRESET:
+    given = given_local(options)
+    for parameter, source in given:
+        if source >= ValueSource.PRESET:
             raise UsageError(
                 f"--{flag_key(parameter)} needs a model on this machine, and --model names a "
                 "server.",
@@ -248,51 +218,49 @@ def without_local(values: OptionValues, out: Output) -> OptionValues:
     if given:
         names = ", ".join(flag_key(parameter) for parameter, _ in given)
         out.note(f"  left out, because the server decides: {names}")
-    groups = (ModelOptions, CacheOptions, PromptOptions)
-    defaults = {member.name: member.default for group in groups for member in fields(group)}
-    defaults |= {entry.name: entry.command_default for entry in declared(GenerationOptions)}
-    local = [name for name in defaults if name in LOCAL_NAMES and name in values]
-    return values.changed(**{name: defaults[name] for name in local})
+    none = Options(options.ctx, {})
+    return options.changed(**{name: none[name] for name in LOCAL_NAMES & GROUP_OF.keys()})
 
 
-def given_local(values: OptionValues) -> list[tuple[Any, Origin]]:
-    """The options that need a local model and are given, each with its origin."""
-    parameters = [p for p in values.ctx.command.params if p.name in LOCAL_NAMES]
-    origins = [(parameter, values.origin(parameter.name or "")) for parameter in parameters]
-    return [(parameter, origin) for parameter, origin in origins if origin is not Origin.DEFAULT]
+def given_local(options: Options) -> list[tuple[Any, ValueSource]]:
+    """The options that need a local model and are given, each with its source."""
+    parameters = [p for p in options.ctx.command.params if p.name in LOCAL_NAMES]
+    sources = [(parameter, options.source(parameter.name or "")) for parameter in parameters]
+    return [
+        (parameter, source) for parameter, source in sources if source is not ValueSource.DEFAULT
+    ]
 
 
 # Recommendations and limits of the loaded model
 
 
-def with_recommended(values: OptionValues, backend: Backend, out: Output) -> OptionValues:
-    """The values with the recommended sampling, if `--sampling recommended` is given.
+def with_recommended(options: Options, backend: Backend, out: Output) -> Options:
+    """The options with the recommended sampling, if `--sampling recommended` is given.
 
     Sampling options of the same or a higher origin stay. If the model recommends nothing,
     DFlashError for a flag, else a note.
     """
-    if "sampling_by" not in values or values["sampling_by"] != RECOMMENDED:
-        return values
-    origin = values.origin("sampling_by")
+    if options.prompt.sampling_by != RECOMMENDED:
+        return options
+    source = options.source("sampling_by")
     recommended = backend.recommended_sampling()
     if not recommended:
         error = no_recommendation(backend)
-        if origin is Origin.FLAG:
+        if source is ValueSource.FLAG:
             raise error
         out.note(f"  {error.message}")
-        return values
-    changes = {name: value for name, value in recommended.items() if values.origin(name) < origin}
-    values = values.changed(**changes)
-    out.note(
-        f"  sampling as recommended: {describe_recommendation({n: values[n] for n in recommended})}"
-    )
-    return values
+        return options
+    changes = {name: value for name, value in recommended.items() if options.source(name) < source}
+    options = options.changed(**changes)
+    taken = describe_recommendation({name: options[name] for name in recommended})
+    out.note(f"  sampling as recommended: {taken}")
+    return options
 
 
-def sampling_is_open(values: OptionValues) -> bool:
+def sampling_is_open(options: Options) -> bool:
     """Whether neither `--sampling` nor any sampling option but the seed is given."""
     names = ["sampling_by", *(e.name for e in declared(SamplingParams) if e.name != "seed")]
-    return all(values.origin(name) is Origin.DEFAULT for name in names)
+    return all(options.source(name) is ValueSource.DEFAULT for name in names)
 
 
 def describe_recommendation(values: Mapping[str, float]) -> str:
@@ -329,21 +297,21 @@ def only_recommended(values: Mapping[str, float]) -> dict[str, Any]:
 
 
 def with_known_thinking(
-    values: OptionValues, template: ThinkingSwitches, out: Output, *, raw: bool
-) -> OptionValues:
-    """The values without thinking switches that the template does not know.
+    options: Options, template: ThinkingSwitches, out: Output, *, raw: bool
+) -> Options:
+    """The options without thinking switches that the template does not know.
 
     Only those that no flag set are dropped, with a note; `check` of the template refuses others.
     All are dropped without a note if `raw`, or if a flag contradicts one.
     """
-    names = [name for name in THINKING if name in values]
-    inherited = [name for name in names if values.origin(name) is not Origin.FLAG]
-    contradictory = values["think"] is False and values["reasoning_effort"] is not None
+    inherited = [name for name in THINKING if options.source(name) is not ValueSource.FLAG]
+    generation = options.generation
+    contradictory = generation.think is False and generation.reasoning_effort is not None
     if raw or (contradictory and len(inherited) == 1):
-        return values.changed(**dict.fromkeys(inherited))
-    unknown = unknown_thinking({name: values[name] for name in inherited}, template)
+        return options.changed(**dict.fromkeys(inherited))
+    unknown = unknown_thinking({name: options[name] for name in inherited}, template)
     note_unknown_thinking(unknown, out)
-    return values.changed(**dict.fromkeys(unknown)) if unknown else values
+    return options.changed(**dict.fromkeys(unknown)) if unknown else options
 
 
 def unknown_thinking(values: dict[str, Any], template: ThinkingSwitches) -> list[str]:

@@ -12,7 +12,7 @@ from dflash_mlx.errors import DFlashError
 
 from .environment import KEY_VARIABLE
 from .options import DisplayOptions, option_groups
-from .terminal.output import Output, align_columns, format_bytes
+from .terminal.output import Output, format_bytes
 
 SERVER = "http://127.0.0.1:8080"
 TITLES = ("MODEL", "STATE", "DRAFTER", "SIZE", "CONTEXT", "ANSWERS", "UNLOADS")
@@ -42,14 +42,9 @@ def ps(
     if json:
         out.write_json(shown)
         return
-    rows = [TITLES, *map(cells, shown)]
-    if not out.stdout_is_tty:
-        out.write("".join("\t".join(row) + "\n" for row in rows))
-        return
-    for line in align_columns(rows):
-        out.write(out.ascii_fallback(line.rstrip()) + "\n")
+    out.write_table([TITLES, *map(cells, shown)])
     left = len(models) - len(shown)
-    if left:
+    if left and out.stdout_is_tty:
         out.note(f"{left} more can be loaded: `dflash ps --all`")
 
 

@@ -28,16 +28,16 @@ from .loading import (
 from .log_file import LogFile
 from .offers import Offers
 from .options import (
-    SAMPLING_BY,
     CacheOptions,
     DisplayOptions,
     Flags,
     ModelOptions,
-    OptionValues,
+    Options,
+    PromptOptions,
     option,
     option_groups,
 )
-from .resolve import resolve, sampling_note
+from .resolve import fit, resolve, sampling_note
 from .service import ServiceOptions, address, install, uninstall
 from .terminal.output import Output, format_bytes, format_count
 from .terminal.spinner import Spinner
@@ -188,21 +188,17 @@ class ServeOptions:
     ] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingSource:
-    """Whose sampling options a request gets if it has none of its own."""
-
-    sampling_by: SAMPLING_BY = "given"
-
-
-GROUPS = Flags((ModelOptions, CacheOptions, GenerationOptions, SamplingSource))
+GROUPS = Flags(
+    (ModelOptions, CacheOptions, GenerationOptions, PromptOptions),
+    without=("system", "show_thinking"),
+)
 
 
 @option_groups
 def serve(
     ctx: typer.Context,
     *,
-    values: Annotated[OptionValues, GROUPS],
+    options: Annotated[Options, GROUPS],
     own: ServeOptions,
     service: ServiceOptions,
     display: DisplayOptions,
@@ -225,20 +221,19 @@ def serve(
     if service.uninstall:
         uninstall(ctx, out)
         return
-    prepare_libraries(offline=values["offline"])  # before the server imports them
+    prepare_libraries(offline=options.model.offline)  # before the server imports them
     api_key = server_key(ctx)
     check_address(own.host, api_key)
     if service.install:
-        values.generation()  # raises for what the service would refuse
         install(ctx, own.host, own.port, out)
         return
     from dflash_mlx.serve.listening import listen
 
-    check_allow_pull(values, own)
+    check_allow_pull(options, own)
     listening = listen(own.host, own.port)
     if not own.let_sleep:
         ctx.with_resource(awake())
-    server, seconds = start(values, own, api_key, log_file, out)
+    server, seconds = start(options, own, api_key, log_file, out)
     context = server.first.runner.context
     if own.context is not None and own.context > context:
         out.warn(f"--context {own.context:,}: this model holds {context:,} tokens")
@@ -257,7 +252,7 @@ def serve(
 
 
 def start(
-    values: OptionValues,
+    options: Options,
     own: ServeOptions,
     api_key: str | None,
     log_file: LogFile | None,
@@ -270,13 +265,13 @@ def start(
     from dflash_mlx.serve.access_log import AccessLog
     from dflash_mlx.serve.app import Server
 
-    resolved = resolve(values, out, choose=lambda values: choose_target(values, out))
-    if note := bundled_note(resolved.model):
+    asked = resolve(options, out, choose=lambda options: choose_target(options, out))
+    if note := bundled_note(asked.model):
         out.note(note)
-    pair, seconds = load_pair(resolved.model, out, resolved.cache)
+    pair, seconds = load_pair(asked.model, out, asked.cache)
     backend = LocalBackend(pair)
-    options = resolved.fitted(backend, out, recommended=True).generation
-    if sampling := sampling_note(backend, options.sampling, "--sampling recommended"):
+    generation = fit(asked, backend, out, recommended=True).generation
+    if sampling := sampling_note(backend, generation.sampling, "--sampling recommended"):
         out.note(sampling)
     out.warn(*backend.warnings())
     if note := backend.kv_note():
@@ -293,38 +288,39 @@ def start(
         if log_file is not None:
             log_file.rotate()
 
-    folders = values.group(ModelOptions).folders
-    offers = Offers(values, folders, out, allow_pull=own.allow_pull)
+    folders = options.model.folders
+    offers = Offers(options, folders, out, allow_pull=own.allow_pull)
     server = Server(
         pair,
-        settings_of(served_name(pair.target_name, folders), options, own, api_key),
+        settings_of(served_name(pair.target_name, folders), generation, own, api_key),
         AccessLog(on_answered, own.log_json, own.log_prompts),
-        offers=offers if offers_all(values) else None,
+        offers=offers if offers_all(options) else None,
         keep_alive=own.keep_alive,
-        cache_ram=resolved.cache.cache_ram,
+        cache_ram=asked.cache.cache_ram,
     )
     return server, seconds
 
 
-def check_allow_pull(values: OptionValues, own: ServeOptions) -> None:
+def check_allow_pull(options: Options, own: ServeOptions) -> None:
     """Raise UsageError for --allow-pull where no request can name another model."""
-    if own.allow_pull and not offers_all(values):
+    if own.allow_pull and not offers_all(options):
         raise UsageError(
             "--allow-pull is for a server of many models, and this one has a single one.",
             hint="leave --allow-pull out, or --model, --draft and --adapter",
         )
 
 
-def offers_all(values: OptionValues) -> bool:
-    return all(values[name] is None for name in ("model", "draft", "adapter"))
+def offers_all(options: Options) -> bool:
+    model = options.model
+    return model.model is None and model.draft is None and model.adapter is None
 
 
-def choose_target(values: OptionValues, out: Output) -> OptionValues:
-    """The values with a pair that suits this machine, unless they name one."""
-    if values["model"] is not None or values["draft"] is not None:
-        return values
-    chosen = choose_pair(values.group(ModelOptions), out, interactive=False)
-    return values.changed(model=chosen.model, draft=chosen.draft)
+def choose_target(options: Options, out: Output) -> Options:
+    """The options with a pair that suits this machine, unless they name one."""
+    if options.model.model is not None or options.model.draft is not None:
+        return options
+    chosen = choose_pair(options.model, out, interactive=False)
+    return options.changed(model=chosen.model, draft=chosen.draft)
 
 
 def settings_of(

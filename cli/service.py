@@ -23,7 +23,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from .config_file import config_path
 from .help import TYPED
 from .keys import key_option
-from .options import Origin, origin_of
+from .options import ValueSource, source_of
 from .service_manager import (
     Launchd,
     ServiceProgram,
@@ -177,7 +177,7 @@ def key_file_of(ctx: typer.Context) -> Path | None:
     UsageError for a file that other users may read. A key of the config file stays there.
     """
     name = key_option(ctx)
-    if name is None or origin_of(ctx, name) < Origin.ENVIRONMENT:
+    if name is None or source_of(ctx, name) < ValueSource.VARIABLE:
         return None
     if name == "api_key":
         file = config_path().parent / "serve.key"

@@ -4,9 +4,9 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -31,7 +31,8 @@ from dflash_mlx.train.settings import (
 )
 
 from .awake import awake
-from .options import BUNDLED, Flags, OptionValues, Origin, option_groups
+from .config_file import flag_key
+from .options import BUNDLED, Flags, ValueSource, option_groups, source_of
 from .terminal.output import Output
 from .terminal.signals import Interrupt
 
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from dflash_mlx.models.target import Target
+
+Options = dict[str, Any]  # all values of the command, by parameter name
+GroupT = TypeVar("GroupT")
 
 # The record of a training run
 
@@ -56,7 +60,7 @@ class Record:
         self._folder = folder
         self._file = folder / "run.json"
 
-    def resumed(self, options: OptionValues) -> OptionValues:
+    def resumed(self, ctx: typer.Context, options: Options) -> Options:
         """The options of the run, with the new flags that may change.
 
         UsageError, which names both values, for another flag whose value differs from the run's;
@@ -69,15 +73,16 @@ class Record:
                 f"the file '{self._file}' is of another version of dflash, and is not read.",
                 hint="give another --out; this run stays as it is",
             )
-        given = [name for name in flags if options.origin(name) is Origin.FLAG]
+        given = {n: v for n, v in flags.items() if source_of(ctx, n) is ValueSource.FLAG}
+        keys = {parameter.name: flag_key(parameter) for parameter in ctx.command.params}
         self._refuse(
-            f"{options.place(name)} {recorded[name]}, not {flags[name]}"
-            for name in given
-            if name not in (*MAY_CHANGE, *FILES) and recorded[name] != flags[name]
+            f"--{keys[name]} {recorded[name]}, not {value}"
+            for name, value in given.items()
+            if name not in (*MAY_CHANGE, *FILES) and recorded[name] != value
         )
-        return options.changed(**{**recorded, **{name: flags[name] for name in given}})
+        return {**options, **recorded, **given}
 
-    def check_files(self, options: OptionValues, target: Path) -> None:
+    def check_files(self, options: Options, target: Path) -> None:
         """Raise UsageError for prompts or a target (its folder) that the run did not begin with."""
         recorded = self._read()
         current = file_digests(options, target)
@@ -89,7 +94,7 @@ class Record:
             if current[name] != recorded["files"][name]
         )
 
-    def write(self, options: OptionValues, target: Path) -> None:
+    def write(self, options: Options, target: Path) -> None:
         files = file_digests(options, target)
         replace_json(self._file, {"flags": flags_of(options), "files": files})
 
@@ -113,9 +118,9 @@ class Record:
             )
 
 
-def flags_of(options: OptionValues) -> dict[str, Any]:
+def flags_of(options: Options) -> dict[str, Any]:
     """The values to record, as JSON values; paths are absolute."""
-    flags = {name: options[name] for name in options.values if name not in NOT_RECORDED}
+    flags = {name: value for name, value in options.items() if name not in NOT_RECORDED}
     is_folder = flags["model"] is not None and Path(flags["model"]).expanduser().is_dir()
     for name in (*PATHS, *(["model"] if is_folder else [])):
         if flags[name] is not None:
@@ -123,7 +128,7 @@ def flags_of(options: OptionValues) -> dict[str, Any]:
     return flags
 
 
-def file_digests(options: OptionValues, target: Path) -> dict[str, str]:
+def file_digests(options: Options, target: Path) -> dict[str, str]:
     """A digest of each of FILES; empty for a file that is missing or was not given."""
     from dflash_mlx.train.answers import fingerprint
 
@@ -295,9 +300,7 @@ def train(
             rich_help_panel="Advanced",
         ),
     ] = False,
-    options: Annotated[
-        OptionValues, Flags((TrainJob, AnswerSettings, TrainSettings), variables=False)
-    ],
+    options: Annotated[Options, Flags((TrainJob, AnswerSettings, TrainSettings), variables=False)],
     forecast: Annotated[
         bool,
         typer.Option(
@@ -333,12 +336,12 @@ def train(
 
     record = Record(folder)
     if model == BUNDLED:
-        options = options.changed(model=None)
+        options = {**options, "model": None}
     if options["resume"]:
-        options = record.resumed(options)
+        options = record.resumed(ctx, options)
     job = job_of(options, folder)
-    settings = options.group(TrainSettings)
-    answers = options.group(AnswerSettings)
+    settings = group_of(TrainSettings, options)
+    answers = group_of(AnswerSettings, options)
     out = Output(quiet=quiet, plain=plain)
     finished = False
     started = False
@@ -371,7 +374,12 @@ def train(
     out.note(f"the drafter is in {folder}; `{command}` uses it")
 
 
-def job_of(options: OptionValues, folder: Path) -> TrainJob:
+def group_of(kind: type[GroupT], options: Options) -> GroupT:
+    names = [member.name for member in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: options[name] for name in names if name in options})
+
+
+def job_of(options: Options, folder: Path) -> TrainJob:
     """Raises DFlashError for wrong flags or files before anything is downloaded."""
     from dflash_mlx.train.checkpoint import list_checkpoints
     from dflash_mlx.train.data import read_prompts
@@ -385,7 +393,7 @@ def job_of(options: OptionValues, folder: Path) -> TrainJob:
         out=folder,
         val_share=options["val_share"],
         mask_token=options["mask_token"],
-        shape=options.group(DrafterShape),
+        shape=group_of(DrafterShape, options),
     )
     job = replace(job, resume=options["resume"] and bool(list_checkpoints(job.checkpoints)))
     check_out(job)
@@ -394,7 +402,7 @@ def job_of(options: OptionValues, folder: Path) -> TrainJob:
     return job
 
 
-def open_target(options: OptionValues, record: Record) -> "tuple[Target, TokenizerWrapper]":
+def open_target(options: Options, record: Record) -> "tuple[Target, TokenizerWrapper]":
     """Download and load the target and its tokenizer; record the run's flags and files."""
     from dflash_mlx.hub import resolve
     from dflash_mlx.kernels.dispatch import use_device

@@ -32,6 +32,7 @@ GONE = {
     "custom_id": 'in place of OpenAI\'s batch format write {"key": "...", "messages": [...]}',
     "--temperature": "use --temp",
     "--forecast": "`dflash help forecast` says how speeds are forecast",
+    "--plot": "examples/bench/plots.py in the clone draws what `dflash bench --json` printed",
     "--tree-budget": "here a mode has its budget: --modes ddtree:64",
 }
 

@@ -7,7 +7,7 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from .chat.template import DEFAULTS, Template, TemplateOptions
+from .chat.template import DEFAULTS, Template
 from .constrained.compiler import Compiler
 from .drafters.base import Drafter
 from .drafters.ngram import BLOCK, NgramDrafter
@@ -16,6 +16,7 @@ from .engine.worker_thread import mlx_thread
 from .errors import PromptTooLong
 from .hub import resolve
 from .models.target import Target
+from .options import GenerationOptions
 from .text import whole_text
 
 SAMPLES = 64  # of a long text, to estimate its tokens
@@ -96,7 +97,7 @@ class LoadedPair:
         object.__setattr__(self, "engine", engine)
 
     def chat_tokens(
-        self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS
+        self, messages: list[dict[str, Any]], options: GenerationOptions = DEFAULTS
     ) -> list[int]:
         """A chat and its generation prompt as ids. Raises PromptTooLong as `check_length`."""
         text = self.template.write(messages, options)

@@ -456,6 +456,12 @@ class GenerationOptions:
         return asked_grammar(self.schema, self.grammar)
 
     @property
+    def needs_template(self) -> bool:
+        """Whether an option is for the chat template."""
+        switches = (self.think, self.reasoning_effort)
+        return switches != (None, None) or bool(self.tools or self.chat_template_kwargs)
+
+    @property
     def draws_drafts(self) -> bool:
         """Whether a rule was chosen that draws drafts: its answers depend on them, seed or not."""
         return self.accept in ("token", "block")

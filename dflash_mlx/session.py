@@ -15,7 +15,6 @@ from dflash_mlx.chat.messages import SYSTEM, Messages, checked_messages, is_begu
 from dflash_mlx.engine.stats import Stats
 
 from .chat.reasoning_parser import IncrementalDetokenizer
-from .chat.template import TemplateOptions
 from .chat.tool_parser import call_finder
 from .engine.engine import Engine
 from .engine.prefix_cache.prefix_cache import read_ahead
@@ -323,12 +322,6 @@ class Session:
         requested = time.perf_counter()
         options = options_of(options, keywords, self.mode)
         check_mode(self.pair, options.mode)
-        template_options = TemplateOptions(
-            options.think,
-            options.reasoning_effort,
-            options.tools or None,
-            options.chat_template_kwargs or None,
-        )
         structure = options.structure
         messages = as_messages(prompt, options.raw)
         goes_on = messages is None or is_begun(messages)
@@ -339,10 +332,8 @@ class Session:
             )
         if structure is not None:  # compiled here, so that only the caller waits for it
             self.pair.compiler.compile(structure)
-        ids = self._ids(prompt, template_options, options.raw)
-        snapshots_at, generation_prompt = self._split_prompt(
-            prompt, ids, template_options, options.raw
-        )
+        ids = self._ids(prompt, options)
+        snapshots_at, generation_prompt = self._split_prompt(prompt, ids, options)
         eos = self.pair.target.eos_ids
         kept = ()
         if options.sampling.excludes_top:  # line breaks, as in mlx-lm's server
@@ -398,7 +389,7 @@ class Session:
         return reply
 
     def _split_prompt(
-        self, prompt: Prompt, ids: list[int], options: TemplateOptions, raw: bool
+        self, prompt: Prompt, ids: list[int], options: GenerationOptions
     ) -> tuple[list[int], list[int]]:
         """The lengths of the prefixes that later prompts may share, and the generation prompt.
 
@@ -408,7 +399,7 @@ class Session:
         """
         last = len(ids) - 1
         pair = self.pair
-        messages = as_messages(prompt, raw)
+        messages = as_messages(prompt, options.raw)
         if messages is None:
             return [last], ids
         closed = pair.template.write(messages, options, add_generation_prompt=False)
@@ -442,15 +433,20 @@ class Session:
         So an answer is the one that a fresh session would give. Tokens that were read before are
         reused as far as their ids are the same.
         """
-        return self._ids(prompt, TemplateOptions(think, reasoning_effort, tools or None), raw)
+        return self._ids(
+            prompt,
+            GenerationOptions(
+                think=think, reasoning_effort=reasoning_effort, tools=tools or (), raw=raw
+            ),
+        )
 
-    def _ids(self, prompt: Prompt, options: TemplateOptions, raw: bool) -> list[int]:
+    def _ids(self, prompt: Prompt, options: GenerationOptions) -> list[int]:
         if isinstance(prompt, str) and not prompt.strip():
             raise UsageError("the prompt is empty.", hint="say something")
-        messages = as_messages(prompt, raw)
+        messages = as_messages(prompt, options.raw)
         if messages is not None:
             return self.pair.chat_tokens(messages, options)
-        if options != TemplateOptions():
+        if options.needs_template:
             raise UsageError(
                 "thinking, effort, tools and variables need a chat template, and this prompt is "
                 "sent without one.",

@@ -455,8 +455,8 @@ def shared_memory_warnings(limit: int) -> list[str]:
 
 def other_weights_warnings(pair: "Pair") -> list[str]:
     """A line if the names say that the drafter was made for other weights."""
+    from dflash_mlx.hub.registry import other_weights
     from dflash_mlx.hub.resolve import config_of
-    from dflash_mlx.hub.weights import other_weights
 
     if pair.drafter is None or pair.draft_name is None:
         return []

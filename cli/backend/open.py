@@ -11,10 +11,9 @@ from ..keys import read_key_file
 from ..loading import load_pair
 from ..options import (
     CacheOptions,
-    ModelOptions,
-    OptionValues,
-    Origin,
+    Options,
     RemoteOptions,
+    ValueSource,
 )
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
@@ -26,41 +25,40 @@ if TYPE_CHECKING:
 
 
 def open_backend(
-    values: OptionValues, cache: CacheOptions, remote: RemoteOptions, out: Output
+    options: Options, cache: CacheOptions, remote: RemoteOptions, out: Output
 ) -> tuple[Backend, float]:
     """The pair of the options, or the server that --model names; and the seconds it took.
 
     Raises as `load_pair` and `connect`, and UsageError for a block that is too long.
     """
-    if is_address(values["model"]):
-        return connect(values, remote, out)
-    pair, seconds = load_pair(values.group(ModelOptions), out, cache)
-    check_block(pair, values["block_size"])
-    return LocalBackend(pair, drafting=values["mode"] != "baseline"), seconds
+    if is_address(options.model.model):
+        return connect(options, remote, out)
+    pair, seconds = load_pair(options.model, out, cache)
+    check_block(pair, options.generation.block_size)
+    return LocalBackend(pair, drafting=options.generation.mode != "baseline"), seconds
 
 
-def connect(
-    values: OptionValues, options: RemoteOptions, out: Output
-) -> tuple["RemoteBackend", float]:
+def connect(options: Options, remote: RemoteOptions, out: Output) -> tuple["RemoteBackend", float]:
     """The server of --model, and the seconds until it answered. Raises as `session.connect`."""
     from dflash_mlx.remote import session  # its HTTP client is slow to import
 
     from .remote import RemoteBackend
 
     started_at = time.perf_counter()
-    address = parse_address(values["model"])
-    key = read_key(values, options)
+    assert options.model.model is not None
+    address = parse_address(options.model.model)
+    key = read_key(options, remote)
     with Spinner(out, f"asking {address.url}"):
         server = session.connect(address, key)
     return RemoteBackend(server), time.perf_counter() - started_at
 
 
-def read_key(values: OptionValues, options: RemoteOptions) -> str | None:
+def read_key(options: Options, remote: RemoteOptions) -> str | None:
     """The server's key, from the first of: the file of the flag --remote-key-file, the variable
     DFLASH_REMOTE_KEY, a file that the config file or a variable names. Raises as `read_key_file`.
     """
-    path = options.remote_key_file
+    path = remote.remote_key_file
     key = os.environ.get(KEY_VARIABLE)
-    if path is None or (key and values.origin("remote_key_file") is not Origin.FLAG):
+    if path is None or (key and options.source("remote_key_file") is not ValueSource.FLAG):
         return key.strip() if key and key.strip() else None
     return read_key_file(path, "--remote-key-file")

@@ -3,9 +3,10 @@
 3    --check found an answer that differs from plain decoding
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,110 +15,85 @@ from dflash_mlx.options import GenerationOptions
 
 from ..awake import awake
 from ..backend.local import LocalBackend
-from ..loading import bundled_note, load_pair, prepare_libraries
+from ..loading import add_drafter, bundled_note, load_pair, prepare_libraries
 from ..options import (
     BUNDLED,
     DisplayOptions,
     Flags,
     ModelOptions,
-    OptionValues,
-    Origin,
+    Options,
+    ValueSource,
     option,
     option_groups,
 )
 from ..resolve import with_known_thinking, with_target_id, without_overridden_draft
 from ..terminal.output import Output
-from ..terminal.spinner import Spinner
-from .report import (
-    Measured,
-    bench_json,
-    best_choice,
-    drafts_json,
-    draw_plots,
-    measure_sources,
-    run_schedule,
-    show_drafts,
-    show_report,
-)
+from ..terminal.signals import Interrupt
+from .report import Measured, best_choice, report_json, show_report
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair
-    from dflash_mlx.bench import Question, Schedule, Source
+    from rich.progress import Progress
 
+    from dflash_mlx import Pair
+    from dflash_mlx.bench import Question, Results, Schedule, Source
 
 EXIT_DIFFERENT = 3
+PROGRESS_LINES = 10  # lines printed for a whole run without a live terminal
+
+
+def measurement(*names: str, help: str, **details: Any) -> Any:
+    return option(*names, help=help, panel="Measurement", **details)
+
+
+def file_option(*names: str, help: str, panel: str, metavar: str = "FILE") -> Any:
+    """An option that names a file of one run, so that no variable sets it."""
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
     prompts: Annotated[
         Path | None,
-        typer.Option(
+        file_option(
             "--prompts",
-            metavar="FILE",
             help="Use these prompts: JSONL with a string, prompt, messages or turns per line.",
-            rich_help_panel="Measurement",
+            panel="Measurement",
         ),
     ] = None
     modes: Annotated[
         str | None,
-        option(
+        measurement(
             "--modes",
             metavar="A,B",
             help="Modes to measure, also with a block size: dflash:8. [all]",
-            panel="Measurement",
         ),
     ] = None
     drafts: Annotated[
         str | None,
-        option(
+        measurement(
             "--drafts",
             metavar="A,B",
             help="Measure drafters instead of modes: all that fit, or dflash, dflash:ID, "
             "dspark:ID, eagle3:ID, eagle3-60:ID (trees), mtp, mtp:ID, assistant:ID, model:ID, "
             "lookup, none.",
-            panel="Measurement",
         ),
     ] = None
     temps: Annotated[
-        str,
-        option(
-            "--temps",
-            metavar="T,T",
-            help="Temperatures, with commas between them.",
-            panel="Measurement",
-        ),
+        str, measurement("--temps", metavar="T,T", help="Temperatures, with commas between them.")
     ] = "0,1"
     limit: Annotated[
         int,
-        option(
-            "--limit",
-            "-n",
-            min=0,
-            metavar="N",
-            help="Prompts per suite; 0: as many as the papers use, or all.",
-            panel="Measurement",
-        ),
+        measurement("--limit", "-n", min=0, metavar="N", help="The first N prompts; 0: all."),
     ] = 8
     max_tokens: Annotated[
         int,
-        option(
-            "--max-tokens",
-            min=1,
-            metavar="N",
-            help="Maximum length of each answer in tokens.",
-            panel="Measurement",
+        measurement(
+            "--max-tokens", min=1, metavar="N", help="Maximum length of each answer in tokens."
         ),
     ] = 256
     repeats: Annotated[
         int,
-        option(
-            "--repeats",
-            min=1,
-            metavar="N",
-            help="Answers to each prompt in each mode.",
-            panel="Measurement",
-        ),
+        measurement("--repeats", min=1, metavar="N", help="Answers to each prompt in each mode."),
     ] = 2
     seed: Annotated[
         int,
@@ -142,21 +118,11 @@ class BenchOptions:
     json: Annotated[bool, option("--json", help="Print one JSON object.", panel="Output")] = False
     results_path: Annotated[
         Path | None,
-        typer.Option(
+        file_option(
             "--out",
             "-o",
-            metavar="FILE",
             help="Write results to this file (JSONL); a run that stopped continues from it.",
-            rich_help_panel="Output",
-        ),
-    ] = None
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="X.png",
-            help="Draw X-speedup.png, X-accept.png and X-cost.png.",
-            rich_help_panel="Output",
+            panel="Output",
         ),
     ] = None
     check: Annotated[
@@ -180,13 +146,12 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="[SUITE]...",
-            help="bundled, gsm8k, math500, humaneval, mbpp, aime24, aime25, livecodebench, "
-            "mt-bench, alpaca. [bundled]",
+            help="bundled, the only one here; --prompts takes others. [bundled]",
             show_default=False,
         ),
     ] = None,
     *,
-    values: Annotated[OptionValues, GROUPS],
+    options: Annotated[Options, GROUPS],
     own: BenchOptions,
     display: DisplayOptions,
 ) -> None:
@@ -194,7 +159,7 @@ def bench(
 
     \b
       dflash bench                               the bundled pair, a few minutes
-      dflash bench gsm8k -m qwen3:4b -n 20       20 questions of a suite
+      dflash bench -m qwen3:4b --prompts FILE    prompts of your own
       dflash bench --drafts all -m qwen3:4b      all drafters; the best is kept
 
     Every prompt is answered by each mode in turn. The report goes to stdout, the rest to stderr.
@@ -203,31 +168,29 @@ def bench(
     -d names another.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    values = resolve_models(values, own, out)
-    models = values.group(ModelOptions)
+    options = resolve_models(options, own, out)
+    models = options.model
     prepare_libraries(offline=models.offline)
     from dflash_mlx import bench as engine
 
     sources = () if own.drafts is None else engine.parse_sources(own.drafts)
-    schedule = schedule_of(values, own, sources, out)
-    check_flags(values, own, schedule, sources)
-    with Spinner(out, "reading the prompts"):
-        questions = collect_questions(suites or [], own.prompts, own.limit)
+    schedule = schedule_of(options, own, sources, out)
+    check_flags(options, own, schedule, sources)
+    questions = collect_questions(suites or [], own.prompts, own.limit)
     if not own.json and not out.quiet and (note := bundled_note(models)):
         out.info(note, "dim")
     ctx.with_resource(awake())
     pair, _ = load_pair(models, out)
-    schedule = with_thinking(schedule, values, LocalBackend(pair), out)
+    schedule = with_thinking(schedule, options, LocalBackend(pair), out)
     compares_all = any(source.is_all for source in sources)
     if compares_all:
         sources = fitting(pair, out)
-    if sources:
-        measured = measure_sources(
-            sources, pair, schedule, questions, models, own.results_path, out
-        )
-    else:
-        measured = [measure_modes(pair, schedule, questions, own.results_path, out)]
-    report(measured, own, questions, pair, out)
+    run = Run(questions, models, own.results_path, out)
+    measured = run.measure_all(pair, schedule, sources)
+    if own.json:
+        out.write_json(report_json(measured))
+    elif any(part.records for part in measured):
+        show_report(measured, questions, out, pair.tokenizer)
     if compares_all:
         keep_choice(measured, pair, out)
     leave(measured, own, out)
@@ -257,15 +220,15 @@ def keep_choice(measured: list[Measured], pair: "Pair", out: Output) -> None:
         out.warn(f"from now on '{pair.target_name}' has {drafter} here; -d names another")
 
 
-def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> OptionValues:
-    """The values with the target's id; UsageError for flags that have no effect on a benchmark."""
-    values = with_target_id(without_overridden_draft(values), out)
+def resolve_models(options: Options, own: BenchOptions, out: Output) -> Options:
+    """The options with the target's id; UsageError for flags that have no effect on a benchmark."""
+    options = with_target_id(without_overridden_draft(options), out)
     if own.drafts is None:
-        return values
+        return options
     flags = {
-        "--draft": values.origin("draft") is Origin.FLAG,
-        "--no-draft": values.origin("no_draft") is Origin.FLAG,
-        "--lookup": values.origin("lookup") is Origin.FLAG,
+        "--draft": options.source("draft") is ValueSource.FLAG,
+        "--no-draft": options.source("no_draft") is ValueSource.FLAG,
+        "--lookup": options.source("lookup") is ValueSource.FLAG,
         "--modes": own.modes is not None,
     }
     for flag, is_set in flags.items():
@@ -274,18 +237,18 @@ def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> Opti
                 f"--drafts and {flag} exclude each other.",
                 hint="leave one of them out; --drafts dflash:ID,model:ID names models",
             )
-    return values.changed(draft=None, no_draft=True, lookup=False)
+    return options.changed(draft=None, no_draft=True, lookup=False)
 
 
 def schedule_of(
-    values: OptionValues, own: BenchOptions, sources: tuple["Source", ...], out: Output
+    options: Options, own: BenchOptions, sources: tuple["Source", ...], out: Output
 ) -> "Schedule":
     from dflash_mlx import bench as engine
 
-    names = ["baseline"] if values["no_draft"] else engine.default_modes()
+    names = ["baseline"] if options.model.no_draft else engine.default_modes()
     if any(not source.no_draft for source in sources):
         names = ["baseline", "dflash"]
-    accept = values["accept"] or "match"  # answers have seeds
+    accept = options.generation.accept or "match"  # answers have seeds
     if not own.modes and accept != "match" and "ddtree" in names:
         names.remove("ddtree")
         out.warn(f"ddtree is left out: the rule {accept} judges chains")
@@ -295,20 +258,22 @@ def schedule_of(
         repeats=own.repeats,
         max_tokens=own.max_tokens,
         seed=own.seed,
-        block_size=values["block_size"],
+        block_size=options.generation.block_size,
         accept=accept,
         cooldown=own.cooldown,
     )
 
 
 def check_flags(
-    values: OptionValues, own: BenchOptions, schedule: "Schedule", sources: tuple["Source", ...]
+    options: Options, own: BenchOptions, schedule: "Schedule", sources: tuple["Source", ...]
 ) -> None:
     """Raise UsageError for flags that need other modes or temperatures."""
-    wants_lookup = values.origin("lookup") is Origin.FLAG
+    wants_lookup = options.source("lookup") is ValueSource.FLAG
     if wants_lookup and not any(variant.mode == "auto" for variant in schedule.modes):
         hint = (
-            "remove --no-draft" if values["no_draft"] and not own.modes else "add auto to --modes"
+            "remove --no-draft"
+            if options.model.no_draft and not own.modes
+            else "add auto to --modes"
         )
         raise UsageError("--lookup has no effect in these modes.", hint=hint)
     samples = bool(sources) and schedule.accept == "match"
@@ -318,66 +283,134 @@ def check_flags(
             "--check needs the mode baseline, another one, and temperature 0.",
             hint="give --modes baseline,dflash --temps 0, or leave --check out",
         )
-    if own.plot is not None:
-        from dflash_mlx import bench as engine
-
-        engine.check_plotting(own.plot)
 
 
 def with_thinking(
-    schedule: "Schedule", values: OptionValues, backend: LocalBackend, out: Output
+    schedule: "Schedule", options: Options, backend: LocalBackend, out: Output
 ) -> "Schedule":
     """The schedule with thinking as the options set it; by default off if the template can."""
     out.warn(*backend.warnings())
-    values = with_known_thinking(values, backend.template, out, raw=False)
-    think = values["think"]
-    effort = values["reasoning_effort"]
+    generation = with_known_thinking(options, backend.template, out, raw=False).generation
+    think = generation.think
+    effort = generation.reasoning_effort
     if think is None and effort is None and backend.template.think_switch:
         think = False
     return replace(schedule, think=think, effort=effort)
 
 
-def measure_modes(
-    pair: "Pair",
-    schedule: "Schedule",
-    questions: list["Question"],
-    path: Path | None,
-    out: Output,
-) -> Measured:
-    """Measure the modes in turn until Ctrl-C."""
-    from dflash_mlx import bench as engine
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the parts of a benchmark share: the modes, or each source of drafts, are a part.
 
-    engine.check(pair, schedule, questions)
-    with engine.Results(engine.facts_of(pair, schedule), path) as results:
-        finished = run_schedule(pair, schedule, questions, results, out)
-        records = results.of(schedule, questions)
+    models: of the target and its options. path: the file of the results.
+    """
+
+    questions: list["Question"]
+    models: ModelOptions
+    path: Path | None
+    out: Output
+
+    def measure_all(
+        self, pair: "Pair", schedule: "Schedule", sources: Sequence["Source"]
+    ) -> list[Measured]:
+        """Measure the modes, or one source after another, until Ctrl-C. All are checked before."""
+        from dflash_mlx import bench as engine
+
+        if not sources:
+            engine.check(pair, schedule, self.questions)
+            return [self.measure(pair, schedule, self.path)]
+        for source in sources:
+            pair = self.load(pair, source)
+            engine.check(pair, source.schedule(schedule), self.questions)
+        measured: list[Measured] = []
+        for source in sources:
+            pair = self.load(pair, source)
+            if not self.out.quiet:
+                self.out.info(f"drafts: {source.label}", "dim")
+            file = source.results_file(self.path)
+            measured.append(self.measure(pair, source.schedule(schedule), file, source))
+            if not measured[-1].finished:
+                break
+        return measured
+
+    def load(self, pair: "Pair", source: "Source") -> "Pair":
+        """The target with a source's drafter; DFlashError if the drafter is another kind."""
+        options = replace(self.models, draft=source.draft, no_draft=source.no_draft)
+        if source.kind in ("lookup", "none"):
+            options = replace(options, draft_bits=None)
+        pair = add_drafter(pair, options, self.out)
+        source.check(pair)
+        return pair
+
+    def measure(
+        self,
+        pair: "Pair",
+        schedule: "Schedule",
+        path: Path | None,
+        source: "Source | None" = None,
+    ) -> Measured:
+        """Measure what is not in the file yet. Seeded answers of drafts are compared, too."""
+        from dflash_mlx import bench as engine
+
+        with engine.Results(engine.facts_of(pair, schedule), path) as results:
+            finished = self.answer_all(pair, schedule, results, costs=source is None)
+        records = results.of(schedule, self.questions)
+        samples = source is not None and schedule.accept == "match"
+        if source is not None:
+            records = source.named(records)
+        by_key = {record.key: record for record in records}
         differences = [
-            engine.with_gap(difference, pair, questions, results.records, schedule)
-            for difference in engine.find_differences(records)
+            found
+            if found.key.temperature
+            else engine.with_gap(found, pair, self.questions, by_key, schedule)
+            for found in engine.find_differences(records, samples=samples)
         ]
-    rows = engine.summarise(records)
-    return Measured(None, results, schedule, records, rows, differences, finished)
+        rows = engine.summarise(records, samples=samples)
+        return Measured(source, results, schedule, records, rows, differences, finished)
+
+    def answer_all(
+        self, pair: "Pair", schedule: "Schedule", results: "Results", *, costs: bool
+    ) -> bool:
+        """Generate the answers that are missing, then time passes by width; False after Ctrl-C."""
+        from dflash_mlx import bench as engine
+
+        out = self.out
+        total = len(schedule.keys(self.questions))
+        done = len(results.of(schedule, self.questions))
+        with Interrupt() as interrupt, progress_bar(out) as bar:
+            task = bar.add_task("measuring", total=total, completed=done, note="warming up")
+            answers = engine.run(pair, self.questions, schedule, results.records, interrupt.check)
+            try:
+                for record in answers:
+                    results.keep(record)
+                    done += 1
+                    note = f"{record.task} · {record.key.mode} at {record.key.temperature:g}"
+                    bar.update(task, completed=done, note=out.ascii_fallback(note))
+                    part, before = (PROGRESS_LINES * count // total for count in (done, done - 1))
+                    if part > before and not (out.stderr_live or out.quiet):
+                        out.info(f"{done:,} of {total:,} answers")
+                if costs and results.curve is None:
+                    prompts = [t.prompt_tokens for r in results.records.values() for t in r.turns]
+                    depth = sorted(prompts)[len(prompts) // 2]
+                    results.keep_curve(engine.measure(pair, depth, interrupt.check))
+            except KeyboardInterrupt:
+                return False
+        return True
 
 
-def report(
-    measured: list[Measured],
-    own: BenchOptions,
-    questions: list["Question"],
-    pair: "Pair",
-    out: Output,
-) -> None:
-    tokenizer = pair.tokenizer
-    first = measured[0]
-    if own.json:
-        out.write_json(bench_json(first) if first.source is None else drafts_json(measured))
-    elif any(part.records for part in measured):
-        if first.source is None:
-            show_report(first, questions, out, tokenizer)
-        else:
-            show_drafts(measured, questions, out, tokenizer)
-    rows = [row for part in measured for row in part.rows]
-    if own.plot is not None and rows:
-        draw_plots(own.plot, rows, first.results, out)
+def progress_bar(out: Output) -> "Progress":
+    from rich import progress
+
+    return progress.Progress(
+        progress.TextColumn("{task.description}", style="dim"),
+        progress.BarColumn(24, style="dim", complete_style="accent"),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(compact=True),
+        progress.TextColumn("{task.fields[note]}", style="dim"),
+        console=out.console,
+        transient=True,
+        disable=not out.stderr_live,
+    )
 
 
 def leave(measured: list[Measured], own: BenchOptions, out: Output) -> None:
@@ -400,15 +433,17 @@ def collect_questions(suites: list[str], prompts: Path | None, limit: int) -> li
     from dflash_mlx import bench as engine
 
     for name in suites:
-        if name not in engine.suite_names():
-            known = ", ".join(engine.suite_names())
-            raise UsageError(f"there is no suite '{name}'.", hint=f"use {known}, or --prompts FILE")
+        if name != BUNDLED:
+            hint = (
+                "use bundled, or --prompts FILE; examples/bench/papers.py in the clone makes such "
+                "a file of gsm8k, humaneval, mt-bench and the papers' other suites"
+            )
+            raise UsageError(f"there is no suite '{name}'.", hint=hint)
         if suites.count(name) > 1:
             raise UsageError(f"the suite '{name}' was given twice.", hint="give it once")
-    questions: list[Question] = []
-    for name in suites or ([] if prompts else ["bundled"]):
-        questions += engine.questions_of(name, limit)
+    parts: list[list[Question]] = []
+    if suites or prompts is None:
+        parts.append(engine.bundled_questions())
     if prompts is not None:
-        from_file = engine.read_questions(prompts, prompts.name)
-        questions += from_file[: limit or len(from_file)]
-    return questions
+        parts.append(engine.read_questions(prompts, prompts.name))
+    return [question for part in parts for question in part[: limit or None]]

@@ -21,15 +21,15 @@ from ..options import (
     DisplayOptions,
     Flags,
     ModelOptions,
-    OptionValues,
-    Origin,
+    Options,
     PromptOptions,
     RemoteOptions,
+    ValueSource,
     option_groups,
 )
 from ..presets import OptionTables
 from ..report import LogOptions
-from ..resolve import Resolved, sampling_is_open
+from ..resolve import fit, sampling_is_open, with_target_defaults
 from ..terminal.keys import KeyReader, TypeAhead
 from ..terminal.live_region import ERASE_BELOW
 from ..terminal.output import Output
@@ -40,11 +40,11 @@ from .dialogue import Dialogue, DisplaySettings
 from .loop import chat_loop
 from .pages import show_header
 from .settings import (
+    NAMES,
     chat_sampling_note,
     chat_settings,
     defaults_of,
     recommended_defaults,
-    values_of,
 )
 from .start import ChatOptions, Start, begin
 from .state import ChatState
@@ -66,7 +66,7 @@ def chat(
         ),
     ] = None,
     *,
-    values: Annotated[OptionValues, GROUPS],
+    options: Annotated[Options, GROUPS],
     own: ChatOptions,
     remote: RemoteOptions,
     log_options: LogOptions,
@@ -85,8 +85,9 @@ def chat(
     out = Output(quiet=display.quiet, plain=display.plain)
     log = ctx.with_resource(log_options.open("chat", out.warn))
     out.on_error = log.error
-    start = begin(values, words or [], own, out)
-    resolved = start.resolved
+    start = begin(options, words or [], own, out)
+    keeps_system = start.saved is not None and start.saved.system is not None
+    options = with_target_defaults(start.options, keep_system=keeps_system)
     servers = configured_servers(own.mcp or ())
     keys = make_keys(out)
     with ExitStack() as context:
@@ -95,10 +96,10 @@ def chat(
         tools = ToolBox(out, servers)
         context.callback(tools.close)
         with keys.reading() if start.interactive else nullcontext():
-            backend, load_seconds = open_backend(resolved.values, resolved.cache, remote, out)
+            backend, load_seconds = open_backend(options, options.cache, remote, out)
             tools.wait()
-        resolved = resolved.fitted(backend, out, recommended=True)
-        state = open_chat(resolved, start, backend, tools, keys, display, out)
+        options = fit(options, backend, out, recommended=True)
+        state = open_chat(options, start, backend, tools, keys, display, out)
         dialogue = state.dialogue
         dialogue.log = log
         tools.log = log
@@ -129,7 +130,7 @@ def take_terminal(context: ExitStack, keys: KeyReader, out: Output) -> None:
 
 
 def open_chat(
-    resolved: Resolved,
+    options: Options,
     start: Start,
     backend: Backend,
     tools: ToolBox,
@@ -138,9 +139,9 @@ def open_chat(
     out: Output,
 ) -> ChatState:
     """The chat with a loaded model; UsageError for options that the model cannot use."""
-    settings = chat_settings(resolved.generation)
+    settings = chat_settings(options.generation)
     backend.check(settings)
-    prompt = resolved.prompt
+    prompt = options.prompt
     dialogue = Dialogue(
         backend,
         out,
@@ -155,16 +156,14 @@ def open_chat(
     )
     dialogue.chat = Chat(system=prompt.system)
     dialogue.tools = tools
-    tables = OptionTables(resolved.values.ctx)
-    state = ChatState(dialogue, out, resolved.model, resolved.cache, tables=tables, keys=keys)
-    general = resolved.general
+    tables = OptionTables(options.ctx)
+    state = ChatState(dialogue, out, options.model, options.cache, tables=tables, keys=keys)
+    general = start.options
     state.general = {
-        name: value
-        for name, value in values_of(resolved).items()
-        if general.origin(name) < Origin.ENVIRONMENT
+        name: general[name] for name in NAMES if general.source(name) < ValueSource.VARIABLE
     }
-    state.sampling_by = None if sampling_is_open(general) else general["sampling_by"]
-    state.defaults = recommended_defaults(state, defaults_of(state, resolved.model.model))
+    state.sampling_by = None if sampling_is_open(general) else general.prompt.sampling_by
+    state.defaults = recommended_defaults(state, defaults_of(state, options.model.model))
     return state
 
 

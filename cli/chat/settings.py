@@ -9,11 +9,10 @@ from dflash_mlx.options import GenerationOptions, Option, declared
 
 from ..backend.base import ThinkingSwitches
 from ..passes import MARK, shows_colours
-from ..presets import DECLARED, KEYS, MODEL_KEYS, PRESET_KEYS
+from ..presets import DECLARED, MODEL_KEYS, PRESET_KEYS
 from ..resolve import (
     RECOMMENDED,
     THINKING,
-    Resolved,
     describe_recommendation,
     drop_unknown_thinking,
     no_recommendation,
@@ -189,11 +188,7 @@ def chat_settings(options: GenerationOptions) -> GenerationOptions:
     return replace(options, mode="auto") if options.mode == "baseline" else options
 
 
-def values_of(resolved: Resolved) -> dict[str, Any]:
-    """The values that a chat begins with, by option name, without the target's defaults."""
-    names = [name for name in KEYS if name in PRESET_KEYS & MODEL_KEYS and name in resolved.general]
-    values = {name: resolved.general[name] for name in names}
-    return values | {"stop": tuple(values["stop"] or ())}
+NAMES = PRESET_KEYS & MODEL_KEYS  # what both a preset and a target may set
 
 
 def present_values(state: ChatState) -> dict[str, Any]:

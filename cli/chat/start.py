@@ -15,10 +15,10 @@ from dflash_mlx.hub.local import find_model
 
 from ..first_model import offer_models
 from ..loading import choose_pair, prepare_libraries
-from ..options import BUNDLED, ModelOptions, OptionValues, Origin, option
+from ..options import BUNDLED, Options, ValueSource, option
 from ..presets import PresetName
 from ..prompt import read_prompt
-from ..resolve import Resolved, given_local, resolve, with_preset
+from ..resolve import given_local, resolve_target, with_preset
 from ..serve import served_name
 from ..terminal.output import NotifyKind, Output
 from ..terminal.signals import terminal_as_stdin
@@ -140,68 +140,69 @@ def offer_unfinished(out: Output, *, can_ask: bool) -> str | None:
     return None
 
 
-def offer_server(values: OptionValues, out: Output) -> OptionValues:
+def offer_server(options: Options, out: Output) -> Options:
     """Offer to use the server of this machine that has the model of a chat loaded.
 
-    Returns the values with its address as the model after a yes. Nothing is asked if the server
+    Returns the options with its address as the model after a yes. Nothing is asked if the server
     needs a key or does not answer, and if options are given that need a model on this machine.
     """
-    options = values.group(ModelOptions)
-    if options.model in (None, BUNDLED) or is_address(options.model) or options.adapter:
-        return values
-    prepare_libraries(offline=options.offline)
-    model = find_model(options.model, options.folders) or options.model
+    asked = options.model
+    if asked.model in (None, BUNDLED) or is_address(asked.model) or asked.adapter:
+        return options
+    prepare_libraries(offline=asked.offline)
+    model = find_model(asked.model, asked.folders) or asked.model
     url = server_of(full_name(model))
-    if url is None or any(origin >= Origin.PRESET for _, origin in given_local(values)):
-        return values
+    if url is None or any(source >= ValueSource.PRESET for _, source in given_local(options)):
+        return options
     from dflash_mlx.remote.session import connect, request_fields
 
     try:
         with Spinner(out, f"asking {url}"):
-            server = connect(parse_address(f"{url}/v1#{served_name(model, options.folders)}"))
-        request_fields(server.kind, values.generation())
+            server = connect(parse_address(f"{url}/v1#{served_name(model, asked.folders)}"))
+        request_fields(server.kind, options.generation)
     except DFlashError as error:
         out.note(f"the server at {url} has this model loaded, but is not used: {error.message}")
-        return values
+        return options
     where = url.partition("://")[2]
     question = f"dflash serve at {where} has this model loaded. Use it?"
     if not typer.confirm(question, default=True, err=True):
-        return values
-    return values.changed(model=server.target_name)
+        return options
+    return options.changed(model=server.target_name)
 
 
 def choose_target(
-    values: OptionValues, saved: Chat | None, out: Output, *, demo: bool, interactive: bool
-) -> OptionValues:
-    """The values with the pair to load.
+    options: Options, saved: Chat | None, out: Output, *, demo: bool, interactive: bool
+) -> Options:
+    """The options with the pair to load.
 
     The bundled pair for --demo, else the pair of the options, of the saved chat, or one that suits
     this machine. If none is here, an interactive chat offers to download one.
     """
     if demo:
         for name in ("model", "draft"):
-            if values.origin(name) is Origin.FLAG:
+            if options.source(name) is ValueSource.FLAG:
                 message = f"--demo and --{name} name different models."
                 raise UsageError(message, hint="leave one of them out")
-        return values.changed(model=None, draft=None)
-    if values["model"] == BUNDLED:
-        return values.changed(model=None)
+        return options.changed(model=None, draft=None)
+    if options.model.model == BUNDLED:
+        return options.changed(model=None)
     if saved is not None:
-        return with_saved_pair(values, saved)
-    if values["model"] is None and values["draft"] is None:
-        chosen = choose_pair(values.group(ModelOptions), out, interactive=interactive)
+        return with_saved_pair(options, saved)
+    if options.model.model is None and options.model.draft is None:
+        chosen = choose_pair(options.model, out, interactive=interactive)
         if interactive and chosen.model is None:
             chosen = offer_models(chosen, out)
-        return values.changed(model=chosen.model, draft=chosen.draft)
-    return values
+        return options.changed(model=chosen.model, draft=chosen.draft)
+    return options
 
 
-def with_saved_pair(values: OptionValues, saved: Chat) -> OptionValues:
-    """The values with the pair of a saved chat, unless they name a target."""
-    if values["model"] is not None or saved.model in (None, BUNDLED):
-        return values
-    draft = values["draft"] or (None if values["no_draft"] else saved.draft)
-    return values.changed(model=saved.model, draft=draft)
+def with_saved_pair(options: Options, saved: Chat) -> Options:
+    """The options with the pair of a saved chat, unless they name a target."""
+    asked = options.model
+    if asked.model is not None or saved.model in (None, BUNDLED):
+        return options
+    draft = asked.draft or (None if asked.no_draft else saved.draft)
+    return options.changed(model=saved.model, draft=draft)
 
 
 def can_keep_history(out: Output) -> bool:
@@ -218,20 +219,21 @@ def can_keep_history(out: Output) -> bool:
 class Start:
     """All that is known of a chat before its model is loaded.
 
-    saved: the chat to continue. interactive: whether the user can type at a terminal.
+    options: those without the defaults of the target. saved: the chat to continue. interactive:
+    whether the user can type at a terminal.
     """
 
     own: ChatOptions
-    resolved: Resolved
+    options: Options
     beginning: Beginning
     saved: Chat | None
     interactive: bool
     no_history: bool
 
 
-def begin(values: OptionValues, words: list[str], own: ChatOptions, out: Output) -> Start:
+def begin(options: Options, words: list[str], own: ChatOptions, out: Output) -> Start:
     piped = sys.stdin is None or not sys.stdin.isatty()
-    values = with_preset(values, own.preset)
+    options = with_preset(options, own.preset)
     beginning = read_beginning(words, resume=own.resume, latest=own.latest, piped=piped)
     interactive = not piped or (out.stdout_is_tty and terminal_as_stdin())
     can_ask = not piped and sys.stderr.isatty()
@@ -243,17 +245,12 @@ def begin(values: OptionValues, words: list[str], own: ChatOptions, out: Output)
         beginning = replace(beginning, name=offer_unfinished(out, can_ask=can_continue))
     saved = None if beginning.name is None else transcript.load(beginning.name)
 
-    def choose(values: OptionValues) -> OptionValues:
-        values = choose_target(values, saved, out, demo=own.demo, interactive=interactive)
-        return offer_server(values, out) if can_ask and not out.quiet else values
+    def choose(options: Options) -> Options:
+        options = choose_target(options, saved, out, demo=own.demo, interactive=interactive)
+        return offer_server(options, out) if can_ask and not out.quiet else options
 
-    resolved = resolve(
-        values,
-        out,
-        choose=choose,
-        keep_system=saved is not None and saved.system is not None,
-    )
-    if no_history and resolved.cache.cache_disk:
+    options = resolve_target(options, out, choose)
+    if no_history and options.cache.cache_disk:
         out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
-        resolved = replace(resolved, cache=replace(resolved.cache, cache_disk=0))
-    return Start(own, resolved, beginning, saved, interactive, no_history)
+        options = options.changed(cache_disk=0)
+    return Start(own, options, beginning, saved, interactive, no_history)

@@ -70,8 +70,13 @@ def cannot_open(folder: Path, name: str) -> DFlashError | None:
 
 def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
     """The check of a model's files, and whether a download would repair damaged ones."""
-    from dflash_mlx.hub.cache import first_missing_file, is_head_only, latest_revision
-    from dflash_mlx.hub.content import blobs_of, damaged_files
+    from dflash_mlx.hub.cache import (
+        blobs_of,
+        damaged_files,
+        first_missing_file,
+        is_head_only,
+        latest_revision,
+    )
     from dflash_mlx.hub.resolve import bundled, local_folder
 
     folder = bundled("target") if name == BUNDLED else local_folder(name)

@@ -98,6 +98,16 @@ class Output:
         """Write a JSON document on one line to stdout; a terminal gets ASCII only."""
         self.write(json.dumps(document, ensure_ascii=self.stdout_is_tty) + "\n")
 
+    def write_table(
+        self, rows: Sequence[Sequence[str]], lines: Sequence[str] | None = None
+    ) -> None:
+        """Write rows to stdout: with tabs for a pipe; in columns, or as `lines`, for a terminal."""
+        if not self.stdout_is_tty:
+            self.write("".join("\t".join(row) + "\n" for row in rows))
+            return
+        for line in align_columns(rows) if lines is None else lines:
+            self.write(self.ascii_fallback(line.rstrip()) + "\n")
+
     def draw(self, text: str) -> None:
         """Write text to the terminal on stdout unchanged, control characters included."""
         encoding = sys.stdout.encoding or "ascii"

@@ -2,22 +2,27 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Annotated
 
 import mlx.core as mx
+from pydantic import Field
 
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import UsageError
-from dflash_mlx.options import SamplingParams
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 from dflash_mlx.types import Block
 
 from .questions import Question
-from .schedule import BASELINE, Key, Record, Rounds, Schedule, Turn, Variant
+from .records import Key, Record, Rounds, Turn, merge_rounds
+from .schedule import BASELINE, Schedule
 
 WARM_UP = 24  # tokens, enough for a whole block
 POLL_SECONDS = 0.1
@@ -75,12 +80,11 @@ def run(
     remaining = [item for item in schedule.keys(questions) if item[0] not in done]
     for variant in dict.fromkeys(variant for _, _, variant in remaining):
         key, question, _ = next(item for item in remaining if item[2] == variant)
-        session = Session(pair, mode=variant.mode, use_prefix_cache=False)  # type: ignore[arg-type]
-        prompt = list(question.turns[0])
-        answer(session, prompt, variant, schedule, schedule.sampling(key), watch, WARM_UP)
+        options = replace(schedule.options(key, variant), max_tokens=WARM_UP)
+        answer(Session(pair, use_prefix_cache=False), list(question.turns[0]), options, watch)
     for key, question, variant in remaining:
         cool_down(schedule.cooldown, watch)
-        yield answer_question(pair, question, key, variant, schedule, watch)
+        yield answer_question(pair, question, key, schedule.options(key, variant), watch)
 
 
 def cool_down(seconds: float, watch: Watch) -> None:
@@ -91,61 +95,33 @@ def cool_down(seconds: float, watch: Watch) -> None:
 
 
 def answer_question(
-    pair: Pair, question: Question, key: Key, variant: Variant, schedule: Schedule, watch: Watch
+    pair: Pair, question: Question, key: Key, options: GenerationOptions, watch: Watch
 ) -> Record:
     """Answer all turns of a question in one session, which keeps its caches between turns."""
-    session = Session(pair, mode=variant.mode, use_prefix_cache=False)  # type: ignore[arg-type]
+    session = Session(pair, use_prefix_cache=False)
     messages = []
     turns = []
     mx.reset_peak_memory()
     for turn_messages in question.turns:
         messages += turn_messages
-        turn = answer(
-            session,
-            list(messages),
-            variant,
-            schedule,
-            schedule.sampling(key),
-            watch,
-            schedule.max_tokens,
-        )
-        turns.append(turn)
-        messages.append({"role": "assistant", "content": turn.text})
+        turns.append(answer(session, list(messages), options, watch))
+        messages.append({"role": "assistant", "content": turns[-1].text})
     return Record(key, question.task, tuple(turns), mx.get_peak_memory())
 
 
 def answer(
-    session: Session,
-    messages: list[dict],
-    variant: Variant,
-    schedule: Schedule,
-    sampling: SamplingParams,
-    watch: Watch,
-    max_tokens: int,
+    session: Session, messages: list[dict], options: GenerationOptions, watch: Watch
 ) -> Turn:
-    began = time.perf_counter()
-    before = began
-    source = session.stream(
-        messages,
-        sampling=sampling,
-        max_tokens=max_tokens,
-        accept=schedule.accept,
-        on_prefill=lambda done, total: watch(),
-        **schedule.switches,
-        **variant.options(schedule.block_size),
-    )
+    source = session.stream(messages, options, on_prefill=lambda done, total: watch())
     blocks: list[Block] = []
-    seconds: list[float] = []
-    try:
+    arrivals: list[float] = []
+    with closing(source):
         for block in source:
-            arrived = time.perf_counter()
-            seconds.append(arrived - before)
+            arrivals.append(time.perf_counter())
             blocks.append(block)
-            before = arrived
             watch()
-    finally:
-        source.close()
     stats = session.stats
+    rounds = zip(blocks[1:], pairwise(arrivals), strict=True)
     return Turn(
         prompt_tokens=stats.prompt_tokens,
         cached_tokens=stats.cached_tokens,
@@ -154,22 +130,16 @@ def answer(
         finish_reason=blocks[-1].finish_reason or "length",
         prefill_seconds=stats.prefill_seconds,
         first_token_seconds=stats.first_token_seconds,
-        decode_seconds=before - began - seconds[0],
+        decode_seconds=arrivals[-1] - arrivals[0],
         verifies=stats.verifies,
         drafted=stats.drafted,
         accepted=stats.accepted,
         accepted_by_position=tuple(stats.accepted_by_position),
-        rounds=rounds_of(blocks[1:], seconds[1:]),
+        rounds=merge_rounds(
+            Rounds(block.drafted + 1, 1, len(block.tokens), arrived - before)
+            for block, (before, arrived) in rounds
+        ),
     )
-
-
-def rounds_of(blocks: Sequence[Block], seconds: Sequence[float]) -> tuple[Rounds, ...]:
-    """The passes after the prefill, counted by their number of rows: the drafts and the anchor."""
-    sums: dict[int, tuple[int, int, float]] = {}
-    for block, duration in zip(blocks, seconds, strict=True):
-        count, tokens, total = sums.get(block.drafted + 1, (0, 0, 0.0))
-        sums[block.drafted + 1] = (count + 1, tokens + len(block.tokens), total + duration)
-    return tuple(Rounds(rows, *sums[rows]) for rows in sorted(sums))
 
 
 # The time of a pass by its width
@@ -186,32 +156,16 @@ class Curve:
     """
 
     depth: int
-    verify: tuple[tuple[int, float], ...]
+    verify: Annotated[tuple[tuple[int, float], ...], Field(min_length=1)]
     draft: tuple[int, float] | None
 
-    def data(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-def curve_of(data: dict[str, Any]) -> Curve:
-    """A curve from its JSON object. Raises ValueError, TypeError or KeyError for an invalid one."""
-    verify = tuple((int(rows), float(seconds)) for rows, seconds in data["verify"])
-    if not verify:
-        raise ValueError("there are no costs")
-    depth = int(data["depth"])
-    draft = data["draft"]
-    if draft is None:
-        return Curve(depth, verify, None)
-    size, seconds = draft
-    return Curve(depth, verify, (int(size), float(seconds)))
-
-
-def measure(pair: Pair, depth: int, check: Callable[[], None] = lambda: None) -> Curve:
+def measure(pair: Pair, depth: int, check: Watch = never_stop) -> Curve:
     """Time the passes of a pair after `depth` tokens. check: called between passes, may raise."""
     return mlx_thread().call(time_passes, pair, depth, check)
 
 
-def time_passes(pair: Pair, depth: int, check: Callable[[], None]) -> Curve:
+def time_passes(pair: Pair, depth: int, check: Watch) -> Curve:
     """`measure`, in the thread that owns MLX."""
     target = pair.target
     drafter = pair.drafter
@@ -223,14 +177,14 @@ def time_passes(pair: Pair, depth: int, check: Callable[[], None]) -> Curve:
     values: list[int] = tokens.tolist()  # type: ignore[assignment]
     sequence.read(values[:depth])
     passes: dict[int, Callable[[], None]] = {
-        rows: (lambda rows=rows: one_pass(sequence, values[-rows:])) for rows in ROWS
+        rows: partial(one_pass, sequence, values[-rows:]) for rows in ROWS
     }
     block = 0
-    cache = sequence.draft_cache
-    if drafter is not None and cache is not None:
+    if drafter is not None and sequence.draft_cache is not None:
         block = drafter.block_size
+        caches = [sequence.draft_cache]
         passes[-block] = lambda: mx.eval(
-            drafter.draft([cache], values[:1], block)[0].greedy().tokens
+            drafter.draft(caches, values[:1], block)[0].greedy().tokens
         )
     seconds = median_seconds(passes, check)
     verify = tuple((rows, seconds[rows]) for rows in ROWS)
@@ -244,9 +198,7 @@ def one_pass(sequence: TokenSequence, tokens: list[int]) -> None:
     sequence.commit((tokens[0],), output.taps)
 
 
-def median_seconds(
-    passes: Mapping[int, Callable[[], None]], check: Callable[[], None]
-) -> dict[int, float]:
+def median_seconds(passes: Mapping[int, Callable[[], None]], check: Watch) -> dict[int, float]:
     """The median time of each pass. They alternate, and the first time of each is dropped."""
     seconds: dict[int, list[float]] = {name: [] for name in passes}
     for _ in range(PASSES + 1):

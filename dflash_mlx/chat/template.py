@@ -5,7 +5,6 @@ The supported options are found by rendering with them, not by the name of the m
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
 from itertools import chain
@@ -19,7 +18,7 @@ from mlx_lm.utils import load_tokenizer as load_mlx_tokenizer
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.files.checkpoint import TEXTS, Checkpoint, check_file
 from dflash_mlx.files.folder import matching, readable
-from dflash_mlx.options import EFFORTS
+from dflash_mlx.options import EFFORTS, GenerationOptions
 
 from .messages import SYSTEM, Messages, accepted_forms, is_begun
 from .reasoning_parser import end_of_turn_ids
@@ -43,22 +42,7 @@ SAMPLE_TOOL = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateOptions:
-    """Options of a template; None is the template's default.
-
-    `think`: whether to think. `reasoning_effort`: "low", "medium" or "high" (some templates have
-    more). `tools`: JSON schemas of the functions that the model may call. `variables`: others that
-    the template reads.
-    """
-
-    think: bool | None = None
-    reasoning_effort: str | None = None
-    tools: Sequence[dict[str, Any]] | None = None
-    variables: dict[str, Any] | None = None
-
-
-DEFAULTS = TemplateOptions()
+DEFAULTS = GenerationOptions()
 APART = "\ufdd0\ufdd1"  # stands where a text is split before it is encoded; both are no characters
 CONTROL = re.compile("<[|\uff5c].*[|\uff5c]>")  # DeepSeek's have wide bars
 
@@ -73,7 +57,7 @@ class Template:
     def write(
         self,
         messages: Messages,
-        options: TemplateOptions = DEFAULTS,
+        options: GenerationOptions = DEFAULTS,
         *,
         add_generation_prompt: bool = True,
     ) -> str:
@@ -139,11 +123,11 @@ class Template:
 
     def check(self, think: bool | None, effort: str | None) -> None:
         """Raise UsageError if the template does not support one of these options."""
-        self.switches(TemplateOptions(think, effort))
+        self.switches(GenerationOptions(think=think, reasoning_effort=effort))
 
-    def switches(self, options: TemplateOptions) -> dict[str, Any]:
+    def switches(self, options: GenerationOptions) -> dict[str, Any]:
         """The options as variables of this template. Raises UsageError for an unsupported one."""
-        variables = dict(options.variables or {})
+        variables = dict(options.chat_template_kwargs or {})
         if unread := variables.keys() - self.variables:
             raise UsageError(
                 f"this target's chat template reads no '{min(unread):.40}'.",

@@ -6,7 +6,10 @@ and has its full length. An incomplete revision is never returned for loading.
 A model may be named `owner/model#mtp`: only its MTP head, which is in one or two of many shards.
 """
 
+import hashlib
+import re
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -21,6 +24,7 @@ from dflash_mlx.files.checkpoint import (
 )
 from dflash_mlx.files.folder import SIDECAR, matching
 from dflash_mlx.files.formats import MTP_TENSOR
+from dflash_mlx.types import Progress, silent
 
 # `allow_patterns` and `ignore_patterns` of huggingface_hub: files of a repository's top folder.
 # Some tokenizers are Python code; a download does not run it.
@@ -31,6 +35,8 @@ ALLOW_PATTERNS = ["*.safetensors", *TEXT_PATTERNS]
 IGNORE_PATTERNS = ["*/*", f"{SIDECAR}*"]
 INCOMPLETE = ".dflash.incomplete"  # suffix of a blob during its download
 HEAD_ONLY = "#mtp"  # behind a model's Hub id
+HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+CHUNK_BYTES = 1 << 20
 
 
 def cache_folder() -> Path:
@@ -134,6 +140,48 @@ def missing_file(checkpoint: Checkpoint, *, head_only: bool = False) -> str:
     return next((name for name in code if "/" not in name and not (folder / name).exists()), "")
 
 
+def blobs_of(folder: Path) -> dict[str, Path]:
+    """The blobs of a cached revision by the names of their files.
+
+    Files that are no links to a blob are left out: nothing tells what their content should be.
+    """
+    blobs = {path.name: path.resolve() for path in matching(folder) if path.is_symlink()}
+    return {name: blob for name, blob in blobs.items() if HASH.fullmatch(blob.name)}
+
+
+def damaged_files(blobs: Mapping[str, Path], on_check: Progress = silent) -> list[str]:
+    """The names of the files whose blob has another content than its own name promises.
+
+    A bad disk or another program may change bytes and not the length. `on_check(done, total)` is
+    called with counts of bytes. A blob that does not exist is missing and not damaged.
+    """
+    present = {name: blob for name, blob in blobs.items() if blob.exists()}
+    total = sum(blob.stat().st_size for blob in present.values())
+    done = 0
+
+    def on_read(count: int) -> None:
+        nonlocal done
+        done += count
+        on_check(done, total)
+
+    return [
+        name
+        for name, blob in present.items()
+        if hash_of(blob, len(blob.name), on_read) != blob.name
+    ]
+
+
+def hash_of(path: Path, digits: int, on_read: Callable[[int], None] = lambda count: None) -> str:
+    """In hex: sha256 for 64 digits, else git's sha1 of a blob. `on_read` gets counts of bytes."""
+    sha256 = digits == 64
+    digest = hashlib.sha256() if sha256 else hashlib.sha1(b"blob %d\0" % path.stat().st_size)
+    with path.open("rb") as stream:
+        while data := stream.read(CHUNK_BYTES):
+            digest.update(data)
+            on_read(len(data))
+    return digest.hexdigest()
+
+
 def cached_state(repo: str) -> Literal["yes", "partly", "no"]:
     if cached_folder(repo) is not None:
         return "yes"
@@ -168,10 +216,6 @@ def remove(repo: str) -> int:
     """Delete a model. Returns the bytes freed. Raises DFlashError if that is not possible."""
     folder = repo_folder(repo)
     size = cached_bytes(repo)
-    if not folder.is_dir():
-        raise DFlashError(
-            f"'{repo}' is not in the cache.", hint="`dflash models list` shows what is"
-        )
     try:
         delete_revisions(repo)
         if folder.is_dir():

@@ -19,14 +19,14 @@ from .cache import (
 )
 from .kinds import refused_kind
 from .openable import facts_of, hint_for, lacks
-from .registry import OPTIONAL, find_target, similar_targets, words
+from .registry import OPTIONAL, find_target, is_short_for, similar_targets, words
 
 LM_STUDIO = ("~/.lmstudio/models", "~/.cache/lm-studio/models")
 DEPTH = 3  # folders below one that holds models: publisher, model, and one more
 TEMPLATES = ("chat_template.jinja", "chat_template.json")
 GGUF = "is a GGUF file, which mlx-lm does not read"
-# Words of a folder's name that a short name may leave out: the format and its bits.
-FORMAT = re.compile(r"mlx|gguf|dwq|awq|\d+bit|bf16|fp16|mxfp\d|nvfp\d|q\d+")
+# Words of a folder's name that a short name may leave out: also the format and its bits.
+LEFT_OUT = re.compile(rf"{OPTIONAL.pattern}|mlx|gguf|dwq|awq|\d+bit|bf16|fp16|mxfp\d|nvfp\d|q\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +155,7 @@ def is_named(name: str, model: str) -> bool:
     """Whether a model has this name, or this is short for it; the case of letters is ignored."""
     if "/" in name or name.lower() == model.lower():
         return name.lower() == model.lower()
-    short = words(name)
-    full = words(model)
-    optional = {word for word in full if OPTIONAL.fullmatch(word) or FORMAT.fullmatch(word)}
-    return bool(short) and short == [w for w in full if w in short or w not in optional]
+    return bool(words(name)) and is_short_for(words(name), words(model), LEFT_OUT)
 
 
 def did_you_mean(name: str) -> str:

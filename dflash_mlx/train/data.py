@@ -11,10 +11,11 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.chat.template import Template, TemplateOptions
+from dflash_mlx.chat.template import Template
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import read_lines, value_of
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import GenerationOptions
 
 FORMAT_HINT = (
     'each line is a JSON string, {"prompt": "..."} or {"messages": [...]}, '
@@ -117,7 +118,7 @@ def tokenize(
     template = Template(tokenizer, target.path.name)
     for prompt in prompts:
         try:
-            options = TemplateOptions(think=prompt.think, tools=prompt.tools or None)
+            options = GenerationOptions(think=prompt.think, tools=prompt.tools or ())
             text = template.write(list(prompt.messages), options)
         except DFlashError as error:
             raise DFlashError(f"line {prompt.line}: {error.message}", hint=error.hint) from error

@@ -31,7 +31,7 @@ import httpx
 import mlx.core as mx
 
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
-from dflash_mlx.chat.template import DEFAULTS, TemplateOptions, load_tokenizer
+from dflash_mlx.chat.template import DEFAULTS, load_tokenizer
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.models.packed import SequencePass, SequenceRows
@@ -112,7 +112,7 @@ def scripted_pair(family: str, script: Script) -> Pair:
     class ScriptedPair(Pair):
         """Writes the script of each answer after its prompt."""
 
-        def chat_tokens(self, messages: Any, options: TemplateOptions = DEFAULTS) -> list[int]:
+        def chat_tokens(self, messages: Any, options: GenerationOptions = DEFAULTS) -> list[int]:
             ids = super().chat_tokens(messages, options)
             script.prompts.append(ids)
             script.tokens = [*ids, *self.encode(script.says), *target.eos_ids, *[0] * 8]

@@ -12,10 +12,9 @@ from golden_pair import GOLDEN
 
 import dflash_mlx
 from dflash_mlx import bench
-from dflash_mlx.bench import questions, results, runner
+from dflash_mlx.bench import questions, results, runner, summary
 from dflash_mlx.bench import schedule as modes
-from dflash_mlx.bench.runner import curve_of
-from dflash_mlx.bench.schedule import Rounds, record_of
+from dflash_mlx.bench.records import Rounds, record_of
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import Kernels
 
@@ -34,10 +33,10 @@ def asked(*turns, number=1, task="s") -> questions.Question:
 
 def test_quartiles_of_known_numbers():
     """Guards the method: inclusive, so that quartiles lie within what was measured."""
-    assert results.spread([1, 2, 3, 4, 5]) == results.Spread(2, 3, 4)
-    assert results.spread([None, 7.0]) == results.Spread(7, 7, 7)
-    assert results.spread([1.0, 3.0]) == results.Spread(1.5, 2, 2.5)
-    assert results.spread([None]) is None
+    assert summary.spread([1, 2, 3, 4, 5]) == summary.Spread(2, 3, 4)
+    assert summary.spread([None, 7.0]) == summary.Spread(7, 7, 7)
+    assert summary.spread([1.0, 3.0]) == summary.Spread(1.5, 2, 2.5)
+    assert summary.spread([None]) is None
 
 
 def test_speedup_is_the_ratio_in_the_same_repeat():
@@ -48,13 +47,13 @@ def test_speedup_is_the_ratio_in_the_same_repeat():
             record(KEY, turn(seconds=4.0 * slow), mode="baseline", repeat=repeat),
             record(KEY, turn(seconds=1.0 * slow), repeat=repeat),
         ]
-    plain, fast = results.summarise(records)
+    plain, fast = summary.summarise(records)
     assert plain.speedup is None
     assert plain.mean_speedup is None
-    assert fast.speedup == results.Spread(4, 4, 4)
+    assert fast.speedup == summary.Spread(4, 4, 4)
     assert fast.mean_speedup == pytest.approx(4)
-    assert fast.decode == results.Spread(6.25, 7.5, 8.75)
-    assert fast.prefill == results.Spread(40, 40, 40)
+    assert fast.decode == summary.Spread(6.25, 7.5, 8.75)
+    assert fast.prefill == summary.Spread(40, 40, 40)
     assert (fast.questions, fast.answers, fast.identical, fast.compared) == (1, 2, 2, 2)
 
 
@@ -66,8 +65,8 @@ def test_speedups_are_those_of_questions():
             record(KEY, turn(seconds=36.0), mode="baseline", number=number),
             record(KEY, turn(seconds=36.0 / ratio), number=number),
         ]
-    row = results.summarise(records)[1]
-    assert row.speedup == results.Spread(3, 4, 6.5)
+    row = summary.summarise(records)[1]
+    assert row.speedup == summary.Spread(3, 4, 6.5)
     assert row.mean_speedup == pytest.approx(108 / (18 + 9 + 4))
 
 
@@ -77,9 +76,9 @@ def test_acceptance_is_pooled():
         verifies=2, drafted=6, accepted=2, accepted_by_position=(1, 1, 0),
         rounds=(Rounds(4, 2, 4, 1.0),),
     )  # fmt: skip
-    row = results.summarise([record(KEY, one), record(KEY, one, repeat=2)])[0]
+    row = summary.summarise([record(KEY, one), record(KEY, one, repeat=2)])[0]
     assert row.acceptance_rate == pytest.approx(1 / 3)
-    assert row.tau == results.Spread(2, 2, 2)
+    assert row.tau == summary.Spread(2, 2, 2)
     assert row.by_position == (0.5, 0.5, 0)
     assert row.rounds == (Rounds(4, 4, 8, 2.0),)
     assert row.speedup is None  # there is no baseline
@@ -93,7 +92,7 @@ def test_modes_have_one_order_in_all_tables():
         for number, (task, modes) in enumerate(zip("ab", orders, strict=True), 1)
         for mode in (*modes, "baseline")
     ]
-    found = [(row.task, row.mode) for row in results.summarise(records)]
+    found = [(row.task, row.mode) for row in summary.summarise(records)]
     order = ("baseline", *orders[0])
     assert found == [(task, mode) for task in ("a", "b", "all") for mode in order]
 
@@ -101,8 +100,8 @@ def test_modes_have_one_order_in_all_tables():
 def test_short_answers_have_no_rate():
     """One pass more or less, begun with the first token, would be a large part of their time."""
     for count, seconds in ((1, 0.0), (2, 1e-4), (7, 0.5)):
-        assert results.summarise([record(KEY, turn(count, seconds))])[0].decode is None
-    assert results.summarise([record(KEY, turn(8, 0.5))])[0].decode == results.Spread(14, 14, 14)
+        assert summary.summarise([record(KEY, turn(count, seconds))])[0].decode is None
+    assert summary.summarise([record(KEY, turn(8, 0.5))])[0].decode == summary.Spread(14, 14, 14)
 
 
 # --- the order, and the runner ------------------------------------------------------------------
@@ -121,12 +120,12 @@ def test_modes_take_turns():
 def test_every_question_and_repeat_has_its_own_seed():
     schedule = schedule_of(temperatures=(0.0, 0.7), repeats=2, seed=5)
     seeds = {
-        schedule.sampling(k).seed
+        schedule.options(k, v).sampling.seed
         for k, _, v in schedule.keys([asked("a"), asked("b", number=2)])
         if k.temperature and v.mode == "dflash"
     }
     assert len(seeds) == 4
-    assert schedule.sampling(KEY).seed is None
+    assert schedule.options(KEY, schedule.modes[1]).sampling.seed is None
 
 
 def test_run_answers_in_sessions(pair):
@@ -206,7 +205,6 @@ def test_costs_of_every_width(pair, monkeypatch):
     assert found.depth == 150 - 64 - 8 * 6
     assert found.draft is not None
     assert found.draft[0] == 8
-    assert curve_of(json.loads(json.dumps(found.data()))) == found
 
 
 def test_facts_know_what_computed(pair, monkeypatch):
@@ -236,9 +234,11 @@ def test_modes_are_those_of_the_engine():
     assert {"baseline", "dflash"} <= set(modes.default_modes())
     found = modes.parse_modes(" dflash:4, baseline")
     assert [v.label for v in found] == ["dflash:4", "baseline"]
-    assert found[0].options(None) == {"block_size": 4}
-    assert found[1].options(8) == {}
-    assert modes.Variant("ddtree", 32).options(None) == {"block_size": None, "tree_budget": 32}
+    schedule = schedule_of(block_size=6)
+    sizes = [(o.block_size, o.tree_budget) for o in (schedule.options(KEY, v) for v in found)]
+    assert sizes == [(4, None), (None, None)]
+    options = schedule.options(KEY, modes.Variant("ddtree", 8))
+    assert (options.mode, options.block_size, options.tree_budget) == ("ddtree", 6, 8)
 
 
 @pytest.mark.parametrize(
@@ -271,12 +271,12 @@ def test_differences_are_those_of_the_same_repeat_at_zero():
         record(KEY, turn(count=3), mode="baseline", temperature=1.0),
         record(KEY, wrong, repeat=2),
     ]
-    (found,) = results.find_differences(records)
+    (found,) = summary.find_differences(records)
     assert (found.key, found.turn, found.token) == (KEY, 1, 3)
     assert (found.wanted, found.said, found.gap) == (2, 9, None)
-    row = next(r for r in results.summarise(records) if r.mode == "dflash" and not r.temperature)
+    row = next(r for r in summary.summarise(records) if r.mode == "dflash" and not r.temperature)
     assert (row.identical, row.compared) == (0, 1)
-    ended = results.difference_of(records[0], record(KEY, turn(count=2)))
+    ended = summary.difference_of(records[0], record(KEY, turn(count=2)))
     assert ended is not None
     assert (ended.token, ended.wanted, ended.said) == (3, 2, None)
 
@@ -289,9 +289,9 @@ def test_gap_is_that_of_the_shared_prefix(pair):
     first, second = made[key].turns
     changed = (*second.tokens[:4], second.tokens[4] + 1)
     made[key] = replace(made[key], turns=(first, replace(second, tokens=changed)))
-    (found,) = results.find_differences(made.values())
+    (found,) = summary.find_differences(made.values())
     assert (found.turn, found.token) == (2, 5)
-    found = results.with_gap(found, pair, [chat], made, schedule_of())
+    found = summary.with_gap(found, pair, [chat], made, schedule_of())
     messages = [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": first.text},
@@ -301,11 +301,3 @@ def test_gap_is_that_of_the_shared_prefix(pair):
     row = sorted(pair.target.forward(mx.array([ids]), None)[0][0, -1].tolist())  # type: ignore
     assert found.gap == pytest.approx(row[-1] - row[-2], abs=1e-4)
     assert found.data()["gap"] == found.gap
-
-
-def test_public_names_are_there():
-    """Guards the lazy table: each name is found, and importing the package loads no model code."""
-    for name in bench.__all__:
-        assert getattr(bench, name)
-    with pytest.raises(AttributeError):
-        bench.nothing  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

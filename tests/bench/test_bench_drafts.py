@@ -14,8 +14,8 @@ from golden_pair import GOLDEN
 from typer.testing import CliRunner
 
 from dflash_mlx import load
-from dflash_mlx.bench import fitting, results
-from dflash_mlx.bench.schedule import Source, drafter_kind, parse_sources
+from dflash_mlx.bench import sources, summary
+from dflash_mlx.bench.sources import Source, drafter_kind, parse_sources
 from dflash_mlx.errors import UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.resolve import bundled, measured_choice
@@ -73,11 +73,9 @@ def test_a_difference_is_found_in_every_source(run, monkeypatch):
     assert run("--drafts", f"dflash:{DRAFT}", "--check", "--temps", "0").exit_code == 3
 
 
-def test_report_and_pictures(run, tmp_path, monkeypatch):
+def test_report_through_a_pipe_is_markdown(run):
     """Into a pipe the tables are Markdown; by rejection only greedy answers are compared."""
-    monkeypatch.setattr("dflash_mlx.bench.plot.DPI", 40)
-    picture = ["--plot", str(tmp_path / "x.png")]
-    result = run("--drafts", "lookup, none", "--accept", "token", *picture)
+    result = run("--drafts", "lookup, none", "--accept", "token")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     tables = [line.split(" | ") for line in lines if line.startswith("| ")]
@@ -91,7 +89,6 @@ def test_report_and_pictures(run, tmp_path, monkeypatch):
     assert {part.split()[0] for part in lines[-1].split(None, 1)[1].split(", ")} == {
         "lookup", "none",
     }  # fmt: skip
-    assert "x-speedup.png" in {file.name for file in tmp_path.glob("*.png")}
 
 
 def test_acceptance_by_position():
@@ -102,13 +99,15 @@ def test_acceptance_by_position():
     for label, accepted in answers.items():
         verifies = 8 if accepted else 0
         answer = turn(verifies=verifies, accepted_by_position=accepted)
-        rows = results.summarise([record(KEY, answer, mode=label)])
+        rows = summary.summarise([record(KEY, answer, mode=label)])
         measured.append(SimpleNamespace(label=label, rows=rows))
-    assert report.position_cells(measured, 0.0) == [
+    columns, cells = report.position_table(measured, 0.0)
+    assert [name for name, _ in columns] == ["drafts", "1", "2", "3"]
+    assert cells == [
         ("mtp", "75", "50", ""),
         ("lookup", "62", "38", "12"),
     ]
-    assert report.position_cells(measured, 1.0) == []
+    assert report.position_table(measured, 1.0)[1] == []
 
 
 HEAD = str(GOLDEN.parent / "mtp_qwen35" / "target")
@@ -143,17 +142,17 @@ def test_what_fits(monkeypatch):
     pair = load(TARGET, no_draft=True)
     spark = str(GOLDEN.parent / "dspark_qwen3" / "draft")
     folders = {"a/draft": DRAFT, "b/model": TARGET, "c/other": bundled("draft"), "e/spark": spark}
-    monkeypatch.setattr(fitting, "cached_repos", lambda: list(folders))
+    monkeypatch.setattr(sources, "cached_repos", lambda: list(folders))
     monkeypatch.setattr(
-        fitting, "cached_checkpoint", lambda repo: Checkpoint.read(Path(folders[repo]), repo)
+        sources, "cached_checkpoint", lambda repo: Checkpoint.read(Path(folders[repo]), repo)
     )
-    labels = [source.label for source in fitting.fitting_sources(pair)]
+    labels = [source.label for source in sources.fitting_sources(pair)]
     assert labels == ["dflash:a/draft", "dspark:e/spark", "lookup", "none"]
-    monkeypatch.setattr(fitting, "working_set", lambda: 1)
-    assert [source.label for source in fitting.fitting_sources(pair)] == ["lookup", "none"]
-    monkeypatch.setattr(fitting, "known_drafters", lambda pair: ["a/draft", "d/absent"])
-    monkeypatch.setattr(fitting, "cached_state", lambda repo: "yes" if repo in folders else "no")
-    assert fitting.missing_drafters(pair) == ["d/absent"]
+    monkeypatch.setattr(sources, "working_set", lambda: 1)
+    assert [source.label for source in sources.fitting_sources(pair)] == ["lookup", "none"]
+    monkeypatch.setattr(sources, "known_drafters", lambda pair: ["a/draft", "d/absent"])
+    monkeypatch.setattr(sources, "cached_state", lambda repo: "yes" if repo in folders else "no")
+    assert sources.missing_drafters(pair) == ["d/absent"]
 
 
 BAD = [
@@ -228,10 +227,10 @@ def test_samples_are_compared_where_that_is_asked_for():
     base = [record(replace(KEY, temperature=t), turn(9), mode="baseline") for t in (0.0, 1.0)]
     wrong = record(KEY, turn(tokens=(0, 9)), temperature=1.0)
     records = Source("lookup").named([*base, record(KEY, turn(9)), wrong])
-    assert results.find_differences(records) == []
-    (found,) = results.find_differences(records, samples=True)
+    assert summary.find_differences(records) == []
+    (found,) = summary.find_differences(records, samples=True)
     assert (found.key.mode, found.key.temperature, found.token) == ("lookup", 1.0, 2)
     for samples, compared in ((False, [1, 0]), (True, [1, 1])):
-        rows = [r for r in results.summarise(records, samples=samples) if r.mode == "lookup"]
+        rows = [r for r in summary.summarise(records, samples=samples) if r.mode == "lookup"]
         assert [row.compared for row in rows] == compared
         assert [row.identical for row in rows] == [1, 0]

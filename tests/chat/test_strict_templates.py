@@ -9,8 +9,8 @@ import tiny
 from scripted_server import URL, pair_saying, server_of, transport
 from templates import template_of
 
-from dflash_mlx.chat.template import TemplateOptions
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.session import Session
 
 
@@ -127,7 +127,7 @@ def test_tools() -> None:
     twice = {**CALL, "id": "toolu_67890"}
     said = {"role": "assistant", "content": "", "tool_calls": [CALL]}
     again = {"role": "assistant", "content": "", "tool_calls": [twice]}
-    options = TemplateOptions(tools=[CALL])
+    options = GenerationOptions(tools=[CALL])
     messages = [*chat("u:go"), said, RESULT, *chat("a:done u:one u:two")]
     written = template.write(messages, options)
     assert written.startswith("<s>[INST] go[/INST][TOOL_CALLS] add:call00001<|stop|>")

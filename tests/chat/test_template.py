@@ -8,8 +8,9 @@ import tiny
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from templates import template_of
 
-from dflash_mlx.chat.template import Template, TemplateOptions
+from dflash_mlx.chat.template import Template
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.options import GenerationOptions
 
 ASK = [{"role": "user", "content": "why?"}]
 
@@ -35,17 +36,17 @@ def test_every_switch_is_heard_or_refused(family: str) -> None:
     assert (template.think_switch, template.efforts) == KNOWN[family]
     default = template.write(ASK)
     for on in (True, False):
-        options = TemplateOptions(think=on)
+        options = GenerationOptions(think=on)
         if switch:
             assert template.write(ASK, options) != template.write(
-                ASK, TemplateOptions(think=not on)
+                ASK, GenerationOptions(think=not on)
             )
             continue
         with pytest.raises(UsageError, match="no switch for thinking") as caught:
             template.write(ASK, options)
         assert ("low, medium" in caught.value.hint) == bool(efforts)
     for effort in ("low", "medium", "high"):
-        options = TemplateOptions(reasoning_effort=effort)
+        options = GenerationOptions(reasoning_effort=effort)
         if efforts:
             assert effort in template.write(ASK, options)
             continue
@@ -59,16 +60,16 @@ def test_every_switch_is_heard_or_refused(family: str) -> None:
 def test_efforts_are_checked(effort: str) -> None:
     """gpt-oss's template would write any word into the prompt."""
     with pytest.raises(UsageError, match=f"cannot be '{effort}'") as caught:
-        template_of("gpt_oss").write(ASK, TemplateOptions(reasoning_effort=effort))
+        template_of("gpt_oss").write(ASK, GenerationOptions(reasoning_effort=effort))
     assert caught.value.hint == "give low, medium or high"
 
 
 def test_both_switches() -> None:
     """Each is told; an effort of no thinking is refused."""
     template = template_of("both")
-    assert "low[" in template.write(ASK, TemplateOptions(True, "low"))
+    assert "low[" in template.write(ASK, GenerationOptions(think=True, reasoning_effort="low"))
     with pytest.raises(UsageError, match="needs thinking"):
-        template.write(ASK, TemplateOptions(think=False, reasoning_effort="low"))
+        template.write(ASK, GenerationOptions(think=False, reasoning_effort="low"))
 
 
 def test_the_default_is_the_templates() -> None:
@@ -100,7 +101,7 @@ def test_a_renderer_in_python() -> None:
     template = Template(TokenizerWrapper(tokenizer._tokenizer), "kimi")
     assert template.think_switch == "thinking"
     assert template.write(ASK).endswith("<think>")
-    assert template.write(ASK, TemplateOptions(think=False)).endswith("</think>")
+    assert template.write(ASK, GenerationOptions(think=False)).endswith("</think>")
 
 
 def test_what_a_template_refuses() -> None:
@@ -110,11 +111,15 @@ def test_what_a_template_refuses() -> None:
     with pytest.raises(DFlashError, match=r"refuses these messages \(tags in the content\)"):
         template.write([*ASK, said, *ASK])
     with pytest.raises(DFlashError, match="refuses these messages") as caught:
-        template.write(ASK, TemplateOptions(tools=["add"]))  # type: ignore[list-item]
+        template.write(ASK, GenerationOptions(tools=["add"]))  # type: ignore[list-item]
     assert "tools" in caught.value.hint
     with pytest.raises(DFlashError, match="begin with the user"):
         template_of("both").write([{"role": "assistant", "content": "yes"}, *ASK])
     bare = Template(tiny.byte_tokenizer(), "bare")
-    for options in (TemplateOptions(), TemplateOptions(True), TemplateOptions(None, "low")):
+    for options in (
+        GenerationOptions(),
+        GenerationOptions(think=True),
+        GenerationOptions(reasoning_effort="low"),
+    ):
         with pytest.raises(DFlashError, match="'bare' has no chat template"):
             bare.write(ASK, options)

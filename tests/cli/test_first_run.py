@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.kernels.dispatch import item_bytes
 from dflash_mlx.models import memory
-from dflash_mlx.options import GenerationOptions, declared
 
 chat = import_module("dflash_mlx.cli.chat.start")
 loading = import_module("dflash_mlx.cli.loading")
@@ -100,22 +99,14 @@ def test_a_drafter_is_used_only_if_it_is_here(studio: Studio) -> None:
 def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:
     """The pair of a chat, with these options on the command line and no other."""
     out = output.Output()
-    values = values_of(**models)
+    context = SimpleNamespace(params=models, meta={})
+    sources = dict.fromkeys(models, options.ValueSource.FLAG)
+    given = options.Options(context, sources).changed(**models)
 
-    def choose(values: Any) -> Any:
-        return chat.choose_target(values, saved, out, demo=demo, interactive=False)
+    def choose(given: Any) -> Any:
+        return chat.choose_target(given, saved, out, demo=demo, interactive=False)
 
-    return resolve.resolve(values, out, choose=choose).model
-
-
-def values_of(**given: Any) -> Any:
-    command = SimpleNamespace(params=[], meta={})
-    plain = {one.name: one.command_default for one in declared(GenerationOptions)}
-    plain |= {one.name: one.default for one in fields(options.ModelOptions)}
-    values = {name: options.OptionValue(value) for name, value in plain.items()}
-    flag = options.Origin.FLAG
-    values |= {name: options.OptionValue(value, flag) for name, value in given.items()}
-    return options.OptionValues(command, values)
+    return resolve.resolve(given, out, choose=choose).model
 
 
 def test_a_saved_chat_brings_its_pair() -> None:

@@ -1,6 +1,5 @@
 """`dflash models`: the table, downloads and deletions, in this process and in a terminal."""
 
-import fcntl
 import json
 import os
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
-from hub_server import GATED, blob_of, environment, fetched, tiny_repo
+from hub_server import GATED, blob_of, environment, fetched, hold_lock, tiny_repo
 from terminal import Terminal
 from typer.testing import CliRunner
 
@@ -161,7 +160,7 @@ def test_the_table_fits_the_terminal(width):
     """Columns are left out, then rows take two lines; no id is cut."""
     table = import_module("dflash_mlx.cli.models")
     cells = [table.TITLES, *(row.cells() for row in table.known_rows())]
-    lines = table.fit_rows(cells, width)
+    lines, left_out = table.fit_rows(cells, width)
     longest = max(len(row[0]) for row in cells)
     assert max(map(len, lines)) <= max(width, longest, 45 if width < 60 else 0)
     text = "\n".join(lines)
@@ -172,8 +171,7 @@ def test_the_table_fits_the_terminal(width):
         assert all(title in lines[0] for title in table.TITLES)
     two_lines = "TARGET" not in lines[0]
     shown = ("TARGET", "SIZE", "CACHED", "FITS") if two_lines else lines[0].split()
-    hidden = [title for title in table.TITLES if title not in shown]
-    assert table.hidden_columns(cells, width) == hidden
+    assert left_out == [title for title in table.TITLES if title not in shown]
     if width == 40:
         assert len(lines) == 2 * (len(cells) - 1)
 
@@ -234,11 +232,7 @@ def test_pull_asks(run, server, terminal):
 def test_a_second_pull_waits_and_says_so(server, run):
     """It used to fail after two seconds."""
     data = server.repos[REPO]["model.safetensors"]
-    name = blob_of("model.safetensors", data) + hub_cache.INCOMPLETE
-    part = hub_cache.repo_folder(REPO) / "blobs" / name
-    part.parent.mkdir(parents=True)
-    with part.open("ab") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
+    with hold_lock(REPO, blob_of("model.safetensors", data)) as other:
         Timer(2.5, other.close).start()
         result = run("pull", "--yes", REPO, "--no-draft")
     assert result.exit_code == 0, result.output

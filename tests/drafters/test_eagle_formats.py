@@ -11,7 +11,7 @@ import pytest
 import tiny
 from bench_records import schedule_of
 
-from dflash_mlx.bench.schedule import Source, parse_sources
+from dflash_mlx.bench.sources import Source, parse_sources
 from dflash_mlx.drafters.eagle3.config import parse
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
 from dflash_mlx.drafters.eagle3.load import read_tensors

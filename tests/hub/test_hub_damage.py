@@ -8,7 +8,7 @@ from hub_server import blob_of, fetched, tiny_repo
 from typer.testing import CliRunner
 
 from dflash_mlx.hub import cache as hub_cache
-from dflash_mlx.hub import content, download
+from dflash_mlx.hub import download
 from dflash_mlx.hub.resolve import fetch
 
 REPO, DRAFT = "owner/model", "owner/draft"
@@ -87,16 +87,18 @@ def test_loading_fetches_again_what_it_cannot_read(server, command):
 def test_damage_is_found_by_the_hash(server):
     """The planted fault: a check that trusts lengths finds nothing."""
     fetch(REPO)
-    blobs = content.blobs_of(blob_folder())
+    blobs = hub_cache.blobs_of(blob_folder())
     assert {path.name for path in blobs.values()} == {
         blob_of(name, data)
         for name, data in server.repos[REPO].items()
         if "/" not in name and name != "README.md"
     }
-    assert content.damaged_files(blobs) == []
+    assert hub_cache.damaged_files(blobs) == []
     seen = []
     damage(blob())
-    assert content.damaged_files(blobs, lambda done, total: seen.append((done, total))) == [WEIGHTS]
+    assert hub_cache.damaged_files(blobs, lambda done, total: seen.append((done, total))) == [
+        WEIGHTS
+    ]
     total = sum(path.stat().st_size for path in blobs.values())
     assert seen[-1] == (total, total)
     assert not any(path.stat().st_size == 0 for path in blobs.values())

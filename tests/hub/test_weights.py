@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dflash_mlx.hub.weights import other_weights, targets_of
+from dflash_mlx.hub.registry import other_weights, targets_of
 
 FLASH = "RedHatAI/DeepSeek-V4-Flash-speculator.dflash"
 

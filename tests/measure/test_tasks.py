@@ -9,7 +9,7 @@ from text import held_out
 
 import dflash_mlx
 from dflash_mlx import SamplingParams, Session
-from dflash_mlx.bench.schedule import Record, Rounds
+from dflash_mlx.bench.records import Record, Rounds
 from dflash_mlx.options import Mode
 
 

@@ -6,7 +6,7 @@ import pytest
 import tiny
 from scripted_server import pair_saying
 
-from dflash_mlx.chat.template import Template, TemplateOptions
+from dflash_mlx.chat.template import Template
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
@@ -138,4 +138,4 @@ def test_a_word_that_is_no_effort() -> None:
 
 def test_the_template_itself_refuses_what_it_does_not_read() -> None:
     with pytest.raises(UsageError, match="reads no 'a'"):
-        pair_of(TEXT).template.write(ASK, TemplateOptions(variables={"b": 1, "a": 1}))
+        pair_of(TEXT).template.write(ASK, GenerationOptions(chat_template_kwargs={"b": 1, "a": 1}))

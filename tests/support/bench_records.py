@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from dflash_mlx.bench import schedule as modes
-from dflash_mlx.bench.schedule import Key, Record, Rounds, Schedule, Turn
+from dflash_mlx.bench.records import Key, Record, Rounds, Turn
+from dflash_mlx.bench.schedule import Schedule, parse_modes
 
 KEY = Key("s", 1, "d", "dflash", 0.0, 1)
 FACTS = {"pair": {"target": "a"}, "settings": {"max_tokens": 8}}
 
 
 def schedule_of(names="baseline,dflash", **values) -> Schedule:
-    return Schedule(modes=modes.parse_modes(names), **{"max_tokens": 8, **values})
+    return Schedule(modes=parse_modes(names), **{"max_tokens": 8, **values})
 
 
 def turn(count=11, seconds=1.0, **values) -> Turn:

@@ -3,6 +3,7 @@
 It has no state except the fields that a test sets and the list of requests.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -218,6 +219,18 @@ def point_client(patch, endpoint, cache):
     patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     patch.setattr(constants, "HF_HUB_OFFLINE", False)
     patch.setattr("dflash_mlx.hub.download.RETRY_DELAYS", (0.01, 0.01))
+
+
+@contextmanager
+def hold_lock(repo, blob):
+    """As another program that downloads this blob."""
+    from dflash_mlx.hub.cache import cache_folder, repo_folder
+
+    path = cache_folder() / ".locks" / repo_folder(repo).name / f"{blob}.lock"
+    path.parent.mkdir(parents=True)
+    with path.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        yield other
 
 
 def environment(endpoint, cache, **more):

@@ -15,7 +15,7 @@ from scripted_pair import speaking
 from serving import settings_of
 
 import dflash_mlx
-from dflash_mlx.chat.template import TemplateOptions
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.app import Server
 
@@ -80,7 +80,7 @@ def pair_saying(
     target = tiny.make_target("qwen3", vocab_size=272)
     target = tiny.with_ends(target, tokenizer)
     pair = tiny.make_pair(target, None, "", None, tokenizer)
-    prompt = pair.chat_tokens(messages, TemplateOptions(**options))
+    prompt = pair.chat_tokens(messages, GenerationOptions(**options))
     return speaking(said, tokenizer, prompt, strict=strict)
 
 

@@ -8,7 +8,8 @@ import tiny
 from scripted_pair import VOCAB, follow_script
 from scripted_server import tool_tokenizer
 
-from dflash_mlx.chat.template import DEFAULTS, TemplateOptions
+from dflash_mlx.chat.template import DEFAULTS
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 
 
@@ -29,7 +30,7 @@ def talking_pair(says: Callable[[list[dict[str, Any]]], str], **more: Any) -> Pa
     follow_script(target, script)
 
     class TalkingPair(Pair):
-        def chat_tokens(self, messages: Any, options: TemplateOptions = DEFAULTS) -> list[int]:
+        def chat_tokens(self, messages: Any, options: GenerationOptions = DEFAULTS) -> list[int]:
             ids = super().chat_tokens(messages, options)
             said = tokenizer.encode(says(messages), add_special_tokens=False)
             script[:] = [*ids, *said, 256, *[0] * 32]

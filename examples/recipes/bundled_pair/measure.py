@@ -3,10 +3,8 @@
     python examples/recipes/bundled_pair/measure.py quality   exact answers and τ, by family
     python examples/recipes/bundled_pair/measure.py speed     against stock mlx_lm generation
     python examples/recipes/bundled_pair/measure.py overhead  round time less the bare passes
-    python examples/recipes/bundled_pair/measure.py rules     acceptance rules at temperature 1
     python examples/recipes/bundled_pair/measure.py bits      τ of a quantised drafter
     python examples/recipes/bundled_pair/measure.py kv        answers with a quantised KV cache
-    python examples/recipes/bundled_pair/measure.py trees     τ of draft trees against chains
 
 Speeds are medians over prompts measured in one process, in turn; they hold for this machine only.
 """
@@ -16,14 +14,12 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, median
-from typing import Literal
 
 from sample import Sample
 from text import held_out
 
 import dflash_mlx
 from dflash_mlx import Pair, Result, SamplingParams
-from dflash_mlx.options import AcceptanceRule
 
 MAX_TOKENS = 250
 
@@ -154,40 +150,7 @@ def overhead(pair: Pair, count: int) -> None:
     )
 
 
-def rules(pair: Pair, count: int) -> None:
-    """Measure τ and the decode rate of each acceptance rule, over all tokens of unseeded answers.
-
-    The rules answer each prompt in turn, in an order that rotates.
-    """
-    names: tuple[AcceptanceRule, ...] = ("match", "token", "block")
-    for temperature in (0.7, 1.0, 1.5):
-        tokens, passes, seconds = (dict.fromkeys(names, 0.0) for _ in range(3))
-        for number, sample in enumerate(held_out(count)):
-            for place in range(len(names)):
-                rule = names[(number + place) % len(names)]
-                stats = dflash_mlx.generate(
-                    pair,
-                    sample.prompt,
-                    max_tokens=MAX_TOKENS,
-                    sampling=SamplingParams(temperature=temperature),
-                    accept=rule,
-                ).stats
-                tokens[rule] += stats.generated - 1  # the prompt's pass gives the first one
-                passes[rule] += len(stats.committed)
-                seconds[rule] += stats.decode_seconds
-        cells = [
-            f"{rule} τ {tokens[rule] / passes[rule]:.2f}, {tokens[rule] / seconds[rule]:.0f} tok/s"
-            for rule in names
-        ]
-        print(f"temperature {temperature:g}: {'; '.join(cells)}", flush=True)
-
-
-def answers(
-    pair: Pair,
-    samples: list[Sample],
-    temperature: float,
-    mode: Literal["dflash", "ddtree"] = "dflash",
-) -> list[Result]:
+def answers(pair: Pair, samples: list[Sample], temperature: float) -> list[Result]:
     """Answer each sample; its number is the seed."""
     return [
         dflash_mlx.generate(
@@ -195,7 +158,7 @@ def answers(
             sample.prompt,
             max_tokens=MAX_TOKENS,
             sampling=SamplingParams(temperature=temperature, seed=number),
-            mode=mode,
+            mode="dflash",
         )
         for number, sample in enumerate(samples)
     ]
@@ -253,32 +216,13 @@ def kv(pair: Pair, count: int) -> None:
         print(f"| {width or 'none'} | {right} of {count} | {same} of {count} | {tau:.2f} |")
 
 
-def trees(pair: Pair, count: int) -> None:
-    """Compare τ of a tree of 32 nodes with the chain's; tokens per pass are over all prompts."""
-    samples = held_out(count)
-    for temperature in (0.0, 1.0):
-        found = []
-        for mode in ("dflash", "ddtree"):
-            results = answers(pair, samples, temperature, mode=mode)
-            committed = [count for result in results for count in result.stats.committed]
-            found.append((median(taus_of(results)), mean(taus_of(results)), mean(committed)))
-        names = ("median τ", "mean τ", "tokens a verify")
-        parts = [
-            f"{name} {chain:.2f} → {tree:.2f} ({tree / chain:.3f})"
-            for name, chain, tree in zip(names, *found, strict=True)
-        ]
-        print(f"temperature {temperature:g}, chain → tree: {', '.join(parts)}", flush=True)
-
-
 def main() -> None:
     jobs = {
         "quality": (quality, 400),
         "speed": (speed, 40),
         "overhead": (overhead, 40),
-        "rules": (rules, 100),
         "bits": (bits, 40),
         "kv": (kv, 160),
-        "trees": (trees, 400),
     }
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=jobs)

@@ -22,7 +22,7 @@ from pathlib import Path
 import dflash_mlx
 from dflash_mlx import Pair, Session, bench
 from dflash_mlx.bench import Question, Record, Schedule
-from dflash_mlx.bench.schedule import Turn
+from dflash_mlx.bench.records import Turn
 from dflash_mlx.drafters.ngram import BLOCK, CopiedBlock, NgramCache
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import TREE_BUDGET

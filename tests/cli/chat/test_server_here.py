@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,6 @@ from serving import Served, serving
 from terminal import Terminal, environment
 
 from dflash_mlx.files.programs import other_programs
-from dflash_mlx.options import GenerationOptions, declared
 
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
@@ -25,7 +24,7 @@ resolve = import_module("dflash_mlx.cli.resolve")
 start = import_module("dflash_mlx.cli.chat.start")
 
 TARGET = GOLDEN / "target"
-FLAG, FILE = options.Origin.FLAG, options.Origin.CONFIG_FILE
+FLAG, FILE = options.ValueSource.FLAG, options.ValueSource.FILE
 
 
 @dataclass
@@ -42,21 +41,17 @@ class User:
         self.asked.append(question)
         return self.says
 
-    def model(self, origin: Any = FLAG, **given: Any) -> str | None:
+    def model(self, source: Any = FLAG, **given: Any) -> str | None:
         """The model of a chat with these options."""
         out = output.Output()
         out.note = self.told.append
-        return start.offer_server(values_of(origin, **given), out)["model"]
+        return start.offer_server(options_of(source, **given), out).model.model
 
 
-def values_of(origin: Any, **given: Any) -> Any:
-    plain = {one.name: one.command_default for one in declared(GenerationOptions)}
-    plain |= {one.name: one.default for one in fields(options.ModelOptions)}
-    values = {name: options.OptionValue(value) for name, value in plain.items()}
-    values |= {name: options.OptionValue(value, origin) for name, value in given.items()}
-    parameters = [SimpleNamespace(name=name) for name in values]
+def options_of(source: Any, **given: Any) -> Any:
+    parameters = [SimpleNamespace(name=name) for name in given]
     context = SimpleNamespace(command=SimpleNamespace(params=parameters), meta={})
-    return options.OptionValues(context, values)
+    return options.Options(context, dict.fromkeys(given, source)).changed(**given)
 
 
 @pytest.fixture

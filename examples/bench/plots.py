@@ -1,24 +1,27 @@
-"""Plots of a run: speedup by task and mode, acceptance by position, cost of a pass by width.
+"""Plots of a benchmark: speedup by task and mode, acceptance by position, cost of a pass by width.
 
-Each plot is a PNG file. Needs `matplotlib`, which is imported only when a plot is drawn.
+    dflash bench --json > run.json
+    .venv/bin/python examples/bench/plots.py run.json run.png
+
+draws run-speedup.png, run-accept.png and run-cost.png. Needs matplotlib.
 """
 
+import argparse
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
+from typing import Any
 
-from dflash_mlx.errors import DFlashError
-from dflash_mlx.installation import install_command
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from pydantic import TypeAdapter
 
-from .results import ALL, Row
-from .runner import Curve
-from .schedule import BASELINE
+from dflash_mlx.bench import Curve, Row, overall
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
+BASELINE = "baseline"
 SIZE = (8.0, 3.6)  # inches
 DPI = 130
 # The palette of Okabe and Ito, safe for colour-blind readers.
@@ -40,38 +43,36 @@ STYLE = {
 }
 
 
-def check_plotting(path: Path) -> None:
-    """Raise DFlashError if matplotlib is missing or `path` is not writable; call before a run."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise DFlashError(
-            "plots need the package 'matplotlib'.",
-            hint=install_command("matplotlib"),
-        ) from error
-    if path.suffix.lower() != ".png":
-        raise DFlashError(f"'{path}' is not a PNG file.", hint="give a name that ends in .png")
-    if not path.parent.is_dir():
-        raise DFlashError(
-            f"there is no folder '{path.parent}'.", hint="make it, or give another place"
+def read_run(path: Path) -> tuple[list[Row], Curve | None, str]:
+    """The rows of a run, the costs of a pass if they were measured, and a caption.
+
+    path: what `dflash bench --json` printed, also with --drafts.
+    """
+    run = json.loads(path.read_text(encoding="utf-8"))
+    parts = run.get("drafts", [run])
+    rows = TypeAdapter(list[Row]).validate_python([row for part in parts for row in part["rows"]])
+    curve = TypeAdapter(Curve | None).validate_python(parts[0]["costs"])
+    return rows, curve, caption(parts[0])
+
+
+def caption(run: dict[str, Any]) -> str:
+    """The models, the machine and the versions, which are written under each plot."""
+    pair, machine, versions = (run[part] for part in ("pair", "machine", "versions"))
+    return " · ".join(
+        (
+            f"{pair['target']} ({pair['dtype']})",
+            f"{machine['chip']}, {machine['cores']} cores",
+            f"mlx {versions['mlx']}",
+            f"dflash {versions['dflash']}",
         )
-    try:
-        with TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise DFlashError(
-            f"nothing can be written to '{path.parent}' ({error.strerror}).",
-            hint="give another place",
-        ) from None
+    )
 
 
 def draw(path: Path, rows: Sequence[Row], curve: Curve | None, caption: str = "") -> list[Path]:
     """Draw `NAME-speedup.png`, `NAME-accept.png` and `NAME-cost.png`, as far as there is data.
 
-    `path` is NAME.png; `caption` is written under each plot. Returns the files. Raises DFlashError
-    as `check_plotting`, and if a file cannot be written.
+    `path` is NAME.png; `caption` is written under each plot. Returns the files.
     """
-    check_plotting(path)
     drafting = [row for row in rows if row.mode != BASELINE]
     plots: list[tuple[str, Callable[[Figure], None]]] = []
     if any(row.speedup for row in drafting):
@@ -88,24 +89,15 @@ def draw(path: Path, rows: Sequence[Row], curve: Curve | None, caption: str = ""
     return files
 
 
-def save(file: Path, plot: "Callable[[Figure], None]", caption: str) -> None:
+def save(file: Path, plot: Callable[[Figure], None], caption: str) -> None:
     """Draw one plot without a display and write it to `file`."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     with rc_context(STYLE):  # pyright: ignore[reportArgumentType]
         figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
         plot(figure)
         if caption:
             figure.supxlabel(caption, fontsize=8, color="#666666")
-        try:
-            figure.savefig(file)
-        except OSError as error:
-            raise DFlashError(
-                f"'{file}' cannot be written ({error.strerror}).", hint="give --plot another place"
-            ) from None
+        figure.savefig(file)
 
 
 def colour_of(rows: Sequence[Row]) -> dict[str, str]:
@@ -119,8 +111,8 @@ def temperatures(rows: Sequence[Row]) -> list[float]:
 
 
 def panels(
-    figure: "Figure", rows: Sequence[Row], *, stacked: bool = False
-) -> "list[tuple[float, Axes]]":
+    figure: Figure, rows: Sequence[Row], *, stacked: bool = False
+) -> list[tuple[float, Axes]]:
     """One panel for each temperature with a shared y axis, side by side or stacked."""
     values = temperatures(rows)
     shape = (len(values), 1) if stacked else (1, len(values))
@@ -133,7 +125,7 @@ def panels(
     return list(zip(values, axes, strict=True))
 
 
-def speedup_bars(figure: "Figure", rows: Sequence[Row]) -> None:
+def speedup_bars(figure: Figure, rows: Sequence[Row]) -> None:
     """Bars of the median speedup with quartiles as error bars, and a line at 1."""
     colours = colour_of(rows)
     tasks = list(dict.fromkeys((row.suite, row.task) for row in rows))
@@ -175,15 +167,8 @@ def find_row(
     return next((r for r in rows if (r.suite, r.task, r.mode, r.temperature) == key), None)
 
 
-def overall(rows: Sequence[Row]) -> list[Row]:
-    """The rows of all tasks together, or of the only task."""
-    return [row for row in rows if row.suite == ALL] or list(rows)
-
-
-def acceptance_by_position(figure: "Figure", rows: Sequence[Row]) -> None:
+def acceptance_by_position(figure: Figure, rows: Sequence[Row]) -> None:
     """Accepted drafts per verify at each position of the block, one line for each mode."""
-    from matplotlib.ticker import MaxNLocator
-
     colours = colour_of(rows)
     markers = dict(zip(colours, MARKERS * len(colours), strict=False))
     for number, (temperature, panel) in enumerate(panels(figure, overall(rows))):
@@ -206,7 +191,7 @@ def acceptance_by_position(figure: "Figure", rows: Sequence[Row]) -> None:
     add_legend(figure)
 
 
-def cost_curve(figure: "Figure", rows: Sequence[Row], curve: Curve) -> None:
+def cost_curve(figure: Figure, rows: Sequence[Row], curve: Curve) -> None:
     """The time of a pass by its rows, and below the share of passes of each width by mode."""
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     widths, seconds = zip(*curve.verify, strict=True)
@@ -241,10 +226,25 @@ def cost_curve(figure: "Figure", rows: Sequence[Row], curve: Curve) -> None:
         lower.legend(**LEGEND_BESIDE)
 
 
-def add_legend(figure: "Figure") -> None:
+def add_legend(figure: Figure) -> None:
     handles = {}
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     columns = max(1, LEGEND_LETTERS // (max(map(len, handles), default=0) + 6))  # 6: for the mark
     figure.legend(handles.values(), handles.keys(), loc="outside upper right", ncols=columns)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="what `dflash bench --json` printed")
+    parser.add_argument("picture", type=Path, help="NAME.png, for the plots NAME-speedup.png, ...")
+    asked = parser.parse_args()
+    for file in draw(asked.picture, *read_run(asked.run)):
+        print(f"drawn: {file}")
+
+
+if __name__ == "__main__":
+    main()
