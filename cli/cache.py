@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +15,6 @@ from .terminal.output import Output, format_age, format_bytes, format_count
 
 if TYPE_CHECKING:
     from dflash_mlx.engine.prefix_cache.disk import CachedText
-
-NAME_LENGTH = 8  # characters of an ID in the table
 
 cache = typer.Typer(
     help="List and remove prompts that --cache-disk keeps.",
@@ -36,24 +34,35 @@ def show(
 
     The size is what would be freed: what other texts begin with too stays.
     """
-    from dflash_mlx.engine.prefix_cache.disk import (
-        cache_files,
-        cache_root,
-        cached_texts,
-        unread_files,
-    )
+    from dflash_mlx.engine.prefix_cache.disk import cache_files, cache_root, cached_texts
 
     out = Output(quiet=display.quiet, plain=display.plain)
-    texts = cached_texts(cache_root())
-    for folder, count in Counter(file.parent for file in unread_files(cache_root())).items():
+    texts, unread = cached_texts(cache_root())
+    for folder, count in Counter(file.parent for file in unread).items():
         out.warn(
             f"{format_count(count, 'file', 'files')} in '{folder}' cannot be read: damaged, or of "
             "another version of dflash; `dflash cache rm --all` empties the cache"
         )
     if json:
-        out.write_json([text_json(text) for text in texts])
+        out.write_json(
+            [
+                {
+                    "id": text.name,
+                    "tokens": text.tokens,
+                    "bytes": text.nbytes,
+                    "used": round(text.used),  # in seconds since 1970
+                    **asdict(text.labels),
+                }
+                for text in texts
+            ]
+        )
         return
-    out.write_table([("ID", "tokens", "size", "used", "target", "drafter"), *map(cells, texts)])
+    rows = [("ID", "tokens", "size", "used", "target", "drafter")]
+    for text in texts:
+        numbers = text.name[:8], f"{text.tokens:,}", format_bytes(text.nbytes)
+        age = format_age(time.time() - text.used)
+        rows.append((*numbers, age, text.labels.target, text.labels.draft or "–"))
+    out.write_table(rows)
     if out.stdout_is_tty:
         total = sum(file.nbytes for file in cache_files(cache_root()))
         out.note(f"{format_bytes(total)} in {cache_root()}")
@@ -78,7 +87,7 @@ def rm(
         raise UsageError(
             "name the prompts to remove, or give --all.", hint="`dflash cache list` shows their IDs"
         )
-    texts = cached_texts(cache_root())
+    texts, _ = cached_texts(cache_root())
     chosen = texts if everything else [find_text(name, texts) for name in names or ()]
     size = sum(text.nbytes for text in chosen)
     if everything:
@@ -86,8 +95,11 @@ def rm(
     check_can_ask(yes)
     label = f"{format_count(len(chosen), 'text', 'texts')}, {format_bytes(size)}"
     confirm(f"Remove {label}?", "nothing was removed", out, yes=yes)
-    freed = clear(cache_root()) if everything else sum(text.remove() for text in chosen)
-    out.note(f"{format_bytes(freed)} freed")
+    if everything:
+        clear(cache_root())
+    for file in (file for text in chosen for file in text.files):
+        file.unlink(missing_ok=True)
+    out.note(f"{format_bytes(size)} freed")
 
 
 def find_text(name: str, texts: "list[CachedText]") -> "CachedText":
@@ -101,25 +113,3 @@ def find_text(name: str, texts: "list[CachedText]") -> "CachedText":
             hint="give more of it; `dflash cache list --json` has the whole",
         )
     return matches[0]
-
-
-def text_json(text: "CachedText") -> dict[str, Any]:
-    """A text for --json; `used` is in seconds since 1970."""
-    return {
-        "id": text.name,
-        "tokens": text.tokens,
-        "bytes": text.nbytes,
-        "used": round(text.used),
-        **asdict(text.labels),
-    }
-
-
-def cells(text: "CachedText") -> tuple[str, ...]:
-    return (
-        text.name[:NAME_LENGTH],
-        f"{text.tokens:,}",
-        format_bytes(text.nbytes),
-        format_age(time.time() - text.used),
-        text.labels.target,
-        text.labels.draft or "–",
-    )

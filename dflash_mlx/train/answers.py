@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
@@ -20,23 +21,46 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import weight_files
+from dflash_mlx.files.line_file import LineFile
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 
-from .data import AnswerRequest, Completion, TokenizedPrompt
+from .data import TokenizedPrompt
 from .events import AnswersProgress
 from .settings import AnswerSettings
 
 # New answers
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """Generate at most `max_tokens` tokens after `tokens`, sampled with `seed`."""
+
+    key: str
+    tokens: tuple[int, ...]
+    max_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The tokens generated for a key, and the taps [S, K * Ht] of all tokens read, bfloat16.
+
+    The last token was not read; `taps` is None where no layer is tapped.
+    """
+
+    key: str
+    tokens: tuple[int, ...]
+    taps: mx.array | None
+
+
 class RecordingSequence(TokenSequence):
-    """A sequence that keeps the taps of the tokens it commits."""
+    """A sequence that keeps the taps of the tokens it commits, [S_i, K * Ht] each."""
 
     def __init__(self, target: Target, drafter: Drafter | None):
         super().__init__(target, drafter, use_prefix_cache=False)
-        self._taps: list[mx.array] = []
+        self.taps: list[mx.array] = []
 
     def append(self, tokens: tuple[int, ...], taps: mx.array) -> None:
         super().append(tokens, taps)
@@ -44,17 +68,7 @@ class RecordingSequence(TokenSequence):
             # A copy: a view would keep the rows of all other sequences in memory.
             rows = mx.contiguous(taps.squeeze(0).astype(mx.bfloat16) + 0)
             mx.async_eval(rows)
-            self._taps.append(rows)
-
-    def take_taps(self) -> mx.array | None:
-        """The taps [S, K * Ht] of all tokens read, evaluated; the sequence forgets them."""
-        parts = self._taps
-        self._taps = []
-        if not parts:
-            return None
-        taps = mx.concatenate(parts)
-        mx.eval(taps)
-        return taps
+            self.taps.append(rows)
 
 
 def complete(
@@ -67,34 +81,31 @@ def complete(
     """Yield in order of completion; `batch` sequences share a pass. Raises DFlashError for NaN."""
     engine = Engine(target, drafter)
     waiting = deque(requests)
-    running: dict[RecordingSequence, tuple[AnswerRequest, list[int]]] = {}
+    running: dict[RecordingSequence, tuple[str, list[int]]] = {}
     while waiting or running:
         while waiting and len(running) < batch:
-            request = waiting.popleft()
+            asked = waiting.popleft()
+            request = Request(
+                asked.tokens,
+                sampling=SamplingParams(temperature=temperature, seed=asked.seed),
+                max_tokens=asked.max_tokens,
+                stop_ids=target.eos_ids,
+                mode="baseline" if drafter is None else "auto",
+            )
             sequence = RecordingSequence(target, drafter)
-            engine.begin(sequence, engine_request(target, drafter, request, temperature))
-            running[sequence] = request, []
+            engine.begin(sequence, request)
+            running[sequence] = asked.key, []
         sequences = list(running)
         for sequence, block in zip(sequences, engine.step(sequences), strict=True):
             if isinstance(block, DFlashError):
                 raise block
-            request, tokens = running[sequence]
+            key, tokens = running[sequence]
             tokens += block.tokens
             if block.finish_reason:
                 del running[sequence]
-                yield Completion(request.key, tuple(tokens), sequence.take_taps())
-
-
-def engine_request(
-    target: Target, drafter: Drafter | None, request: AnswerRequest, temperature: float
-) -> Request:
-    return Request(
-        request.tokens,
-        sampling=SamplingParams(temperature=temperature, seed=request.seed),
-        max_tokens=request.max_tokens,
-        stop_ids=target.eos_ids,
-        mode="baseline" if drafter is None else "auto",
-    )
+                taps = mx.concatenate(sequence.taps) if sequence.taps else None
+                mx.eval(taps)
+                yield Completion(key, tuple(tokens), taps)
 
 
 # Reference answers: those that a prompt file gives, verified as drafts
@@ -132,33 +143,14 @@ def verify_reference(target: Target, prompt: Sequence[int], reference: Sequence[
 # The file of answers
 
 
-class AnswerFile:
-    """An append-only JSONL file of answers: {"key": ..., "tokens": [...]} a line."""
-
-    def __init__(self, path: Path):
-        """Read the file. An incomplete last line is cut off; invalid lines are ignored."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        self.answers: dict[str, list[int]] = {}
-        for line in data[:whole].splitlines():
-            with suppress(ValueError, KeyError, TypeError):
-                entry = json.loads(line)
-                self.answers[entry["key"]] = entry["tokens"]
-        self._file = path.open("r+b")
-        self._file.truncate(whole)
-        self._file.seek(whole)
-
-    def add(self, key: str, tokens: list[int]) -> None:
-        """Append one answer and flush the file."""
-        line = json.dumps({"key": key, "tokens": tokens}, separators=(",", ":"))
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
-        self.answers[key] = tokens
-
-    def close(self) -> None:
-        self._file.close()
+def known_answers(lines: Iterable[bytes]) -> dict[str, list[int]]:
+    """The answers of a file's lines {"key": ..., "tokens": [...]}; ignores invalid ones."""
+    answers: dict[str, list[int]] = {}
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):
+            entry = json.loads(line)
+            answers[entry["key"]] = entry["tokens"]
+    return answers
 
 
 def fingerprint(folder: Path) -> str:
@@ -182,13 +174,13 @@ def keys_of(
     It depends on everything that changes the answer: not on the batch, and at temperature 0 not on
     the seed.
     """
-    digest = fingerprint(target.path)
     values = {
         "max_tokens": settings.max_tokens,
         "temperature": settings.temperature,
         "seed": settings.seed if settings.temperature else None,
     }
-    texts = (json.dumps([[digest, values], prompt.tokens]) for prompt in prompts)
+    parts = [fingerprint(target.path), values]
+    texts = (json.dumps([parts, prompt.tokens]) for prompt in prompts)
     return [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
 
 
@@ -212,13 +204,12 @@ def answer_all(
     each new sequence, and the taps that were read for it (bfloat16, without the last token's).
     """
     keys = keys_of(target, prompts, settings)
-    file = AnswerFile(path)
-    try:
-        missing = {
-            key: prompt
-            for key, prompt in zip(keys, prompts, strict=True)
-            if key not in file.answers
-        }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with LineFile(path, "training run") as file:
+        file.cut()
+        known = known_answers(file.lines)
+        pairs = zip(keys, prompts, strict=True)
+        missing = {key: prompt for key, prompt in pairs if key not in known}
         began = time.perf_counter()
         done = 0
         generated = 0
@@ -229,16 +220,15 @@ def answer_all(
 
         answers = answer_missing(target, drafter, missing, settings, report_progress)
         for completion, verified in answers:
-            tokens = [*verified, *completion.tokens]
+            key = completion.key
+            known[key] = [*verified, *completion.tokens]
             if keep is not None and completion.taps is not None:
-                keep((*missing[completion.key].tokens, *tokens), completion.taps)
-            file.add(completion.key, tokens)
+                keep((*missing[key].tokens, *known[key]), completion.taps)
+            file.append({"key": key, "tokens": known[key]})
             done += 1
             generated += len(completion.tokens)
             report_progress()
-        return [file.answers[key] for key in keys]
-    finally:
-        file.close()
+    return [known[key] for key in keys]
 
 
 def answer_missing(
@@ -268,6 +258,6 @@ def answer_missing(
         tokens = (*prompt.tokens, *verified[key])
         seed = settings.seed ^ int(key[:8], 16)  # depends on the prompt only, not on the order
         requests.append(AnswerRequest(key, tokens, limit - len(verified[key]), seed))
-    batch = settings.answer_batch
-    for completion in complete(target, drafter, requests, settings.temperature, batch):
+    made = complete(target, drafter, requests, settings.temperature, settings.answer_batch)
+    for completion in made:
         yield completion, verified[completion.key]

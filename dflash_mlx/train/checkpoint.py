@@ -22,25 +22,22 @@ from .settings import Dtype
 MAX_CHECKPOINTS = 2
 
 
-def save_state(folder: Path, model: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> Path:
-    """Write the checkpoint `folder`/step-NNNNNN, keep the last two; returns its folder.
+def save_state(folder: Path, model: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Write the checkpoint `folder`/step-NNNNNN; keep the last two.
 
     It has the weights, the optimiser state, and `state`: JSON values with an entry "step".
     """
-    name = f"step-{state['step']:06d}"
-    work = folder / f".{name}"
-    place = folder / name
+    place = folder / f"step-{state['step']:06d}"
+    work = place.with_name(f".{place.name}")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    arrays = dict(tree_flatten(model.parameters(), prefix=".model"))
-    arrays |= dict(tree_flatten(optimizer.state, prefix=".optimizer"))
-    mx.save_safetensors(str(work / "state.safetensors"), arrays)
+    tree = {"model": model.parameters(), "optimizer": optimizer.state}
+    mx.save_safetensors(str(work / "state.safetensors"), dict(tree_flatten(tree)))
     (work / "state.json").write_text(json.dumps(state, indent=2) + "\n")
     shutil.rmtree(place, ignore_errors=True)
     work.rename(place)
     for old in list_checkpoints(folder)[:-MAX_CHECKPOINTS]:
         shutil.rmtree(old)
-    return place
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -48,20 +45,13 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return [p for p in matching(folder, "step-*") if (p / "state.json").is_file()]
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "state.json").read_text())
-
-
 def load_state(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
     """Load weights and optimiser state, in place. Raises DFlashError if they do not fit."""
     try:
-        arrays = mx.load(str(folder / "state.safetensors"))
-        parts: dict[str, list[tuple[str, mx.array]]] = {"model": [], "optimizer": []}
-        for name, array in arrays.items():  # type: ignore
-            part, _, rest = name.partition(".")
-            parts[part].append((rest, array))
-        model.load_weights(parts["model"])
-        optimizer.state = tree_unflatten(parts["optimizer"])
+        arrays: Any = mx.load(str(folder / "state.safetensors"))
+        tree: Any = tree_unflatten(list(arrays.items()))
+        model.load_weights(tree_flatten(tree["model"]))  # type: ignore[arg-type]
+        optimizer.state = tree["optimizer"]
         mx.eval(model.parameters(), optimizer.state)
     except (RuntimeError, ValueError, KeyError) as error:
         raise DFlashError(

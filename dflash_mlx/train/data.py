@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,31 +144,6 @@ def without_overlap(prompt: str, answer: str) -> str:
     return answer[next(overlaps, 0) :]
 
 
-# Answers that the target is to give, and has given
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerRequest:
-    """Generate at most `max_tokens` tokens after `tokens`, sampled with `seed`."""
-
-    key: str
-    tokens: tuple[int, ...]
-    max_tokens: int
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The tokens generated for a key, and the taps [S, K * Ht] of all tokens read, bfloat16.
-
-    The last token was not read; `taps` is None where no layer is tapped.
-    """
-
-    key: str
-    tokens: tuple[int, ...]
-    taps: mx.array | None
-
-
 # The sequences and anchors of each training step, as indices.
 
 
@@ -211,13 +187,13 @@ def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[np.ndarr
 
 
 def sample_anchors(
-    sequences: list[TrainingSequence], rows: np.ndarray, count: int, seed: int, step: int
+    sequences: list[TrainingSequence], count: int, seed: int, step: int
 ) -> list[np.ndarray]:
-    """At most `count` anchors of each row, sorted; drawn uniformly without replacement."""
+    """At most `count` anchors of each sequence, sorted; drawn uniformly without replacement."""
     rng = np.random.default_rng([seed, step, 1])
     drawn = []
-    for row in rows:
-        valid = np.arange(sequences[row].anchors.start, sequences[row].anchors.stop)
+    for sequence in sequences:
+        valid = np.array(sequence.anchors)
         drawn.append(np.sort(rng.choice(valid, min(count, len(valid)), replace=False)))
     return drawn
 
@@ -227,15 +203,61 @@ def rectangles(anchors: list[np.ndarray], chunk: int) -> list[Rectangle]:
 
     A rectangle has at most `chunk` blocks, padding included, or else a single sequence.
     """
-    pieces = sorted(enumerate(anchors), key=lambda piece: -len(piece[1]))
-    pieces = [piece for piece in pieces if len(piece[1])]
+    rows = [row for row, positions in enumerate(anchors) if len(positions)]
     parts = []
-    while pieces:
-        width = len(pieces[0][1])
-        taken = pieces[: max(1, chunk // width)]
-        pieces = pieces[max(1, chunk // width) :]
-        grid = np.full((len(taken), width), -1)
-        for line, (_, positions) in enumerate(taken):
-            grid[line, : len(positions)] = positions
-        parts.append(Rectangle(tuple(row for row, _ in taken), grid))
+    for group in groups([len(anchors[row]) for row in rows], chunk):
+        chosen = tuple(rows[n] for n in group)
+        parts.append(Rectangle(chosen, padded([anchors[row] for row in chosen], -1)))
     return parts
+
+
+def groups(sizes: Sequence[int], limit: int) -> Generator[list[int]]:
+    """The numbers of items of similar size, the largest first.
+
+    A group, padded to its largest item, has at most the size `limit`, or else a single item.
+    """
+    order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
+    while order:
+        count = max(1, limit // sizes[order[0]])
+        yield order[:count]
+        order = order[count:]
+
+
+# Sequences as arrays
+
+
+def padded(rows: Sequence[Sequence[int] | np.ndarray], filler: int = 0) -> np.ndarray:
+    """Rows of different lengths as int32 [n, L], filled up at the end."""
+    grid = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int32)
+    for line, row in enumerate(rows):
+        grid[line, : len(row)] = row
+    return grid
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """n sequences that are learned from, padded: taps [n, S, K * Ht], tokens [n, L], lengths [n].
+
+    The taps end before the last anchor at the earliest.
+    """
+
+    taps: mx.array
+    tokens: mx.array
+    lengths: mx.array
+
+    def rows(self, rows: mx.array) -> "Text":
+        return Text(self.taps[rows], self.tokens[rows], self.lengths[rows])
+
+    def tokens_at(self, positions: mx.array) -> mx.array:
+        """The tokens at positions [n, ...]; those of padding are any."""
+        at = mx.clip(positions, 0, self.tokens.shape[1] - 1).reshape(len(positions), -1)
+        return mx.take_along_axis(self.tokens, at, axis=1).reshape(positions.shape)
+
+    def labels(self, anchors: mx.array, count: int) -> tuple[mx.array, mx.array]:
+        """The `count` tokens after each anchor [n, m], and whether they count: [n, m, count] both.
+
+        The anchor -1 is padding. Tokens after the end of a sequence do not count.
+        """
+        positions = anchors[..., None] + mx.arange(1, count + 1)
+        counts = (anchors[..., None] >= 0) & (positions < self.lengths[:, None, None])
+        return self.tokens_at(positions), counts

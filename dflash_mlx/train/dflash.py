@@ -20,25 +20,31 @@ from dflash_mlx.drafters.dflash.model import (
     target_ids,
 )
 
-from .loss import OutputHead, cross_entropy, loss_and_candidates
-from .student import Text
+from .data import Text
+from .loss import cross_entropy
 
 
 @dataclass(frozen=True, slots=True)
 class DFlashStudent:
-    """See `Student`; its context is the keys and values of each layer."""
+    """A drafter in training: it computes what it computes in decoding, for many blocks at once.
+
+    anchors: positions [n, m] of m blocks in each sequence of a text, -1 for padding. A block drafts
+    the B - 1 tokens after its anchor. The context is what the blocks of a sequence share.
+    """
 
     drafter: DFlashDrafter
 
     def context(self, text: Text) -> list[KeysValues]:
+        """The keys and values [n, nKV, S, d] of each layer, at all positions that have taps."""
         return self.drafter.model.context(text.taps, 0)
 
     def losses(
         self, context: list[KeysValues], text: Text, anchors: mx.array
     ) -> tuple[mx.array, mx.array]:
-        """For a DFlash 2 drafter each is the sum of the backbone's and the selector's.
+        """Cross-entropies in nats, and 0/1 weights of valid positions: float32 [n, m, B - 1].
 
-        Positions whose label the drafter does not have are not valid.
+        For a DFlash 2 drafter each is the sum of the backbone's and the selector's. Positions whose
+        label the drafter does not have are not valid.
         """
         drafter = self.drafter
         first = text.tokens_at(anchors)
@@ -52,25 +58,23 @@ class DFlashStudent:
         rows = hidden.reshape(-1, hidden.shape[-1])
         selector = drafter.model.selector
         extra = drafter.config.dflash2
-        head = own_head(drafter)
-        if selector is None or extra is None:
-            losses = cross_entropy(head, rows, wanted)
-        else:
-            unary, ids, logits = loss_and_candidates(head, rows, wanted, extra.selector_top_k)
+        count = 0 if extra is None else extra.selector_top_k
+        losses, *candidates = cross_entropy(drafter.own_logits, rows, wanted, count)
+        if selector is not None:  # its cross-entropy among the candidates
+            ids, logits = candidates
             before = mx.concatenate([first[..., None], labels[..., :-1]], axis=-1).reshape(-1)
-            losses = unary + selector_losses(selector, rows, ids, logits, before, wanted)
+            scores = candidate_scores(selector, rows, ids, logits, before)
+            right = mx.argmax(ids == wanted[:, None], axis=-1)[:, None]
+            chosen = mx.take_along_axis(scores, right, axis=-1)[:, 0]
+            losses = losses + (mx.logsumexp(scores, axis=-1) - chosen)
         return losses.reshape(counts.shape), counts.astype(mx.float32)
 
     def drafts(self, context: list[KeysValues], text: Text, anchors: mx.array) -> mx.array:
+        """The likeliest drafts [n, m, B - 1]; a draft after a wrong one may be any token."""
         first = text.tokens_at(anchors)
         hidden = block_hidden(self.drafter, context, first, anchors)
         drafts = greedy_drafts(self.drafter, hidden.flatten(0, 1), first.reshape(-1))
         return drafts.reshape(*anchors.shape, -1)
-
-
-def own_head(drafter: DFlashDrafter) -> OutputHead:
-    """The head over the drafter's own vocabulary."""
-    return OutputHead(drafter.own_logits, drafter.config.drafted)
 
 
 def attention_masks(config: DraftConfig, anchors: mx.array, rows: int) -> list[mx.array | None]:
@@ -81,14 +85,14 @@ def attention_masks(config: DraftConfig, anchors: mx.array, rows: int) -> list[m
     """
     start = anchors[:, None, None]
     positions = start + mx.arange(config.block_size)[:, None]
+    kinds = [(config.sliding[layer], config.causal(layer)) for layer in range(config.num_layers)]
     made: dict[tuple[bool, bool], mx.array] = {}
-    for layer in range(config.num_layers):
-        kind = config.sliding[layer], config.causal(layer)
-        if kind not in made:
-            before = context_mask(config, layer, positions, mx.arange(rows)[None, None], start)
-            inside = block_mask(config, layer, positions, positions.swapaxes(1, 2))
-            made[kind] = mx.concatenate([before, inside], axis=-1)[:, None]
-    return [made[config.sliding[i], config.causal(i)] for i in range(config.num_layers)]
+    for kind in dict.fromkeys(kinds):
+        layer = kinds.index(kind)
+        before = context_mask(config, layer, positions, mx.arange(rows)[None, None], start)
+        inside = block_mask(config, layer, positions, positions.swapaxes(1, 2))
+        made[kind] = mx.concatenate([before, inside], axis=-1)[:, None]
+    return [made[kind] for kind in kinds]
 
 
 def block_hidden(
@@ -133,28 +137,6 @@ def greedy_drafts(drafter: DFlashDrafter, hidden: mx.array, anchors: mx.array) -
     return mx.stack(chosen, axis=1)
 
 
-# The loss of DFlash 2's candidate selector
-
-
-def selector_losses(
-    selector: CandidateSelector,
-    hidden: mx.array,
-    candidates: mx.array,
-    logits: mx.array,
-    before: mx.array,
-    labels: mx.array,
-) -> mx.array:
-    """Cross-entropy among the candidates in nats, float32 [R].
-
-    hidden: [R, H]. candidates: ids [R, k], the label among them; logits: [R, k]. before: the token
-    before each position, labels: the token there, both [R].
-    """
-    score = candidate_scores(selector, hidden, candidates, logits, before)
-    right = mx.argmax(candidates == labels[:, None], axis=-1)[:, None]
-    chosen = mx.take_along_axis(score, right, axis=-1)[:, 0]
-    return mx.logsumexp(score, axis=-1) - chosen
-
-
 def candidate_scores(
     selector: CandidateSelector,
     hidden: mx.array,
@@ -162,7 +144,11 @@ def candidate_scores(
     logits: mx.array,
     before: mx.array,
 ) -> mx.array:
-    """S(before, b) of each candidate b, float32 [R, k]; arguments as of `selector_losses`."""
+    """S(before, b) of each candidate b of DFlash 2's selector, float32 [R, k].
+
+    hidden: [R, H]. candidates: ids [R, k], and their logits [R, k]. before: the token before each
+    position [R].
+    """
     left = selector.predecessor_codebook[before] * selector.hidden_projection(hidden)
     bonus = selector.successor_codebook[candidates] @ left[..., None]
     return logits + bonus[..., 0].astype(mx.float32)

@@ -8,8 +8,8 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from .data import TrainingSequence
-from .student import Student, Text
+from .data import Text, TrainingSequence, groups, padded
+from .step import Student
 from .taps import Taps, stacked
 
 # Acceptance length τ on held-out prompts, without target passes.
@@ -35,9 +35,7 @@ def replay_answers(
     """Draft the answers of n sequences block by block; taps [n, S, K * Ht], padded."""
     width = student.drafter.block_size - 1
     lengths = np.array([len(s.tokens) for s in sequences])
-    tokens = np.zeros((len(sequences), lengths.max() + width), dtype=np.int32)
-    for row, sequence in enumerate(sequences):
-        tokens[row, : len(sequence.tokens)] = sequence.tokens
+    tokens = np.pad(padded([s.tokens for s in sequences]), ((0, 0), (0, width)))
     at = np.array([s.answer for s in sequences])
     text = Text(taps.astype(mx.float32), mx.array(tokens), mx.array(lengths))
     context = student.context(text)
@@ -61,31 +59,24 @@ def replay_answers(
     return Acceptance(committed, verifies, tuple(int(n) for n in by_position))
 
 
-def merge_counts(parts: list[Acceptance]) -> Acceptance:
-    """The sum of several counts; all have one block size."""
-    positions = zip(*(p.accepted_by_position for p in parts), strict=True)
-    return Acceptance(
-        sum(p.committed for p in parts),
-        sum(p.verifies for p in parts),
-        tuple(sum(column) for column in positions),
-    )
-
-
 MAX_EVAL_TOKENS = 8192  # padded tokens of one evaluation batch
 
 
 def evaluate(student: Student, taps: Taps, sequences: list[TrainingSequence]) -> Acceptance | None:
     """The counts over all held-out answers; None if there are none."""
+    if not sequences:
+        return None
     lengths = [len(s.tokens) for s in sequences]
-    numbers = sorted(range(len(lengths)), key=lengths.__getitem__)
     parts = []
-    while numbers:
-        longest = lengths[numbers[-1]]
-        part = numbers[-max(1, MAX_EVAL_TOKENS // longest) :]
-        numbers = numbers[: -len(part)]
-        held_out = [sequences[n] for n in part]
-        parts.append(replay_answers(student, stacked(taps.rows(part), longest), held_out))
-    return merge_counts(parts) if parts else None
+    for numbers in groups(lengths, MAX_EVAL_TOKENS):
+        rows = stacked(taps.rows(numbers), lengths[numbers[0]])
+        parts.append(replay_answers(student, rows, [sequences[n] for n in numbers]))
+    positions = zip(*(part.accepted_by_position for part in parts), strict=True)
+    return Acceptance(
+        sum(part.committed for part in parts),
+        sum(part.verifies for part in parts),
+        tuple(map(sum, positions)),
+    )
 
 
 def can_draw() -> bool:

@@ -1,4 +1,4 @@
-"""The events that a training run reports to its caller."""
+"""The events that a training run reports to its caller. `seconds` is the time that work took."""
 
 from dataclasses import dataclass
 
@@ -21,9 +21,13 @@ class MemoryEstimate:
         return self.target + max(self.answers, self.steps)
 
 
+def gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
+
+
 @dataclass(frozen=True, slots=True)
 class AnswersProgress:
-    """The target has answered `done` of `total` prompts, and made `tokens` tokens in `seconds`.
+    """The target has answered `done` of `total` prompts, and made `tokens` tokens.
 
     Tokens that were given and only verified are not counted.
     """
@@ -36,7 +40,7 @@ class AnswersProgress:
 
 @dataclass(frozen=True, slots=True)
 class TapsProgress:
-    """The target has read `done` of `total` tokens again for their taps, in `seconds`."""
+    """The target has read `done` of `total` tokens again for their taps."""
 
     done: int
     total: int
@@ -68,10 +72,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """One optimiser step of `steps`: its loss (weighted cross-entropy in nats) and its data.
-
-    `seconds` is the time of the step, `rate` its learning rate.
-    """
+    """One optimiser step of `steps`. loss: the weighted mean of the cross-entropies, in nats."""
 
     step: int
     steps: int
@@ -99,7 +100,6 @@ class Saved:
     """A checkpoint was written; the drafter folder holds the same weights."""
 
     step: int
-    path: str
 
 
 Event = MemoryEstimate | AnswersProgress | TapsProgress | Prepared | StepDone | TauMeasured | Saved

@@ -1,8 +1,8 @@
 """An estimate of the memory and disk that a training run needs. Not an upper bound."""
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -11,7 +11,7 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.cache.sizes import cache_bytes
 from dflash_mlx.models.target import Target
 
-from .events import MemoryEstimate
+from .events import MemoryEstimate, gib
 from .loss import MAX_LOGITS
 from .settings import AnswerSettings, TrainSettings
 
@@ -22,8 +22,7 @@ HIDDEN_COPIES = 14  # arrays [rows, H] that a layer keeps for its backward pass
 MLP_COPIES = 5  # arrays [rows, width of the MLP]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSizes:
+class BlockSizes(NamedTuple):
     """The sizes of a drafter that the memory of its blocks depends on; `rows` of a block."""
 
     rows: int
@@ -31,9 +30,7 @@ class BlockSizes:
     heads: int
     kv_heads: int
     head_dim: int
-    hidden: int
     intermediate: int
-    vocab: int
 
 
 def estimate_memory(
@@ -53,7 +50,7 @@ def estimate_memory(
     lengths = [min(settings.max_length, n + answers.max_tokens) for n in prompt_lengths]
     disk = 2 * taps_width * sum(lengths)
     rows = min(max(lengths), target.context_length)
-    steps = step_bytes(sizes, parameters, rows, taps_width, settings, streams)
+    steps = step_bytes(target, sizes, parameters, rows, taps_width, settings, streams)
     return MemoryEstimate(
         target=weights,
         answers=answer_bytes(target, taps_width, prompt_lengths, answers),
@@ -75,6 +72,7 @@ def answer_bytes(
 
 
 def step_bytes(
+    target: Target,
     sizes: BlockSizes,
     parameters: int,
     rows: int,
@@ -95,11 +93,11 @@ def step_bytes(
     block_rows = settings.chunk * sizes.rows
     context = rows * (2 * taps_width + sizes.layers * 8 * sizes.kv_heads * sizes.head_dim)
     scores = SCORE_COPIES * block_rows * sizes.heads * (rows + sizes.rows)
-    hidden = HIDDEN_COPIES * sizes.hidden
+    hidden = HIDDEN_COPIES * target.hidden_size
     mlp = MLP_COPIES * sizes.intermediate
     attention = 4 * sizes.heads * sizes.head_dim
     layers = sizes.layers * block_rows * (hidden + mlp + attention)
-    logits = LOGIT_COPIES * FLOAT32_BYTES * min(MAX_LOGITS, block_rows * sizes.vocab)
+    logits = LOGIT_COPIES * FLOAT32_BYTES * min(MAX_LOGITS, block_rows * target.vocab_size)
     return kept + taps + streams * ((context + scores + layers) * item + logits)
 
 
@@ -124,7 +122,3 @@ def check_disk(folder: Path, needed: int) -> None:
             f"the taps need {gib(needed)} more on the disk of '{folder}', {gib(free)} are free.",
             hint="give a folder on another disk with --taps-folder, or fewer prompts",
         )
-
-
-def gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"

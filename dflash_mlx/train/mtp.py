@@ -27,12 +27,11 @@ from dflash_mlx.files.formats import TRAINED_MTP
 from dflash_mlx.models.precision import is_quantised
 from dflash_mlx.models.target import Target
 
-from .data import TrainingSequence
-from .loss import OutputHead, cross_entropy
+from .data import Text, TrainingSequence
+from .loss import cross_entropy
 from .memory import BlockSizes
 from .new_drafter import layer_sizes, level_logits
 from .settings import DrafterShape
-from .student import Text
 
 
 class HeldRows:
@@ -72,10 +71,9 @@ class RowRope(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class MTPStudent:
-    """See `Student`; its context is the keys and values of the only layer. vocab: the target's."""
+    """See `DFlashStudent`; its context is the keys and values of the only layer."""
 
     drafter: MTPDrafter
-    vocab: int
 
     def context(self, text: Text) -> list[KeysValues]:
         """The outputs of these rows are not used, and so never computed."""
@@ -92,8 +90,7 @@ class MTPStudent:
         labels, counts = text.labels(anchors, self.drafter.block_size - 1)
         hidden = self.hidden(context, text, anchors)
         rows = hidden.reshape(-1, hidden.shape[-1])
-        head = output_head(self.drafter, self.vocab)
-        losses = cross_entropy(head, rows, labels.reshape(-1))
+        (losses,) = cross_entropy(self.drafter.head.own_logits, rows, labels.reshape(-1))
         return losses.reshape(counts.shape), counts.astype(mx.float32)
 
     def drafts(self, context: list[KeysValues], text: Text, anchors: mx.array) -> mx.array:
@@ -127,45 +124,59 @@ class MTPStudent:
         return head.model(head.embed(tokens), head.features(before), rows, mask)
 
 
-def output_head(drafter: MTPDrafter, vocab: int) -> OutputHead:
-    return OutputHead(drafter.head.own_logits, vocab)
-
-
 # The head that a run begins with
 
 
 class MTPPlan:
-    """See `Plan`: a head of the shape that is asked for, or the one in the folder `warm`."""
+    """See `DFlashPlan`: a head of one layer."""
 
     mask_token_id = None
 
     def __init__(
         self, target: Target, shape: DrafterShape, warm: Path | None, mask_token: int | None
     ):
-        """Raises UsageError for a shape that is not possible; DFlashError as `warm_head`."""
         assert mask_token is None
         self._target = target
-        self._warm = None if warm is None else warm_head(warm, target)
-        self.raw = head_config(target, shape) if self._warm is None else self._warm.config
+        self._warm = None if warm is None else Checkpoint.read(warm)
         self.taps = (target.layers,)
+        if self._warm is None:
+            self.raw = {
+                "architectures": ["Qwen3MTPDraftModel"],
+                "model_type": TRAINED_MTP,
+                **layer_sizes(target, shape),
+                "num_hidden_layers": 1,
+                "block_size": shape.rows,
+            }
+            return
+        self.raw = self._warm.config
+        if self._warm.format != "mtp":
+            raise DFlashError(
+                f"'{self._warm.name}' is no folder of an MTP head.",
+                hint="start from one, or from nothing; or leave --kind mtp out",
+            )
+        mtp.check(self._warm, target.checkpoint)
+        if is_quantised(self.untrained()):
+            raise DFlashError(
+                f"the head in '{self._warm.name}' is quantised, so it cannot be trained.",
+                hint="start from one in 16 or 32 bits, or from nothing",
+            )
 
     def sizes(self) -> BlockSizes:
         config = self.untrained().config
         return BlockSizes(
-            rows=mtp.block_size_of(self.raw),
-            layers=1,
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            hidden=config.hidden_size,
-            intermediate=config.intermediate_size,
-            vocab=self._target.vocab_size,
+            mtp.block_size_of(self.raw),
+            1,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+            config.intermediate_size,
         )
 
     def untrained(self) -> MTPHead:
-        if self._warm is None:
-            return new_head(self.raw)
-        return untrained(self._warm, self._target)
+        if self._warm is not None:
+            return mtp.head_for(self._warm, self._target.config, read_head(self._warm))
+        kind = LAYERS[TRAINED_MTP]
+        return MTPHead(kind.arguments.from_dict(self.raw), kind.layer)
 
     def answerer(self) -> MTPDrafter | None:
         return None if self._warm is None else mtp.load(self._warm, self._target)
@@ -183,51 +194,13 @@ class MTPPlan:
         if drafter is None:
             target.tap(self.taps)
             mx.random.seed(seed)
-            head = BoundHead(new_head(self.raw), target.embed, target.head)
+            head = BoundHead(self.untrained(), target.embed, target.head)
             drafter = MTPDrafter(head, target.layers, self.raw["block_size"])
-            level_logits(drafter.model.norm, output_head(drafter, target.vocab_size))
+            level_logits(drafter.model.norm, drafter.head.own_logits)
         model = drafter.model
         model.set_dtype(mx.float32)
         restore_modules(model)
         attention: Any = model.layers[0].self_attn
         attention.rope = RowRope(attention.rope)
         mx.eval(model.parameters())
-        return MTPStudent(drafter, target.vocab_size)
-
-
-def head_config(target: Target, shape: DrafterShape) -> dict[str, Any]:
-    """The config of a new head for a target; UsageError for a shape that is not possible."""
-    return {
-        "architectures": ["Qwen3MTPDraftModel"],
-        "model_type": TRAINED_MTP,
-        **layer_sizes(target, shape),
-        "num_hidden_layers": 1,
-        "block_size": shape.rows,
-    }
-
-
-def new_head(raw: dict[str, Any]) -> MTPHead:
-    kind = LAYERS[TRAINED_MTP]
-    return MTPHead(kind.arguments.from_dict(raw), kind.layer)
-
-
-def untrained(checkpoint: Checkpoint, target: Target) -> MTPHead:
-    """A head of the shape of the one in a folder."""
-    return mtp.head_for(checkpoint, target.config, read_head(checkpoint))
-
-
-def warm_head(folder: Path, target: Target) -> Checkpoint:
-    """The head in a folder of its own; DFlashError where it cannot be trained for this target."""
-    checkpoint = Checkpoint.read(folder)
-    if checkpoint.format != "mtp":
-        raise DFlashError(
-            f"'{folder.name}' is no folder of an MTP head.",
-            hint="start from one, or from nothing; or leave --kind mtp out",
-        )
-    mtp.check(checkpoint, target.checkpoint)
-    if is_quantised(untrained(checkpoint, target)):
-        raise DFlashError(
-            f"the head in '{folder.name}' is quantised, so it cannot be trained.",
-            hint="start from one in 16 or 32 bits, or from nothing",
-        )
-    return checkpoint
+        return MTPStudent(drafter)

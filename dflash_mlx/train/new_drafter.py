@@ -13,63 +13,71 @@ from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.cpu.modules import restore_modules
-from dflash_mlx.drafters.dflash.config import DFLASH2, default_layer_ids, parse
+from dflash_mlx.drafters.dflash.config import DFLASH2, DraftConfig, default_layer_ids, parse
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.load import check
 from dflash_mlx.drafters.dflash.load import load as load_drafter
 from dflash_mlx.drafters.dflash.model import OWN, DraftModel
 from dflash_mlx.drafters.weights import own_parts
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.files.formats import V1, V2
 from dflash_mlx.models.target import Target
 
 from .data import TrainingSequence
-from .dflash import DFlashStudent, block_hidden, own_head
-from .loss import OutputHead, cross_entropy
+from .dflash import DFlashStudent, block_hidden
+from .loss import Head, cross_entropy
 from .memory import BlockSizes
 from .settings import BLOCKS, DrafterShape
 
 
 class DFlashPlan:
-    """See `Plan`: a drafter of the shape that is asked for, or the one in the folder `warm`."""
+    """The drafter that a run will train: of the shape that is asked for, or the one in `warm`.
+
+    raw: its config.json, which `make` completes. taps: the target's layers that it reads, as
+    `Target.tap` numbers them.
+    """
 
     def __init__(
         self, target: Target, shape: DrafterShape, warm: Path | None, mask_token: int | None
     ):
-        """Raises UsageError for a shape that is not possible; DFlashError as `warm_config`."""
+        """Raises UsageError for a shape that is not possible, DFlashError for a wrong `warm`."""
         self._target = target
         self._shape = shape
         self._warm = warm
         self._mask_token = mask_token
         # The mask token of a new drafter is chosen when all tokens are known.
         self.raw = warm_config(warm, target, shape) if warm else draft_config(target, shape, 0)
-        self.taps = parse(self.raw).target_layer_ids
+        self.taps = self._config.target_layer_ids
+
+    @property
+    def _config(self) -> DraftConfig:
+        return parse(self.raw)
 
     @property
     def mask_token_id(self) -> int:
-        return parse(self.raw).mask_token_id
+        return self._config.mask_token_id
 
     def sizes(self) -> BlockSizes:
-        config = parse(self.raw)
+        config = self._config
         return BlockSizes(
-            rows=config.block_size,
-            layers=config.num_layers,
-            heads=config.num_heads,
-            kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            hidden=config.hidden_size,
-            intermediate=config.intermediate_size,
-            vocab=config.vocab_size,
+            config.block_size,
+            config.num_layers,
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.intermediate_size,
         )
 
     def untrained(self) -> DraftModel:
-        model = DraftModel(parse(self.raw), self._target.hidden_size)
+        """A model with random weights, which are never computed; frozen parts are frozen."""
+        model = DraftModel(self._config, self._target.hidden_size)
         if model.config.draft_vocab_size:
             freeze_head(model)
         return model
 
     def answerer(self) -> DFlashDrafter | None:
+        """The drafter in `warm`, which also helps to answer."""
         return load_drafter(Checkpoint.read(self._warm), self._target) if self._warm else None
 
     def make(
@@ -80,6 +88,10 @@ class DFlashPlan:
         seed: int,
         begun: dict[str, Any] | None,
     ) -> DFlashStudent:
+        """The drafter that the run begins with; taps the target.
+
+        whole: all sequences, of which some are trained on. begun: `raw` of a run that is resumed.
+        """
         if self._warm:
             return DFlashStudent(warm_drafter(self._warm, self.raw, self._target))
         if begun is not None and self._mask_token is None:
@@ -96,40 +108,28 @@ class DFlashPlan:
 # The `config.json` of a new drafter, with Z Lab's keys
 
 
-def layer_ids(target_layers: int, taps: int | tuple[int, ...]) -> tuple[int, ...]:
-    """The target layers to read: the given ids, or `taps` layers by Z Lab's default rule."""
-    if isinstance(taps, int):
-        if taps < 1:
+def layer_ids(target_layers: int, taps: str) -> tuple[int, ...]:
+    """The target layers to read: a number of them by Z Lab's default rule, or their ids."""
+    ids = tuple(map(int, taps.split(",")))
+    if len(ids) == 1:
+        if ids[0] < 1:
             raise UsageError("a drafter needs at least one tap.", hint="give --taps 5")
-        ids = default_layer_ids(target_layers, min(taps, target_layers))
+        ids = default_layer_ids(target_layers, min(ids[0], target_layers))
         return tuple(sorted({min(max(i, 0), target_layers - 1) for i in ids}))
-    if not taps or len(set(taps)) < len(taps) or not all(0 <= i < target_layers for i in taps):
+    if len(set(ids)) < len(ids) or not all(0 <= i < target_layers for i in ids):
         raise UsageError(
-            f"the taps {', '.join(map(str, taps))} are not layers of this target.",
+            f"the taps {', '.join(map(str, ids))} are not layers of this target.",
             hint=f"name different layers from 0 to {target_layers - 1}",
         )
-    return tuple(taps)
+    return ids
 
 
 def draft_config(target: Target, shape: DrafterShape, mask_token_id: int) -> dict[str, Any]:
     """A config in Z Lab's layout. Raises UsageError for a shape that is not possible."""
-    raw = text_entries(target)
+    raw = text_config(target.config)
     layers = shape.layers or min(5, max(1, target.layers // 4))
-    sizes = layer_sizes(target, shape)
-    if (drafted := shape.draft_vocab) is not None:
-        check_drafted(target, drafted, dflash2=shape.dflash2)
-    nested: dict[str, Any] = {
-        "mask_token_id": mask_token_id,
-        "target_layer_ids": list(layer_ids(target.layers, shape.taps)),
-        "block_size": shape.rows,
-    }
-    if raw.get("final_logit_softcapping"):
-        nested["final_logit_softcapping"] = raw["final_logit_softcapping"]
-    if shape.dflash2:
-        nested |= dflash2_entries(shape, target.hidden_size)
-    return {
+    config = {
         "architectures": [V2 if shape.dflash2 else V1],
-        **({"is_causal": False} if shape.dflash2 else {}),
         "model_type": "qwen3",
         "attention_bias": False,
         "attention_dropout": 0.0,
@@ -145,21 +145,38 @@ def draft_config(target: Target, shape: DrafterShape, mask_token_id: int) -> dic
         "sliding_window": None,
         "use_cache": True,
         "use_sliding_window": False,
-        **sizes,
-        **({} if drafted is None else {"draft_vocab_size": drafted}),
+        **layer_sizes(target, shape),
         "block_size": shape.rows,
-        "dflash_config": nested,
+        "dflash_config": {
+            "mask_token_id": mask_token_id,
+            "target_layer_ids": list(layer_ids(target.layers, shape.taps)),
+            "block_size": shape.rows,
+        },
     }
-
-
-def text_entries(target: Target) -> dict[str, Any]:
-    """The target's config with the language model's entries at the top level."""
-    return {**target.config, **(target.config.get("text_config") or {})}
+    if raw.get("final_logit_softcapping"):
+        config["dflash_config"]["final_logit_softcapping"] = raw["final_logit_softcapping"]
+    if shape.dflash2:
+        config["is_causal"] = False
+        config["dflash_config"] |= dflash2_entries(shape, target.hidden_size)
+    if (drafted := shape.draft_vocab) is not None:
+        if shape.dflash2:
+            raise UsageError(
+                "a DFlash 2 drafter cannot have a smaller vocabulary than its target.",
+                hint="give either --dflash2 or --draft-vocab",
+            )
+        least = len(target.eos_ids)
+        if not least <= drafted < target.vocab_size:
+            raise UsageError(
+                f"a drafter of this target cannot have {drafted:,} tokens of its own.",
+                hint=f"give --draft-vocab from {least} to {target.vocab_size - 1:,}",
+            )
+        config["draft_vocab_size"] = drafted
+    return config
 
 
 def layer_sizes(target: Target, shape: DrafterShape) -> dict[str, Any]:
     """The config's entries of Qwen3 layers. Raises UsageError for a shape that is not possible."""
-    raw = text_entries(target)
+    raw = text_config(target.config)
     heads = shape.heads or target.heads
     kv_heads = shape.kv_heads or min(heads, raw.get("num_key_value_heads") or heads)
     head_dim = shape.head_dim or raw.get("head_dim") or target.hidden_size // heads
@@ -189,20 +206,6 @@ def layer_sizes(target: Target, shape: DrafterShape) -> dict[str, Any]:
         "tie_word_embeddings": bool(raw.get("tie_word_embeddings", False)),
         "vocab_size": target.vocab_size,
     }
-
-
-def check_drafted(target: Target, count: int, *, dflash2: bool) -> None:
-    """Raise UsageError if a drafter cannot have a vocabulary of `count` tokens."""
-    if dflash2:
-        raise UsageError(
-            "a DFlash 2 drafter cannot have a smaller vocabulary than its target.",
-            hint="give either --dflash2 or --draft-vocab",
-        )
-    if not len(target.eos_ids) <= count < target.vocab_size:
-        raise UsageError(
-            f"a drafter of this target cannot have {count:,} tokens of its own.",
-            hint=f"give --draft-vocab from {len(target.eos_ids)} to {target.vocab_size - 1:,}",
-        )
 
 
 def dflash2_entries(shape: DrafterShape, hidden_size: int) -> dict[str, Any]:
@@ -236,14 +239,6 @@ def frequent_tokens(target: Target, sequences: Iterable[TrainingSequence], count
     for rank in (*ranks, range(target.vocab_size)):
         tokens |= dict.fromkeys(rank)
     return sorted(list(tokens)[:count])
-
-
-def set_head(model: DraftModel, target: Target, tokens: list[int]) -> None:
-    """Set the token map and the head of a drafter with its own vocabulary, and freeze both."""
-    ids = mx.array(tokens)
-    model.d2t = (ids - mx.arange(len(tokens))).astype(mx.int32)
-    model.lm_head.weight = head_rows(target, ids)
-    freeze_head(model)
 
 
 def freeze_head(model: DraftModel) -> None:
@@ -281,15 +276,12 @@ def warm_config(folder: Path, target: Target, shape: DrafterShape) -> dict[str, 
     if checkpoint.format == "mtp":
         raise DFlashError(f"'{folder.name}' is an MTP head.", hint="give --kind mtp")
     config = parse(raw)
-    if config.draft_vocab_size:
+    of_dspark = config.dspark or config.from_anchor
+    if of_dspark or config.draft_vocab_size:
+        kind = "of DSpark's kind" if of_dspark else "with its own vocabulary"
         raise DFlashError(
-            f"'{folder.name}' is a drafter with its own vocabulary, which cannot be trained yet.",
-            hint="start from another drafter, or from nothing: --draft-vocab",
-        )
-    if config.dspark or config.from_anchor:
-        raise DFlashError(
-            f"'{folder.name}' is a drafter of DSpark's kind, which cannot be trained yet.",
-            hint="start from a DFlash drafter, or from nothing",
+            f"'{folder.name}' is a drafter {kind}, which cannot be trained yet.",
+            hint="start from another drafter, or from nothing",
         )
     check(checkpoint, target.checkpoint)
     if not shape.dflash2 or config.dflash2:
@@ -333,9 +325,12 @@ def new_drafter(
     mx.random.seed(seed)
     model = random_model(raw, target)
     if tokens is not None:
-        set_head(model, target, tokens)
+        ids = mx.array(tokens)
+        model.d2t = (ids - mx.arange(len(tokens))).astype(mx.int32)
+        model.lm_head.weight = head_rows(target, ids)
+        freeze_head(model)
     drafter = DFlashDrafter(model, target.embed, target.head)
-    scale_weights(drafter, len(parse(raw).target_layer_ids) * target.hidden_size)
+    scale_weights(drafter, len(drafter.taps) * target.hidden_size)
     mx.eval(drafter.model.parameters())
     return drafter
 
@@ -350,8 +345,7 @@ def scale_weights(drafter: DFlashDrafter, taps_width: int) -> None:
     """
     model = drafter.model
     config = drafter.config
-    head = own_head(drafter)
-    level_logits(model.norm, head)
+    level_logits(model.norm, drafter.own_logits)
     rows = mx.random.normal((1, PROBES, taps_width))
     first = mx.random.randint(0, config.vocab_size, (1, 8))
     places = mx.full(first.shape, PROBES)
@@ -359,7 +353,7 @@ def scale_weights(drafter: DFlashDrafter, taps_width: int) -> None:
     for _ in range(MAX_DOUBLINGS):
         hidden = block_hidden(drafter, model.context(rows, 0), first, places)
         hidden = hidden.reshape(-1, config.hidden_size)
-        losses = cross_entropy(head, hidden, labels)
+        (losses,) = cross_entropy(drafter.own_logits, hidden, labels)
         if float(losses.mean()) < math.log(config.drafted) + NEAR_UNIFORM:
             return
         for layer in model.layers:
@@ -367,10 +361,10 @@ def scale_weights(drafter: DFlashDrafter, taps_width: int) -> None:
                 linear.weight = 2 * linear.weight
 
 
-def level_logits(norm: nn.RMSNorm, head: OutputHead) -> None:
+def level_logits(norm: nn.RMSNorm, head: Head) -> None:
     """Scale a last norm down until logits have a standard deviation of at most 1."""
     rows = mx.random.normal((PROBES, norm.weight.size))
-    spread = float(mx.std(head.logits(rows).astype(mx.float32), axis=-1).mean())
+    spread = float(mx.std(head(rows).astype(mx.float32), axis=-1).mean())
     norm.weight = norm.weight / max(1.0, spread)
 
 

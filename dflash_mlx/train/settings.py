@@ -4,31 +4,43 @@ This module does not import MLX: the command line reads it at every start.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import check_values, option
 
+# ruff: noqa: RUF009 (the calls declare fields)
+
 Dtype = Literal["bfloat16", "float32"]
 Kind = Literal["dflash", "mtp"]
 BLOCKS: dict[Kind, int] = {"dflash": 16, "mtp": 4}  # tokens in a block, unless another is given
+# What may change when a run resumes: it changes no step.
+MAY_CHANGE = {
+    "answer_batch", "trust_remote_code", "eval_every", "eval_prompts", "save_every",
+    "save_minutes", "cache_taps", "taps_folder", "dtype",
+}  # fmt: skip
 DFLASH_ONLY = ("layers", "taps", "dflash2", "selector_rank", "draft_vocab")
+
+# An option under each heading of `--help`.
+data = partial(option, panel="Data")
+drafter = partial(option, panel="Drafter")
+training = partial(option, panel="Training")
+advanced = partial(option, panel="Advanced")
+size = partial(drafter, None, low=1, unless_given="the target's")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerSettings:
     """How the target answers the training prompts. Raises UsageError for an invalid value."""
 
-    max_tokens: int = option(
-        1024, "Maximum length of each answer in tokens.", flag="--max-tokens", low=1, panel="Data"
+    max_tokens: int = data(
+        1024, "Maximum length of each answer in tokens.", flag="--max-tokens", low=1
     )
-    temperature: float = option(
-        0.0, "Temperature of the answers; 0 is greedy.", flag="--temp", low=0, panel="Data"
-    )
-    answer_batch: int = option(
-        64, "Answers made at the same time.", flag="--answer-batch", low=1, panel="Advanced"
-    )
+    temperature: float = data(0.0, "Temperature of the answers; 0 is greedy.", flag="--temp", low=0)
+    answer_batch: int = advanced(64, "Answers made at the same time.", flag="--answer-batch", low=1)
     seed: int = option(0, low=0)
 
     def __post_init__(self) -> None:
@@ -45,80 +57,46 @@ class DrafterShape:
     1, and for one that the kind does not have.
     """
 
-    kind: Kind = option(
-        "dflash",
-        "dflash, or mtp: a head of one layer.",
-        flag="--kind",
-        noun="kind of drafter",
-        panel="Drafter",
+    kind: Kind = drafter(
+        "dflash", "dflash, or mtp: a head of one layer.", flag="--kind", noun="kind of drafter"
     )
-    layers: int | None = option(
+    layers: int | None = drafter(
         None,
         "Layers of the drafter.",
         flag="--layers",
         low=1,
         unless_given="5; small targets fewer",
-        panel="Drafter",
     )
-    block_size: int | None = option(
+    block_size: int | None = drafter(
         None,
         "Tokens in a block: the last token and its drafts.",
         flag="--block-size",
         unless_given="16; mtp 4",
-        panel="Drafter",
     )
-    taps: int | tuple[int, ...] = 5
-    heads: int | None = option(
-        None,
-        "Attention heads.",
-        flag="--heads",
-        low=1,
-        unless_given="the target's",
-        panel="Drafter",
+    taps: str = drafter(
+        "5", "How many target layers the drafter reads, or which: 1,9,17.", flag="--taps"
     )
-    kv_heads: int | None = option(
-        None,
-        "Heads of keys and values.",
-        flag="--kv-heads",
-        low=1,
-        unless_given="the target's",
-        panel="Drafter",
+    heads: int | None = size("Attention heads.", flag="--heads")
+    kv_heads: int | None = size("Heads of keys and values.", flag="--kv-heads")
+    head_dim: int | None = size("Size of a head.", flag="--head-dim")
+    intermediate: int | None = size("Width of the MLP.", flag="--intermediate")
+    dflash2: bool = drafter(
+        False, "Add DFlash 2's convolutions and candidate selector.", flag="--dflash2"
     )
-    head_dim: int | None = option(
-        None,
-        "Size of a head.",
-        flag="--head-dim",
-        low=1,
-        unless_given="the target's",
-        panel="Drafter",
+    selector_rank: int = advanced(
+        256, "Size of a token's code in the selector.", flag="--selector-rank"
     )
-    intermediate: int | None = option(
-        None,
-        "Width of the MLP.",
-        flag="--intermediate",
-        low=1,
-        unless_given="the target's",
-        panel="Drafter",
-    )
-    dflash2: bool = option(
-        False,
-        "Add DFlash 2's convolutions and candidate selector.",
-        flag="--dflash2",
-        panel="Drafter",
-    )
-    selector_rank: int = option(
-        256, "Size of a token's code in the selector.", flag="--selector-rank", panel="Advanced"
-    )
-    draft_vocab: int | None = option(
+    draft_vocab: int | None = drafter(
         None,
         "Draft only the N most frequent tokens of the answers.",
         flag="--draft-vocab",
         unless_given="all tokens",
-        panel="Drafter",
     )
 
     def __post_init__(self) -> None:
         check_values(self)
+        if not all(part.strip().lstrip("-").isdecimal() for part in self.taps.split(",")):
+            raise UsageError(f"--taps cannot be '{self.taps}'.", hint="give 5, or ids: 1,9,17")
         if self.kind == "dflash":
             return
         usual = {member.name: member.default for member in fields(self)}
@@ -136,6 +114,58 @@ class DrafterShape:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainJob:
+    """The input and output of a training run. Raises UsageError for an invalid value."""
+
+    prompts: Path
+    out: Path
+    val: Path | None = data(None, "JSONL of held-out prompts.", flag="--val")
+    val_share: float = data(
+        0.02, "Share of the prompts held out without --val.", flag="--val-share", low=0, high=0.99
+    )
+    answers: Path | None = data(
+        None, "File with the target's answers.", flag="--answers", unless_given="OUT/answers.jsonl"
+    )
+    taps_folder: Path | None = advanced(
+        None,
+        "Folder for the target's hidden states.",
+        flag="--taps-folder",
+        unless_given="OUT/taps",
+    )
+    warm_start: Path | None = drafter(
+        None, "Start from this drafter, with its shape.", flag="--warm-start"
+    )
+    mask_token: int | None = advanced(
+        None, "Id of the mask token.", flag="--mask-token", unless_given="a free one"
+    )
+    shape: DrafterShape = field(default_factory=DrafterShape)
+    resume: bool = data(False, "Continue the run in --out, with its flags.", flag="--resume")
+
+    def __post_init__(self) -> None:
+        check_values(self)
+        shape = self.shape
+        if shape.kind != "dflash" and self.mask_token is not None:
+            raise UsageError("an MTP head has no mask token.", hint="leave --mask-token out")
+        if self.warm_start is None:
+            return
+        kept = DrafterShape(shape.kind, dflash2=shape.dflash2, selector_rank=shape.selector_rank)
+        other = replace(shape, block_size=shape.rows) != replace(kept, block_size=kept.rows)
+        if other or self.mask_token is not None:
+            raise UsageError(
+                "--warm-start keeps the shape and the mask token of its drafter.",
+                hint="leave its sizes out, or --warm-start",
+            )
+
+    @property
+    def taps(self) -> Path:
+        return self.taps_folder or self.out / "taps"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.out / "checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
 class TrainSettings:
     """Hyper-parameters; defaults from the DFlash paper where it states them (section 4.1).
 
@@ -144,90 +174,55 @@ class TrainSettings:
     are exp(-(k - 1) / gamma) ("decay") or those of D-PACE. Raises UsageError for an invalid value.
     """
 
-    epochs: int = option(6, "Passes over the prompts.", flag="--epochs", low=1, panel="Training")
-    steps: int | None = option(
-        None, "Optimiser steps, instead of --epochs.", flag="--steps", low=1, panel="Training"
+    epochs: int = training(6, "Passes over the prompts.", flag="--epochs", low=1)
+    steps: int | None = training(
+        None, "Optimiser steps, instead of --epochs.", flag="--steps", low=1
     )
-    batch: int = option(8, "Sequences per step.", flag="--batch", low=1, panel="Training")
-    anchors: int = option(
-        512, "Maximum blocks of a sequence per step.", flag="--anchors", low=1, panel="Advanced"
-    )
-    chunk: int = option(
-        32, "Blocks in memory at the same time.", flag="--chunk", low=1, panel="Advanced"
-    )
-    rate: float = option(
-        6e-4, "Peak learning rate.", flag="--lr", low=0, above=True, panel="Training"
-    )
+    batch: int = training(8, "Sequences per step.", flag="--batch", low=1)
+    anchors: int = advanced(512, "Maximum blocks of a sequence per step.", flag="--anchors", low=1)
+    chunk: int = advanced(32, "Blocks in memory at the same time.", flag="--chunk", low=1)
+    rate: float = training(6e-4, "Peak learning rate.", flag="--lr", low=0, above=True)
     warmup: float = 0.04
     clip: float = 1.0  # the largest norm of the gradient
-    optimizer: Literal["muon", "adamw"] = option(
+    optimizer: Literal["muon", "adamw"] = training(
         "muon",
         "muon (for matrices, adamw for the rest), or adamw for all, as in the paper.",
         flag="--optimizer",
         noun="optimizer",
-        panel="Training",
     )
     weight_decay: float = 0.0
-    loss: Literal["decay", "dpace"] = option(
-        "decay",
-        "How positions in a block are weighted.",
-        flag="--loss",
-        noun="loss",
-        panel="Training",
+    loss: Literal["decay", "dpace"] = training(
+        "decay", "How positions in a block are weighted.", flag="--loss", noun="loss"
     )
-    gamma: float | None = option(
+    gamma: float | None = advanced(
         None,
         "Decay of the weights of positions.",
         flag="--gamma",
         low=0,
         above=True,
         unless_given="by block size",
-        panel="Advanced",
     )
-    max_length: int = option(
-        3072,
-        "Maximum length of a sequence in tokens.",
-        flag="--max-length",
-        low=2,
-        panel="Training",
+    max_length: int = training(
+        3072, "Maximum length of a sequence in tokens.", flag="--max-length", low=2
     )
-    seed: int = option(
-        0, "Seed of weights, order and blocks.", flag="--seed", low=0, panel="Training"
-    )
-    eval_every: int = option(
-        200, "Steps between measurements of τ.", flag="--eval-every", low=1, panel="Advanced"
-    )
+    seed: int = training(0, "Seed of weights, order and blocks.", flag="--seed", low=0)
+    eval_every: int = advanced(200, "Steps between measurements of τ.", flag="--eval-every", low=1)
     eval_prompts: int = 128
-    save_every: int = option(
-        200, "Steps between checkpoints.", flag="--save-every", low=1, panel="Advanced"
+    save_every: int = advanced(200, "Steps between checkpoints.", flag="--save-every", low=1)
+    save_minutes: float = advanced(
+        10.0, "Maximum minutes between checkpoints.", flag="--save-minutes", low=0, above=True
     )
-    save_minutes: float = option(
-        10.0,
-        "Maximum minutes between checkpoints.",
-        flag="--save-minutes",
-        low=0,
-        above=True,
-        panel="Advanced",
+    cache_taps: int = advanced(
+        2048, "Memory for the target's hidden states, in MiB.", flag="--cache-taps"
     )
-    cache_taps: int = option(
-        2048,
-        "Memory for the target's hidden states, in MiB.",
-        flag="--cache-taps",
-        panel="Advanced",
+    dtype: Dtype = advanced(
+        "bfloat16", "Type of the saved drafter's weights.", flag="--dtype", noun="dtype"
     )
-    dtype: Dtype = option(
-        "bfloat16",
-        "Type of the saved drafter's weights.",
-        flag="--dtype",
-        noun="dtype",
-        panel="Advanced",
-    )
-    compute: Dtype = option(
+    compute: Dtype = advanced(
         "float32",
         "Type of the computation; bfloat16 is slow on a CPU.",
         flag="--compute",
         noun="type for steps",
-        panel="Advanced",
     )
 
     def __post_init__(self) -> None:
@@ -239,12 +234,3 @@ class TrainSettings:
         if step < warm:
             return self.rate * (step + 1) / warm
         return self.rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
-
-
-def parse_taps(text: str) -> int | tuple[int, ...]:
-    """A number of taps, or the ids of layers: "5", or "1,9,17". Raises UsageError."""
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--taps cannot be '{text}'.", hint="give 5, or ids: 1,9,17") from None
-    return numbers if "," in text else numbers[0]

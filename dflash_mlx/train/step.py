@@ -5,53 +5,43 @@ embedding and its head are frozen.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import cycle
+from time import perf_counter
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 from mlx import nn
 from mlx.optimizers import AdamW, MultiOptimizer, Muon, Optimizer, clip_grad_norm
-from mlx.utils import tree_map
+from mlx.utils import tree_flatten, tree_map
 
 from dflash_mlx.drafters.dflash.model import KeysValues
 
-from .data import Rectangle, TrainingSequence, epoch_batches, rectangles, sample_anchors
+from .data import (
+    Rectangle,
+    Text,
+    TrainingSequence,
+    epoch_batches,
+    padded,
+    rectangles,
+    sample_anchors,
+)
+from .dflash import DFlashStudent
+from .events import StepDone
 from .loss import decay_weights, default_gamma, dpace_weights
+from .mtp import MTPStudent
 from .settings import TrainSettings
 from .streams import Streams, Task
-from .student import Student, Text
-from .taps import Taps, padded, stacked
+from .taps import Taps, stacked
 
 # The gradient of one training step. Its memory does not depend on the number of anchors: blocks are
 # computed in chunks, which share the keys and values of their sequence's context.
 
+Student = DFlashStudent | MTPStudent
 Parameters = Any  # nested dicts and lists of arrays, as in mlx.nn
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """Sums over all positions: the weighted losses, the weights, and the gradient of the losses."""
-
-    loss: mx.array
-    weight: mx.array
-    gradient: Parameters
-
-    def __add__(self, other: "Sums") -> "Sums":
-        gradient = tree_map(mx.add, self.gradient, other.gradient)
-        return Sums(self.loss + other.loss, self.weight + other.weight, gradient)
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """The blocks of a rectangle: evaluated taps [S_i, K * Ht] and tokens of its n sequences."""
-
-    rectangle: Rectangle
-    taps: Sequence[mx.array]
-    tokens: Sequence[tuple[int, ...]]
+# Over all positions: "loss" (weighted), "weight", and "gradient" of the loss by the parameters.
+Sums = dict[str, Any]
 
 
 class BlockGradient:
@@ -67,76 +57,69 @@ class BlockGradient:
         self._decay = decay_weights(size, settings.gamma or default_gamma(size))
         self._of_blocks = mx.value_and_grad(self._loss, argnums=(0, 1))
 
-    def sums(self, parts: Sequence[Blocks], stopped: Callable[[], bool]) -> Sums | None:
-        """The sums over all these blocks; None if `stopped` returned true before the end."""
+    def sums(
+        self, parts: Iterable[tuple[Text, Rectangle]], stopped: Callable[[], bool]
+    ) -> Sums | None:
+        """The sums over the blocks of these texts; None if `stopped` returned true before the end.
+
+        The taps of a text are evaluated.
+        """
         total = None
-        tasks = (self._sums_of(part, stopped) for part in parts)
+        tasks = (self._sums_of(*part, stopped) for part in parts)
         for finished in self._streams.together(tasks):
             for sums in finished:
                 if sums is None:
                     return None
-                total = sums if total is None else total + sums
-                mx.eval(total.loss, total.weight, total.gradient)
+                total = sums if total is None else tree_map(mx.add, total, sums)
+                mx.eval(total)
         return total
 
-    def _sums_of(self, part: Blocks, stopped: Callable[[], bool]) -> Task[Sums | None]:
+    def _sums_of(
+        self, text: Text, rectangle: Rectangle, stopped: Callable[[], bool]
+    ) -> Task[Sums | None]:
         """The sums of one rectangle; None if stopped.
 
         First the loss's gradient by the weights and by the context's keys and values, chunk by
         chunk. Then, by the chain rule, the gradient by the weights that make the context.
         """
-        model = self._model
-        parameters = model.trainable_parameters()
-        text = Text(
-            stacked(part.taps, int(part.rectangle.anchors.max())).astype(self._dtype),
-            mx.array(padded(part.tokens)),
-            mx.array([len(row) for row in part.tokens]),
-        )
-        with restored(model, parameters):
-            context = self._context(parameters, text)
+        parameters = self._model.trainable_parameters()
+        text = replace(text, taps=text.taps.astype(self._dtype))
+        context = self._context(parameters, text)
+        self._model.update(parameters)  # also below: a gradient leaves tracers in the model
         yield context
-        total = None
-        slopes = None
-        for anchors in part.rectangle.slices(self._settings.chunk):
+        total: Sums | None = None
+        for anchors in rectangle.slices(self._settings.chunk):
             if stopped():
                 return None
-            with restored(model, parameters):
-                (loss, weight), (gradient, slope) = self._of_blocks(
-                    parameters, context, text, mx.array(anchors)
-                )
-            sums = Sums(loss, weight, gradient)
-            total = sums if total is None else total + sums
-            slopes = slope if slopes is None else tree_map(mx.add, slopes, slope)
-            del gradient, slope, sums  # so that MLX can reuse their memory
-            yield total.loss, total.weight, total.gradient, slopes
+            (loss, weight), (gradient, slopes) = self._of_blocks(
+                parameters, context, text, mx.array(anchors)
+            )
+            self._model.update(parameters)
+            sums = {"loss": loss, "weight": weight, "gradient": gradient, "slopes": slopes}
+            total = sums if total is None else tree_map(mx.add, total, sums)
+            del gradient, slopes, sums  # so that MLX can reuse their memory
+            yield total
         assert total is not None
+        slopes = total.pop("slopes")
 
         def context_loss(parameters: Parameters) -> mx.array:
             """The context times the loss's gradient by it; its gradient equals the loss's."""
-            arrays = flatten(self._context(parameters, text))
-            products = zip(arrays, flatten(slopes), strict=True)
-            return mx.stack([(a.astype(mx.float32) * slope).sum() for a, slope in products]).sum()
+            made = self._context(parameters, text)
+            products = tree_map(lambda a, s: (a.astype(mx.float32) * s).sum(), made, slopes)
+            return mx.stack([product for _, product in tree_flatten(products)]).sum()  # type: ignore
 
-        with restored(model, parameters):
-            by_context = mx.grad(context_loss)(parameters)
-        total = Sums(total.loss, total.weight, tree_map(mx.add, total.gradient, by_context))
-        yield total.gradient
+        by_context = mx.grad(context_loss)(parameters)
+        self._model.update(parameters)
+        total["gradient"] = tree_map(mx.add, total["gradient"], by_context)
+        yield total
         return total
-
-    def _enter(self, parameters: Parameters) -> None:
-        """Put parameters into the model, in the dtype of the computation."""
-        self._model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
 
     def _context(self, parameters: Parameters, text: Text) -> list[KeysValues]:
         self._enter(parameters)
         return self._student.context(text)
 
     def _loss(
-        self,
-        parameters: Parameters,
-        context: list[KeysValues],
-        text: Text,
-        anchors: mx.array,
+        self, parameters: Parameters, context: list[KeysValues], text: Text, anchors: mx.array
     ) -> tuple[mx.array, mx.array]:
         """The sums of w_k CE_k and of w_k over positions of blocks (DFlash paper, section 3.3)."""
         self._enter(parameters)
@@ -145,18 +128,9 @@ class BlockGradient:
         weights = dpace_weights(losses, counts) if dpace else self._decay * counts
         return (weights * losses).sum(), weights.sum()
 
-
-@contextmanager
-def restored(model: nn.Module, parameters: Parameters) -> Iterator[None]:
-    """Restore the parameters afterwards, because gradients leave tracers in the model."""
-    try:
-        yield
-    finally:
-        model.update(parameters)
-
-
-def flatten(context: list[KeysValues] | None) -> list[mx.array]:
-    return [array for both in context or [] for array in both]
+    def _enter(self, parameters: Parameters) -> None:
+        """Put parameters into the model, in the dtype of the computation."""
+        self._model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
 
 
 # The optimiser
@@ -198,17 +172,6 @@ def is_matrix(name: str, parameter: mx.array) -> bool:
     return parameter.ndim == 2 and not name.endswith("codebook")
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """Metrics of one step; `loss` is the weighted mean over all positions, in nats."""
-
-    loss: float
-    rate: float
-    gradient_norm: float
-    blocks: int
-    tokens: int
-
-
 class Trainer:
     def __init__(
         self,
@@ -226,57 +189,57 @@ class Trainer:
         self._optimizer = TrainOptimizer(settings.optimizer, width, settings.weight_decay, streams)
         self.optimizer = self._optimizer.optimizer
         self.optimizer.init(self._model.trainable_parameters())
-        self._lengths = [len(s.tokens) for s in sequences]
         self._gradient = BlockGradient(student, settings, streams)
-        self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
         self.batches = -(-len(sequences) // settings.batch)
-        self.steps = settings.steps or settings.epochs * len(self._batches(0))
+        self.steps = settings.steps or settings.epochs * self.batches
 
-    def _batches(self, epoch: int) -> list[np.ndarray]:
-        if self._epoch[0] != epoch:
-            settings = self.settings
-            made = epoch_batches(len(self.sequences), settings.batch, settings.seed, epoch)
-            self._epoch = epoch, made
-        return self._epoch[1]
-
-    def rows_of(self, number: int) -> np.ndarray:
+    def rows_of(self, number: int) -> list[int]:
         """The sequences of step `number`."""
         epoch, place = divmod(number, self.batches)
-        return self._batches(epoch)[place]
+        settings = self.settings
+        batches = epoch_batches(len(self.sequences), settings.batch, settings.seed, epoch)
+        return batches[place].tolist()
 
-    def step(self, number: int, stopped: Callable[[], bool] = lambda: False) -> StepResult | None:
+    def step(self, number: int, stopped: Callable[[], bool] = lambda: False) -> StepDone | None:
         """Do step `number` (from 0). The result depends only on the state and the number.
 
         Returns None and changes nothing if `stopped` returns true before the gradient is complete.
         """
+        began = perf_counter()
         settings = self.settings
         rows = self.rows_of(number)
-        anchors = sample_anchors(self.sequences, rows, settings.anchors, settings.seed, number)
-        taps = self._taps.rows([int(row) for row in rows])
+        sequences = [self.sequences[row] for row in rows]
+        anchors = sample_anchors(sequences, settings.anchors, settings.seed, number)
+        taps = self._taps.rows(rows)
         if number + 1 < self.steps:
-            self._taps.load_ahead([int(row) for row in self.rows_of(number + 1)])
-        parts = [self._blocks(rows, taps, part) for part in rectangles(anchors, settings.chunk)]
-        sums = self._gradient.sums(parts, stopped)
+            self._taps.load_ahead(self.rows_of(number + 1))
+        parts = rectangles(anchors, settings.chunk)
+        texts = (text_of(sequences, taps, part) for part in parts)
+        sums = self._gradient.sums(zip(texts, parts, strict=True), stopped)
         if sums is None:
             return None
-        loss = sums.loss
-        weight = sums.weight
-        mean = tree_map(lambda g: g / weight, sums.gradient)
-        del sums  # so that MLX can reuse its gradient's memory
+        loss = sums["loss"]
+        weight = sums["weight"]
+        mean = tree_map(lambda g: g / weight, sums.pop("gradient"))
         gradient, norm = clip_grad_norm(mean, settings.clip)
         rate = settings.rate_at(number, self.steps)
         self._optimizer.set_rate(rate)
         self.optimizer.update(self._model, gradient)
         mx.eval(self._model.parameters(), self.optimizer.state, norm)
-        return StepResult(
+        return StepDone(
+            step=number + 1,
+            steps=self.steps,
             loss=float(loss / weight),
             rate=rate,
             gradient_norm=float(norm),
             blocks=sum(len(a) for a in anchors),
-            tokens=sum(self._lengths[row] for row in rows),
+            tokens=sum(len(sequence.tokens) for sequence in sequences),
+            seconds=perf_counter() - began,
         )
 
-    def _blocks(self, rows: np.ndarray, taps: list[mx.array], part: Rectangle) -> Blocks:
-        """A rectangle with the taps and tokens of its sequences."""
-        tokens = [self.sequences[rows[i]].tokens for i in part.rows]
-        return Blocks(part, [taps[i] for i in part.rows], tokens)
+
+def text_of(sequences: list[TrainingSequence], taps: list[mx.array], part: Rectangle) -> Text:
+    """The sequences of a rectangle; of their taps those before its last anchor."""
+    tokens = [sequences[row].tokens for row in part.rows]
+    rows = stacked([taps[row] for row in part.rows], int(part.anchors.max()))
+    return Text(rows, mx.array(padded(tokens)), mx.array([len(row) for row in tokens]))

@@ -7,11 +7,12 @@ of the next step are read from disk while the current step is computed.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -21,7 +22,7 @@ from dflash_mlx.files.checkpoint import tensor_headers
 from dflash_mlx.files.folder import matching
 from dflash_mlx.models.target import Target
 
-from . import data
+from .data import TrainingSequence, groups, padded
 from .events import TapsProgress
 from .streams import Streams, Task
 
@@ -30,8 +31,7 @@ from .streams import Streams, Task
 SHARD_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The taps [rows, width] of one sequence in a shard, from byte `start` on."""
 
     file: Path
@@ -43,7 +43,7 @@ class TapStore:
     """Taps by a key of the sequence's tokens.
 
     folder: for one target and one choice of layers. width: K * Ht. Shards that are damaged or have
-    another width are ignored, and their taps computed again; `damaged` names them.
+    another width are ignored, and their taps computed again.
     """
 
     def __init__(self, folder: Path, width: int):
@@ -52,14 +52,11 @@ class TapStore:
         self._places: dict[str, Place] = {}
         self._waiting: dict[str, mx.array] = {}
         self._bytes = 0
-        self.damaged: list[Path] = []
         folder.mkdir(parents=True, exist_ok=True)
         files = matching(folder, "shard-*.safetensors")
         for file in files:
-            try:
+            with suppress(DFlashError):
                 self._places |= places(file, width)
-            except DFlashError:
-                self.damaged.append(file)
         self._next = 1 + max((int(file.stem[6:]) for file in files), default=-1)
 
     def __contains__(self, key: str) -> bool:
@@ -129,17 +126,16 @@ MAX_PASS_TOKENS = 2048  # of all target passes that run at once
 class Taps:
     """Taps by sequence number, bfloat16 as a 16-bit target gives them.
 
-    store: the taps on disk; None computes them whenever they are needed. budget: bytes of taps that
-    may stay in memory.
+    store: where all of them are. At most `budget` bytes are kept in memory.
     """
 
     def __init__(
         self,
         target: Target,
-        sequences: list[data.TrainingSequence],
+        sequences: list[TrainingSequence],
         budget: int,
         streams: Streams,
-        store: TapStore | None = None,
+        store: TapStore,
     ):
         self._target = target
         self._sequences = sequences
@@ -154,63 +150,45 @@ class Taps:
     @property
     def missing_bytes(self) -> int:
         width = self._target.tapped * self._target.hidden_size
-        return 2 * width * self._tokens(self._missing())
+        return 2 * width * sum(len(s.tokens) for s in self._missing())
 
-    def _missing(self) -> list[int]:
-        """The sequences that the store lacks, shortest first, equal ones once."""
-        store = self._store
-        missing = {k: n for n, k in enumerate(self._keys) if store is None or k not in store}
-        return sorted(missing.values(), key=lambda n: len(self._sequences[n].tokens))
+    def _missing(self) -> list[TrainingSequence]:
+        """The sequences that the store lacks, equal ones once."""
+        pairs = zip(self._keys, self._sequences, strict=True)
+        return list({key: s for key, s in pairs if key not in self._store}.values())
 
     def make(self, report: Callable[[TapsProgress], None]) -> None:
         """Compute and store the missing taps. If `report` raises, finished taps stay stored."""
-        assert self._store is not None
-        order = self._missing()
-        total = self._tokens(order)
+        missing = self._missing()
+        total = sum(len(s.tokens) for s in missing)
         done = 0
         began = perf_counter()
         try:
-            for finished in self._streams.together(map(self._read, self._passes(order))):
-                for by_number in finished:
-                    for n, taps in by_number.items():
-                        self._store.add(self._keys[n], taps)
-                    done += self._tokens([*by_number])
-                    report(TapsProgress(done, total, perf_counter() - began))
+            for finished in compute(self._target, missing, self._streams):
+                for sequence, taps in finished:
+                    self._store.add(key_of(sequence.tokens), taps)
+                    done += len(sequence.tokens)
+                report(TapsProgress(done, total, perf_counter() - began))
         finally:
             self._store.flush()
 
     def rows(self, numbers: list[int]) -> list[mx.array]:
         """The taps [S, K * Ht] of each sequence."""
-        by_number = {n: self._kept[n] for n in numbers if n in self._kept}
-        store = self._store
-        fresh = dict[int, mx.array]()
-        if store is not None:
-            for n in set(numbers) - by_number.keys():
-                if (ahead := self._ahead.pop(n, None)) is not None:
-                    fresh[n] = as_taps(ahead.result())
-                elif self._keys[n] in store:
-                    fresh[n] = as_taps(store.read(self._keys[n]))
-        missing = sorted(
-            set(numbers) - by_number.keys() - fresh.keys(),
-            key=lambda n: len(self._sequences[n].tokens),
-        )
-        for finished in self._streams.together(map(self._read, self._passes(missing))):
-            for taps in finished:
-                fresh |= taps
-        mx.eval(list(fresh.values()))
-        for n, taps in fresh.items():
-            if taps.nbytes <= self._room:
-                self._kept[n] = taps
-                self._room -= taps.nbytes
-        by_number |= fresh
-        return [by_number[n] for n in numbers]
+        taps = {n: self._kept[n] for n in numbers if n in self._kept}
+        for n in set(numbers) - taps.keys():
+            ahead = self._ahead.pop(n, None)
+            bits = self._store.read(self._keys[n]) if ahead is None else ahead.result()
+            taps[n] = mx.array(bits).view(mx.bfloat16)
+            mx.eval(taps[n])
+            if taps[n].nbytes <= self._room:
+                self._kept[n] = taps[n]
+                self._room -= taps[n].nbytes
+        return [taps[n] for n in numbers]
 
     def load_ahead(self, numbers: list[int]) -> None:
         """Start to read the taps of the sequences of the next call of `rows`."""
-        if self._store is None:
-            return
         self._reader = self._reader or ThreadPoolExecutor(1)
-        wanted = {n for n in numbers if n not in self._kept and self._keys[n] in self._store}
+        wanted = set(numbers) - self._kept.keys()
         for n in self._ahead.keys() - wanted:
             self._ahead.pop(n).cancel()
         for n in wanted - self._ahead.keys():
@@ -223,42 +201,29 @@ class Taps:
         self._reader = None
         self._ahead = {}
 
-    def _tokens(self, numbers: list[int]) -> int:
-        return sum(len(self._sequences[n].tokens) for n in numbers)
 
-    def _passes(self, numbers: list[int]) -> list[list[int]]:
-        """Group sequence numbers (sorted by length) into passes, the longest pass first."""
-        passes = []
-        numbers = list(numbers)
-        while numbers:
-            longest = len(self._sequences[numbers[-1]].tokens)
-            size = max(1, MAX_PASS_TOKENS // longest // self._streams.count)
-            passes.append(numbers[-size:])
-            numbers = numbers[:-size]
-        return passes
+Computed = tuple[TrainingSequence, mx.array]  # a sequence and its taps [S, K * Ht]
 
-    def _read(self, numbers: list[int]) -> Task[dict[int, mx.array]]:
-        """One padded target pass; the target is causal, so padding at the end changes nothing."""
-        tokens = padded([self._sequences[n].tokens for n in numbers])
-        taps = self._target.taps(mx.array(tokens)).astype(mx.bfloat16)
-        lengths = [len(self._sequences[n].tokens) for n in numbers]
+
+def compute(
+    target: Target, sequences: list[TrainingSequence], streams: Streams
+) -> Generator[list[Computed]]:
+    """The taps of sequences by padded target passes, the longest sequences first.
+
+    The target is causal, so padding at the end changes nothing.
+    """
+
+    def read(part: list[TrainingSequence]) -> Task[list[Computed]]:
+        taps = target.taps(mx.array(padded([s.tokens for s in part]))).astype(mx.bfloat16)
         # Copies: a view would keep the whole padded batch in memory.
-        rows = [mx.contiguous(taps[line, :length] + 0) for line, length in enumerate(lengths)]
+        rows = [mx.contiguous(taps[n, : len(s.tokens)] + 0) for n, s in enumerate(part)]
         yield rows
-        return dict(zip(numbers, rows, strict=True))
+        return list(zip(part, rows, strict=True))
 
-
-def as_taps(bits: np.ndarray) -> mx.array:
-    """Bits of a store as bfloat16."""
-    return mx.array(bits).view(mx.bfloat16)
-
-
-def padded(rows: Sequence[tuple[int, ...]]) -> np.ndarray:
-    """Token rows of different lengths as int32 [n, L], with zeros at the end."""
-    grid = np.zeros((len(rows), max(map(len, rows))), dtype=np.int32)
-    for line, row in enumerate(rows):
-        grid[line, : len(row)] = row
-    return grid
+    passes = groups([len(s.tokens) for s in sequences], MAX_PASS_TOKENS // streams.count)
+    parts = ([sequences[n] for n in numbers] for numbers in passes)
+    for finished in streams.together(map(read, parts)):
+        yield from finished
 
 
 def stacked(taps: Sequence[mx.array], length: int) -> mx.array:

@@ -58,7 +58,7 @@ def test_convolutions_read_backwards_are_noticed(monkeypatch: pytest.MonkeyPatch
 @every_kind
 def test_a_run_writes_what_they_read(kind: str, tmp_path: Path) -> None:
     """The names, shapes and config of today's export are those of the drafters they have read."""
-    shape = DrafterShape(layers=1, block_size=8, taps=(1, 3, 5), intermediate=64)
+    shape = DrafterShape(layers=1, block_size=8, taps="1,3,5", intermediate=64)
     if kind == "dflash2":
         shape = dataclasses.replace(shape, dflash2=True, selector_rank=16)
     prompts = tmp_path / "prompts.jsonl"

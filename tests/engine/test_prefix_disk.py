@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,8 @@ def test_memory_may_be_smaller_than_the_disk(tmp_path: Path) -> None:
 
 def serves(file: Path, length: int) -> bool:
     """Whether a prompt that goes on from so many tokens needs a file."""
-    notes, _ = tensor_file.read_header(file)
-    start = int(notes["start"])
-    return start == length if notes["kind"] == "states" else start < length
+    record = tensor_file.read_record(file)
+    return record.start == length if record.kind == "states" else record.start < length
 
 
 @pytest.mark.quick_every(2)
@@ -137,7 +137,7 @@ def test_a_file_of_another_text_is_not_taken(tmp_path: Path) -> None:
     for prompt in prompts:
         assert answer(engine_of("qwen3", tmp_path), prompt)[0] == answer(anew, prompt)[0]
     for file in tmp_path.glob("*/*.rows.safetensors"):
-        notes, arrays = parse_arrays(read_bytes(file))
+        notes, arrays = parse_arrays(BytesIO(read_bytes(file)))
         for name in [name for name in arrays if name.startswith("draft.0.")]:
             arrays[name] = mx.contiguous(arrays[name][..., 1:, :])
         mx.eval(arrays)
@@ -194,7 +194,7 @@ def killed_answers(family: str, root: Path, count: int) -> None:
             "while True:\n"
             "    for n in range(4):\n"
             "        t.answer(e, tiny.prompt_of(300, n))\n"
-            "    for file in e.prefix_cache.disk.folder.path.glob('*.safetensors'):\n"
+            "    for file in e.prefix_cache.disk.path.glob('*.safetensors'):\n"
             "        file.unlink()\n"
             "    e.prefix_cache.clear()\n"
         )

@@ -6,16 +6,17 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
-from dflash_mlx.train.data import Rectangle
-from dflash_mlx.train.step import Blocks
+from dflash_mlx.train.data import Rectangle, Text
 
 
-def blocks_of(anchors: np.ndarray, taps: mx.array, tokens: mx.array) -> Blocks:
-    parts = list(taps)
-    mx.eval(parts)
-    rows = tuple(range(len(anchors)))
-    lines: Any = tokens.tolist()
-    return Blocks(Rectangle(rows, anchors), parts, [tuple(row) for row in lines])
+def blocks_of(
+    anchors: np.ndarray, taps: mx.array, tokens: mx.array, lengths: tuple[int, ...] = ()
+) -> tuple[Text, Rectangle]:
+    rows = len(anchors)
+    ends = mx.array(lengths or [tokens.shape[1]] * rows)
+    text = Text(taps[:, : int(anchors.max())], tokens, ends)
+    mx.eval(text.taps, tokens)
+    return text, Rectangle(tuple(range(rows)), anchors)
 
 
 def largest_difference(ours, wanted) -> float:

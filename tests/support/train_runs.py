@@ -8,14 +8,15 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from dflash_mlx.models.target import Target
+from dflash_mlx.train.data import TrainingSequence
 from dflash_mlx.train.evaluate import replay_answers
 from dflash_mlx.train.events import StepDone
-from dflash_mlx.train.run import Run, TrainJob
-from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings
+from dflash_mlx.train.run import Run
+from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainJob, TrainSettings
 from dflash_mlx.train.streams import Streams
-from dflash_mlx.train.taps import Taps, stacked
+from dflash_mlx.train.taps import compute, stacked
 
-SHAPE = DrafterShape(layers=1, block_size=6, taps=3, intermediate=32)
+SHAPE = DrafterShape(layers=1, block_size=6, taps="3", intermediate=32)
 QUICK = {"steps": 12, "batch": 3, "rate": 5e-3, "eval_every": 100, "save_every": 6, "chunk": 16}
 
 
@@ -32,7 +33,7 @@ def start(
         out,
         val_share=0.2,
         answers=answers or prompts.with_name("answers.jsonl"),
-        taps=taps,
+        taps_folder=taps,
         resume=resume,
         warm_start=warm_start,
         shape=shape,
@@ -57,13 +58,18 @@ def parameters(model: nn.Module) -> dict[str, mx.array]:
     return dict(tree_flatten(model.parameters()))  # type: ignore[arg-type]
 
 
+def taps_of(target: Target, sequences: list[TrainingSequence]) -> mx.array:
+    """The taps of sequences by passes of the target, padded: [n, S, K * Ht]."""
+    made = {s: rows for part in compute(target, sequences, Streams(2)) for s, rows in part}
+    return stacked([made[s] for s in sequences], max(len(s.tokens) for s in sequences))
+
+
 def check_replay(run: Run, target: Target) -> None:
     """Hold the replay of known answers against decoding."""
     target.tap(run.drafter.taps)
-    hidden_of = Taps(target, run.trainer.sequences, 0, Streams(1))
-    for number, sequence in enumerate(run.trainer.sequences[:4]):
+    for sequence in run.trainer.sequences[:4]:
         length = len(sequence.tokens)
-        walked = replay_answers(run.student, stacked(hidden_of.rows([number]), length), [sequence])
+        walked = replay_answers(run.student, taps_of(target, [sequence]), [sequence])
         blocks = tiny.speculate(
             target,
             run.drafter,

@@ -5,8 +5,7 @@ import pytest
 import tiny
 
 from dflash_mlx.models.target import Target
-from dflash_mlx.train.answers import RecordingSequence, complete
-from dflash_mlx.train.data import AnswerRequest, Completion
+from dflash_mlx.train.answers import AnswerRequest, Completion, RecordingSequence, complete
 
 FAMILIES = ("qwen3", "llama", "deepseek_v3", "gemma4")
 START = tiny.prompt_of(7)

@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from train_runs import SHAPE, check_replay, losses, parameters, start, weights
+from train_runs import SHAPE, check_replay, losses, parameters, start, taps_of, weights
 from typer.testing import CliRunner
 
 import dflash_mlx
@@ -37,10 +37,7 @@ from dflash_mlx.train.events import (
     StepDone,
     TapsProgress,
 )
-from dflash_mlx.train.run import TrainJob
-from dflash_mlx.train.settings import DrafterShape, TrainSettings
-from dflash_mlx.train.streams import Streams
-from dflash_mlx.train.taps import Taps, stacked
+from dflash_mlx.train.settings import DrafterShape, TrainJob, TrainSettings
 
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
 
@@ -69,8 +66,8 @@ def test_taps_are_kept_and_damaged_ones_made_again(target, prompts, tmp_path):
     assert not [e for e in events if isinstance(e, TapsProgress)]
     run.train()
     sequences = run.trainer.sequences
-    mx.eval(fresh := Taps(target, sequences, 0, Streams(1)).rows([0, 1]))
-    for kept, wanted in zip(run._taps.rows([0, 1]), fresh, strict=True):
+    for kept, sequence in zip(run._taps.rows([0, 1]), sequences[:2], strict=True):
+        wanted = taps_of(target, [sequence])[0]
         rows = len(kept)
         assert rows == len(wanted) - 1
         assert mx.allclose(kept, wanted[:rows], rtol=0.02, atol=0.02)
@@ -143,7 +140,7 @@ def test_a_run_of_another_version_is_named_and_left(cli_app, target, prompts, tm
     state.write_text(json.dumps(old))
     (tmp_path / "run.json").write_text('{"flags": {"temperature": 0}, "files": {}}')
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(DFlashError, match=f"the run in '{tmp_path}' was begun by another version"):
+    with pytest.raises(DFlashError, match="other settings: compute None, not float32"):
         start(tiny.load_target(TARGET), prompts, tmp_path, resume=True)
     done = CliRunner().invoke(cli_app, ["train", "--resume", "--out", str(tmp_path)])
     assert done.exit_code == 1
@@ -221,7 +218,7 @@ def test_resumed_run_takes_the_same_steps(target, prompts, tmp_path, optimizer):
     assert whole.train()
     cut, first = start(target, prompts, tmp_path / "cut", optimizer=optimizer)
     assert not cut.train(lambda: cut.step == 6)
-    cut._log.add(StepDone(7, 12, 9.0, 0.0, 0.0, 1, 1, 1.0))  # then the kill, in mid-line
+    cut._log_and_report(StepDone(7, 12, 9.0, 0.0, 0.0, 1, 1, 1.0))  # then the kill, in mid-line
     with (tmp_path / "cut" / "log.jsonl").open("a") as log:
         log.write('{"step": 8, "lo')
     again = tiny.load_target(TARGET)
@@ -339,12 +336,8 @@ def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
     run, _ = start(target, prompts, tmp_path)
     some = [TrainingSequence(s.tokens[: s.answer + n], s.answer) for n, s in
             zip((2, 9, 17), run.trainer.sequences, strict=False)]  # fmt: skip
-    cache = Taps(target, some, 0, Streams(2))
-    longest = max(len(s.tokens) for s in some)
-    together = replay_answers(run.student, stacked(cache.rows([0, 1, 2]), longest), some)
-    alone = [
-        replay_answers(run.student, stacked(cache.rows([n]), longest), [some[n]]) for n in range(3)
-    ]
+    together = replay_answers(run.student, taps_of(target, some), some)
+    alone = [replay_answers(run.student, taps_of(target, [one]), [one]) for one in some]
     assert together.committed == sum(a.committed for a in alone)
     assert together.verifies == sum(a.verifies for a in alone)
 
@@ -577,11 +570,11 @@ def test_temp_has_the_name_of_the_other_commands(cli_app, prompts, tmp_path, mon
     """It reaches the answers, and a run that goes on keeps it."""
     seen = []
 
-    def train(target, tokenizer, job, settings, answers, on_event, interrupt):
+    def run(target, tokenizer, job, settings, answers, on_event):
         seen.append(answers.temperature)
-        return True
+        return mock.Mock()
 
-    monkeypatch.setattr("dflash_mlx.cli.train.train_drafter", train)
+    monkeypatch.setattr(run_module, "Run", run)
     command = ["train", str(prompts), "-m", str(TARGET), "--out", str(tmp_path)]
     result = CliRunner().invoke(cli_app, [*command, "--temp", "0.5"])
     assert result.exit_code == 0, result.stderr

@@ -1,23 +1,23 @@
 """The prefix cache of one pair on disk; a thread of its own writes the files.
 
-A damaged file or a full disk gives a warning. The prompt is then processed again.
+A text is cached in pieces, each a file after that of the piece before it. A damaged file or a full
+disk gives a warning. The prompt is then processed again.
 """
 
 import hashlib
-import io
 import json
 import logging
 import os
+import shutil
 import tempfile
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from threading import Condition, Thread
-from typing import IO, Any, Literal
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -26,84 +26,23 @@ from mlx.utils import tree_flatten
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import cache_file, replace_json
-from dflash_mlx.files.folder import matching
+from dflash_mlx.files.folder import is_sidecar, matching
 from dflash_mlx.models.target import Target
 
-# Files in the safetensors format, with a checksum of all before it at their end
-
-PART = ".part"  # files that are being written, with the writer's process id behind it
+FORMAT = "1"
+ROOT = "0" * 32  # the parent of records that start at the first token
+SUFFIX = ".safetensors"
+PART = ".part"  # in the names of files that are being written, before the writer's process id
+LABELS = "pair.json"
 CHECKSUM_BYTES = 32
+Kind = Literal["rows", "states"]
+log = logging.getLogger(__name__)
+
+# Files in the safetensors format, with a checksum of all before it at their end
 
 
 class Damaged(Exception):
     """The content of a file is not what was written."""
-
-
-class HashingWriter(io.BufferedWriter):
-    """A file to write, with the SHA-256 digest of its content."""
-
-    def __init__(self, raw: io.FileIO):
-        super().__init__(raw)
-        self.digest = hashlib.sha256()
-
-    def write(self, data: Any, /) -> int:
-        self.digest.update(data)
-        return super().write(data)
-
-
-def write_arrays(path: Path, notes: Mapping[str, str], arrays: Mapping[str, mx.array]) -> None:
-    """Write a file in place of an older one. Raises OSError if that fails.
-
-    The arrays must be computed and contiguous, because this runs beside the thread that owns MLX.
-    """
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}{PART}{os.getpid()}-")
-    try:
-        with HashingWriter(io.FileIO(handle, "wb")) as stream:
-            mx.save_safetensors(stream, dict(arrays), dict(notes))
-            stream.write(stream.digest.digest())
-        os.replace(part, path)
-    except BaseException:
-        os.unlink(part)
-        raise
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of a file. Raises Damaged if its checksum is wrong, OSError if it is gone."""
-    data = path.read_bytes()
-    content = memoryview(data)[:-CHECKSUM_BYTES]
-    if hashlib.sha256(content).digest() != data[-CHECKSUM_BYTES:]:
-        raise Damaged
-    return data
-
-
-def parse_arrays(data: bytes) -> tuple[dict[str, str], dict[str, mx.array]]:
-    """Notes and arrays of such a file, for the thread that owns MLX."""
-    arrays, notes = load_arrays(io.BytesIO(data))
-    return notes, arrays
-
-
-def read_header(path: Path) -> tuple[dict[str, str], np.ndarray]:
-    """Notes and tokens; the checksum is not checked. Raises Damaged, OSError if unreadable."""
-    with path.open("rb") as stream:
-        arrays, notes = load_arrays(stream)
-        if "tokens" not in arrays:
-            raise Damaged
-        return notes, np.array(arrays["tokens"], np.int32)
-
-
-def load_arrays(stream: IO[bytes]) -> tuple[dict[str, mx.array], dict[str, str]]:
-    """MLX's reader, which reads an array only when it is used. Raises Damaged."""
-    try:
-        return mx.load(stream, format="safetensors", return_metadata=True)  # type: ignore[return-value]
-    except (RuntimeError, ValueError) as error:  # of a header that MLX cannot read
-        raise Damaged from error
-
-
-# The content of a file
-
-FORMAT = "1"
-ROOT = "0" * 32  # the parent of records that start at the first token
-Kind = Literal["rows", "states"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +63,12 @@ class Record:
     nbytes: int = 0
 
     @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+    @property
     def file_name(self) -> str:
-        return f"{self.name}.{self.kind}.safetensors"
+        return f"{self.name}.{self.kind}{SUFFIX}"
 
     @property
     def notes(self) -> dict[str, str]:
@@ -146,32 +89,87 @@ def record_name(parent: str, start: int, tokens: np.ndarray) -> str:
     return digest.hexdigest()[:32]
 
 
-def read_record(path: Path) -> Record:
-    """The record of a file. Raises Damaged if its name does not belong to its tokens."""
-    notes, tokens = read_header(path)
+def write_arrays(path: Path, notes: Mapping[str, str], arrays: Mapping[str, mx.array]) -> None:
+    """Write a file in place of an older one. Raises OSError if that fails.
+
+    The arrays must be computed and contiguous, because this runs beside the thread that owns MLX.
+    """
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}{PART}{os.getpid()}-")
     try:
-        record = Record(
-            notes["name"],
-            "states" if notes["kind"] == "states" else "rows",
-            notes["parent"],
-            int(notes["start"]),
-            tokens,
-            notes["drafted"] == "yes",
-            path.stat().st_size,
-        )
-    except (KeyError, ValueError) as error:
+        with os.fdopen(handle, "w+b") as stream:
+            mx.save_safetensors(stream, dict(arrays), dict(notes))
+            stream.seek(0)
+            stream.write(hashlib.file_digest(stream, "sha256").digest())  # it reads to the end
+        os.replace(part, path)
+    except BaseException:
+        os.unlink(part)
+        raise
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file. Raises Damaged if its checksum is wrong, OSError if it is gone."""
+    data = path.read_bytes()
+    content = memoryview(data)[:-CHECKSUM_BYTES]
+    if hashlib.sha256(content).digest() != data[-CHECKSUM_BYTES:]:
+        raise Damaged
+    return data
+
+
+def parse_arrays(stream: BinaryIO) -> tuple[dict[str, str], dict[str, mx.array]]:
+    """Notes and arrays of a file; an array is read when it is used. Raises Damaged."""
+    try:
+        loaded: Any = mx.load(stream, format="safetensors", return_metadata=True)
+    except (RuntimeError, ValueError) as error:  # of a header that MLX cannot read
         raise Damaged from error
+    arrays, notes = loaded
+    return notes, arrays
+
+
+def read_record(path: Path) -> Record:
+    """The record of a file, without a look at its checksum. Raises OSError if it is gone.
+
+    Raises Damaged if its name does not belong to its tokens, or if it has another format.
+    """
+    with path.open("rb") as stream:
+        notes, arrays = parse_arrays(stream)
+        try:
+            record = Record(
+                notes["name"],
+                "states" if notes["kind"] == "states" else "rows",
+                notes["parent"],
+                int(notes["start"]),
+                np.array(arrays["tokens"], np.int32),
+                notes["drafted"] == "yes",
+                path.stat().st_size,
+            )
+        except (KeyError, ValueError) as error:
+            raise Damaged from error
     expected = record_name(record.parent, record.start, record.tokens)
     if record.name != expected or record.file_name != path.name or notes.get("format") != FORMAT:
         raise Damaged
     return record
 
 
-# The folders of the cache on disk
+def read_records(folder: Path, names: Iterable[str]) -> Iterator[Record | Path]:
+    """The records of files in a folder; of damaged ones the path."""
+    for name in sorted(names):
+        try:
+            yield read_record(folder / name)
+        except Damaged:
+            yield folder / name
+        except FileNotFoundError:
+            continue
 
-LABELS = "pair.json"
-SUFFIX = ".safetensors"
-SETTLED = 10**9  # nanoseconds in which a second change may leave the same time of change
+
+def file_names(folder: Path) -> set[str]:
+    """The names of a pair's files."""
+    with suppress(FileNotFoundError):
+        names = os.listdir(folder)
+        return {name for name in names if name.endswith(SUFFIX) and not is_sidecar(name)}
+    return set()
+
+
+# The folders of the cache on disk
 
 
 def cache_root() -> Path:
@@ -192,74 +190,10 @@ def make_private(folder: Path) -> None:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """The models of a pair, by the names that users see."""
-
-    target: str
-    draft: str | None
-
-
-class PairFolder:
-    """The files of one pair; see `pair_key` for `key`."""
-
-    def __init__(self, key: str, root: Path):
-        self.path = root / key
-        self._seen: set[str] = set()
-        self._changed = 0
-
-    def make(self, labels: Labels) -> None:
-        """Make the folder; remove unfinished files of killed processes. Raises DFlashError."""
-        make_private(self.path.parent)
-        make_private(self.path)
-        replace_json(self.path / LABELS, {"target": labels.target, "draft": labels.draft})
-        for part in matching(self.path, f"*{PART}*"):
-            if not is_alive(part.name.rpartition(PART)[2].partition("-")[0]):
-                part.unlink(missing_ok=True)
-
-    @property
-    def labels(self) -> Labels:
-        """Raises OSError, ValueError, KeyError or TypeError for another program's folder."""
-        labels = json.loads((self.path / LABELS).read_text(encoding="utf-8"))
-        return Labels(str(labels["target"]), labels["draft"])
-
-    def new_records(self) -> Iterator[Record | Path]:
-        """Records written since the last call, by any process; of damaged ones the path."""
-        with suppress(FileNotFoundError):
-            changed = self.path.stat().st_mtime_ns
-            if changed == self._changed:
-                return
-            if time.time_ns() - changed > SETTLED:
-                self._changed = changed
-            names = {path.name for path in matching(self.path, f"*{SUFFIX}")}
-            for name in sorted(names - self._seen):
-                with suppress(FileNotFoundError):
-                    yield self._record(self.path / name)
-            self._seen = names
-
-    def forget_seen(self) -> None:
-        """Make `new_records` return all records again."""
-        self._seen = set()
-        self._changed = 0
-
-    def _record(self, file: Path) -> Record | Path:
-        try:
-            return read_record(file)
-        except Damaged:
-            return file
-
-    def touch(self, names: Iterable[str]) -> None:
-        """Set the time of the last use of these files to now, in order."""
-        for name in names:
-            with suppress(FileNotFoundError):
-                os.utime(self.path / name)
-
-
-@dataclass(frozen=True, slots=True)
-class CacheFile:
-    path: Path
-    nbytes: int
+class CacheFile(NamedTuple):
     used_ns: int
+    nbytes: int
+    path: Path
 
 
 def cache_files(root: Path) -> list[CacheFile]:
@@ -268,19 +202,8 @@ def cache_files(root: Path) -> list[CacheFile]:
     for path in matching(root, f"*/*{SUFFIX}"):
         with suppress(FileNotFoundError):
             status = path.stat()
-            files.append(CacheFile(path, status.st_size, status.st_mtime_ns))
-    return sorted(files, key=lambda file: file.used_ns)
-
-
-def evict_files(root: Path, limit: int) -> None:
-    """Remove the least recently used files until all files together have at most `limit` bytes."""
-    files = cache_files(root)
-    total = sum(file.nbytes for file in files)
-    for file in files:
-        if total <= limit:
-            return
-        file.path.unlink(missing_ok=True)
-        total -= file.nbytes
+            files.append(CacheFile(status.st_mtime_ns, status.st_size, path))
+    return sorted(files)
 
 
 def is_alive(process: str) -> bool:
@@ -293,48 +216,64 @@ def is_alive(process: str) -> bool:
     return True
 
 
-log = logging.getLogger(__name__)
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The models of a pair, by the names that users see."""
+
+    target: str
+    draft: str | None
 
 
 class DiskCache:
     """The records of one pair. All pairs together have at most `limit` bytes."""
 
     def __init__(self, key: str, labels: Labels, limit: int, root: Path):
-        """Raises DFlashError if the folder cannot be used."""
+        """Make the folder; remove unfinished files of killed processes.
+
+        key: see `pair_key`. Raises DFlashError if the folder cannot be used.
+        """
         self.limit = limit
         self.root = root
-        self.folder = PairFolder(key, root)
-        self.folder.make(labels)
+        self.path = root / key
         self.failed = False
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._pending_bytes = 0
-        self._changed = Condition()
-        self._thread: Thread | None = None
+        self._seen: set[str] = set()
+        self._writer = ThreadPoolExecutor(1, "dflash-prefix-cache")
+        self._pending: list[tuple[Future[None], int]] = []  # with their bytes
+        make_private(root)
+        make_private(self.path)
+        replace_json(self.path / LABELS, {"target": labels.target, "draft": labels.draft})
+        for part in matching(self.path, f"*{PART}*"):
+            if not is_alive(part.name.rpartition(PART)[2].partition("-")[0]):
+                part.unlink(missing_ok=True)
 
     def new_records(self) -> list[Record]:
-        """The records written since the last call. Damaged files are removed."""
+        """The records written since the last call, by any process. Removes damaged files."""
+        names = file_names(self.path)
         records = []
-        for record in self.folder.new_records():
+        for record in read_records(self.path, names - self._seen):
             if isinstance(record, Record):
                 records.append(record)
             else:
-                self._drop(record)
+                self.drop(record.name)
+        self._seen = names
         return records
+
+    def forget_seen(self) -> None:
+        """Make `new_records` return all records again."""
+        self._seen = set()
 
     def read(self, record: Record) -> bytes | None:
         """The content; None if the file is gone or damaged. For any thread: it uses no MLX."""
         try:
-            return read_bytes(self.folder.path / record.file_name)
+            return read_bytes(self.path / record.file_name)
         except FileNotFoundError:
             return None
         except (Damaged, OSError):
-            self.drop(record)
+            self.drop(record.file_name)
             return None
 
-    def drop(self, record: Record) -> None:
-        self._drop(self.folder.path / record.file_name)
-
-    def _drop(self, file: Path) -> None:
+    def drop(self, file_name: str) -> None:
+        file = self.path / file_name
         log.warning("the prefix cache's file '%s' was damaged: it is removed", file)
         file.unlink(missing_ok=True)
 
@@ -347,57 +286,48 @@ class DiskCache:
         one is waiting.
         """
         nbytes = sum(array.nbytes for array in arrays.values())
-        full = self._pending_bytes and self._pending_bytes + nbytes > max_pending_bytes
-        if self.failed or nbytes > self.limit or full:
+        self._pending = [(job, size) for job, size in self._pending if not job.done()]
+        waiting = sum(size for _, size in self._pending)
+        if self.failed or nbytes > self.limit or (waiting and waiting + nbytes > max_pending_bytes):
             return False
-
-        def write_record() -> None:
-            try:
-                if not self.failed:
-                    write_arrays(self.folder.path / record.file_name, record.notes, arrays)
-                    evict_files(self.root, self.limit)
-            except OSError as error:
-                self.failed = True
-                log.warning(
-                    "the prefix cache in '%s' cannot be written (%s): nothing more is kept on disk",
-                    self.folder.path,
-                    error.strerror,
-                )
-            finally:
-                with self._changed:
-                    self._pending_bytes -= nbytes
-
-        with self._changed:
-            self._pending_bytes += nbytes
-        self._submit(write_record)
+        self._pending.append((self._writer.submit(self._write, record, arrays), nbytes))
         return True
 
-    def touch(self, file_names: Iterable[str]) -> None:
+    def _write(self, record: Record, arrays: Mapping[str, mx.array]) -> None:
+        """Write a record, then remove the least recently used ones of all pairs over the limit."""
+        if self.failed:
+            return
+        try:
+            write_arrays(self.path / record.file_name, record.notes, arrays)
+            files = cache_files(self.root)
+            total = sum(file.nbytes for file in files)
+            for file in files:
+                if total <= self.limit:
+                    return
+                file.path.unlink(missing_ok=True)
+                total -= file.nbytes
+        except OSError as error:
+            self.failed = True
+            log.warning(
+                "the prefix cache in '%s' cannot be written (%s): nothing more is kept on disk",
+                self.path,
+                error.strerror,
+            )
+
+    def touch(self, names: Iterable[str]) -> None:
         """Mark files as used now, the last one as the most recent."""
-        names = [*file_names]
-        self._submit(lambda: self.folder.touch(names))
+        files = [self.path / name for name in names]
+
+        def set_times() -> None:
+            for file in files:
+                with suppress(FileNotFoundError):
+                    os.utime(file)
+
+        self._writer.submit(set_times)
 
     def wait(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._thread is None)
-
-    def _submit(self, job: Callable[[], None]) -> None:
-        """Run a job in the writer's thread. The program ends only after all jobs have run."""
-        with self._changed:
-            self._jobs.append(job)
-            if self._thread is None:
-                self._thread = Thread(target=self._run, name="dflash-prefix-cache")
-                self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not self._jobs:
-                    self._thread = None
-                    self._changed.notify_all()
-                    return
-                job = self._jobs.popleft()
-            job()
+        """Wait until all is written. The program's end waits, too."""
+        self._writer.submit(lambda: None).result()
 
 
 # The texts on disk, for `dflash cache`
@@ -407,8 +337,8 @@ class DiskCache:
 class CachedText:
     """A text on disk, up to its last cached token.
 
-    files: the files that no other text needs, the end of the text first. nbytes: of these files.
-    used: time of the last use, in seconds since 1970.
+    files: the files that no other text needs. nbytes: of these files. used: time of the last use,
+    in seconds since 1970.
     """
 
     name: str
@@ -418,80 +348,57 @@ class CachedText:
     used: float
     files: tuple[Path, ...]
 
-    def remove(self) -> int:
-        """Remove the files that no other text needs, and return the freed bytes."""
-        for file in self.files:
-            file.unlink(missing_ok=True)
-        return self.nbytes
+
+def cached_texts(root: Path) -> tuple[list[CachedText], list[Path]]:
+    """The texts of all pairs, the most recently used first; and the files that cannot be read.
+
+    These are damaged, or in a form that this version does not read.
+    """
+    texts: list[CachedText] = []
+    unread: list[Path] = []
+    for file in matching(root, f"*/{LABELS}"):
+        records = list(read_records(file.parent, file_names(file.parent)))
+        unread += [record for record in records if isinstance(record, Path)]
+        with suppress(OSError, ValueError, KeyError, TypeError):  # another program's folder
+            names = json.loads(file.read_text(encoding="utf-8"))
+            labels = Labels(str(names["target"]), names["draft"])
+            known = [record for record in records if isinstance(record, Record)]
+            texts += texts_of(file.parent, labels, known)
+    return sorted(texts, key=lambda text: -text.used), unread
 
 
-def cached_texts(root: Path) -> list[CachedText]:
-    """The texts of all pairs, the most recently used first, without damaged files."""
-    texts = [text for folder in pair_folders(root) for text in texts_of_pair(folder)]
-    return sorted(texts, key=lambda text: -text.used)
-
-
-def pair_folders(root: Path) -> list[PairFolder]:
-    return [PairFolder(path.parent.name, root) for path in matching(root, f"*/{LABELS}")]
-
-
-def unread_files(root: Path) -> list[Path]:
-    """The files of all pairs that are damaged, or in a form that this version does not read."""
-    records = (record for folder in pair_folders(root) for record in folder.new_records())
-    return [record for record in records if isinstance(record, Path)]
-
-
-def clear(root: Path) -> int:
-    """Remove all files, also damaged ones, and return the freed bytes."""
-    freed = 0
-    for folder in pair_folders(root):
-        for file in [*folder.path.iterdir()]:
-            with suppress(FileNotFoundError):  # a sidecar, which goes with its file
-                freed += file.stat().st_size
-                file.unlink()
-        folder.path.rmdir()
-    return freed
-
-
-def texts_of_pair(folder: PairFolder) -> Iterator[CachedText]:
-    try:
-        labels = folder.labels
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    records = [record for record in folder.new_records() if isinstance(record, Record)]
+def texts_of(folder: Path, labels: Labels, records: list[Record]) -> Iterator[CachedText]:
+    """The texts of one pair: each ends in rows that no other rows continue."""
     rows = {record.name: record for record in records if record.kind == "rows"}
-    states = [record for record in records if record.kind == "states"]
-    children: dict[str, list[Record]] = {name: [] for name in rows}
-    for record in rows.values():
-        children.setdefault(record.parent, []).append(record)
-    for record in rows.values():
-        end = record.start + len(record.tokens)
-        if any(child.start == end for child in children[record.name]):
-            continue
-        unshared_rows = [*unshared_records(record, rows, children)]
-        names = {unshared.name for unshared in unshared_rows}
-        unshared_states = [state for state in states if state.parent in names]
-        files = [*unshared_states, *unshared_rows]
-        yield CachedText(
-            record.name,
-            labels,
-            end,
-            sum(file.nbytes for file in files),
-            (folder.path / record.file_name).stat().st_mtime,
-            tuple(folder.path / file.file_name for file in files),
-        )
+    continued = {(record.parent, record.start) for record in rows.values()}
+    chains: dict[str, list[str]] = {}  # the records of each text, by the name of its last one
+    for last in rows.values():
+        if (last.name, last.end) not in continued:
+            chains[last.name] = chain = list[str]()
+            record: Record | None = last
+            while record is not None:
+                chain.append(record.name)
+                record = rows.get(record.parent)
+    uses = Counter(name for chain in chains.values() for name in chain)
+    for name, chain in chains.items():
+        own = {record for record in chain if uses[record] == 1}
+        states = [one for one in records if one.kind == "states" and one.parent in own]
+        files = [*states, *(rows[record] for record in chain if record in own)]
+        with suppress(FileNotFoundError):
+            yield CachedText(
+                name,
+                labels,
+                rows[name].end,
+                sum(file.nbytes for file in files),
+                (folder / rows[name].file_name).stat().st_mtime,
+                tuple(folder / file.file_name for file in files),
+            )
 
 
-def unshared_records(
-    last: Record, rows: dict[str, Record], children: dict[str, list[Record]]
-) -> Iterator[Record]:
-    """The records of a text, from its last one back to the first that another text needs."""
-    record: Record | None = last
-    own_children = 0
-    while record is not None and len(children[record.name]) == own_children:
-        yield record
-        record = rows.get(record.parent)
-        own_children = 1
+def clear(root: Path) -> None:
+    """Remove the folders of all pairs, also with damaged files."""
+    for file in matching(root, f"*/{LABELS}"):
+        shutil.rmtree(file.parent)
 
 
 # The key of a pair's folder
@@ -507,9 +414,7 @@ def pair_key(target: Target, folder: Path | None, draft: nn.Module | None) -> st
     """
     kernels = target.kernels
     parameters: Any = [] if draft is None else tree_flatten(draft.parameters())
-    own = (
-        sorted(kernels.on or ()) if kernels.exact else ()
-    )  # other modes may differ in the last bits
+    own = sorted(kernels.on or ()) if kernels.exact else ()  # otherwise the last bits may differ
     parts = [
         FORMAT,
         *fingerprint(target.path),
@@ -524,18 +429,16 @@ def pair_key(target: Target, folder: Path | None, draft: nn.Module | None) -> st
 
 
 def fingerprint(folder: Path) -> list[str]:
-    """One line per file of a model: its weights and its config."""
+    """One line per file of a model, its weights and its config: name, size, time, sampled hash."""
     weights = [file for file in matching(folder, "*.safetensors") if file.exists()]
-    return [f"{file.name} {digest(file)}" for file in (*weights, folder / "config.json")]
-
-
-def digest(file: Path) -> str:
-    """Size, time of change, and a hash of samples of the whole file."""
-    status = file.stat()
-    hashed = hashlib.sha256()
-    with file.open("rb") as stream:
-        step = max(SAMPLE, (status.st_size - SAMPLE) // (SAMPLES - 1))
-        for place in (*range(0, status.st_size - SAMPLE, step), max(0, status.st_size - SAMPLE)):
-            stream.seek(place)
-            hashed.update(stream.read(SAMPLE))
-    return f"{status.st_size} {status.st_mtime_ns} {hashed.hexdigest()}"
+    lines = []
+    for file in (*weights, folder / "config.json"):
+        status = file.stat()
+        hashed = hashlib.sha256()
+        with file.open("rb") as stream:
+            last = status.st_size - SAMPLE
+            for place in (*range(0, last, max(SAMPLE, last // (SAMPLES - 1))), max(0, last)):
+                stream.seek(place)
+                hashed.update(stream.read(SAMPLE))
+        lines.append(f"{file.name} {status.st_size} {status.st_mtime_ns} {hashed.hexdigest()}")
+    return lines

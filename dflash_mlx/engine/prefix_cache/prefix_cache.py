@@ -7,6 +7,7 @@ processed tokens copies its rows into the cache. Runs in the thread that owns ML
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import mlx.core as mx
@@ -112,7 +113,7 @@ class PrefixCache:
         """Drop everything from memory; records on disk stay."""
         self.tree = RadixTree()
         if self.disk is not None:
-            self.disk.folder.forget_seen()
+            self.disk.forget_seen()
 
     @property
     def nbytes(self) -> int:
@@ -168,7 +169,7 @@ class PrefixCache:
             self.tree.lose(node, record)
             return
         try:
-            _, arrays = parse_arrays(content)
+            _, arrays = parse_arrays(BytesIO(content))
             mx.eval(arrays)
             if record.kind == "rows":
                 self.tree.set_rows(node, *rows_of(record, arrays))
@@ -176,7 +177,7 @@ class PrefixCache:
                 self.tree.set_states(node, record.start, snapshot_of(record, arrays))
         except (Damaged, ValueError):
             if self.disk is not None:
-                self.disk.drop(record)
+                self.disk.drop(record.file_name)
             self.tree.lose(node, record)
 
     def keep(self, sequence: Sequence, *, ended: bool = False) -> None:
