@@ -42,7 +42,8 @@ from .models.target import Target, check_target, outline
 from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import GenerationOptions
 from .result import Result
-from .selfcheck.check import TIME_BUDGET, PairCheck, build, check_exact
+from .selfcheck.check import TIME_BUDGET, KernelCheck, build
+from .selfcheck.exact import check_exact
 from .selfcheck.shapes import Shapes
 from .session import Prompt, default_mode
 from .types import Progress, silent
@@ -319,7 +320,7 @@ def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> Non
     target = pair.target
     if target.kernels.launcher is not None:
         shapes = Shapes.of(target, pair.drafter)
-        check = PairCheck(target.kernels, shapes)
+        check = KernelCheck(target.kernels, shapes)
         is_left = check.run(inf if target.kernels.exact else TIME_BUDGET, on_check)
         target.kernels = check.kernels()
         for name, reason in build(target.kernels, shapes, on_kernels=on_kernels).items():
@@ -332,7 +333,7 @@ def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> Non
         check_exact(target, pair.target_name)
 
 
-def finish_check(check: PairCheck, engine: Engine) -> Iterator[None]:
+def finish_check(check: KernelCheck, engine: Engine) -> Iterator[None]:
     """Finish a check step by step, then use the kernels that it has found."""
     while check.step():
         yield

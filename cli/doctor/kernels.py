@@ -1,7 +1,7 @@
 """`dflash doctor --kernels`: checks every Metal kernel against its reference and times it."""
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -80,18 +80,18 @@ def has_other_experts(model: "Module") -> bool:
 def check_all(pair: "Pair", out: Output) -> list["KernelResult"]:
     """Check all operations again, without a time limit."""
     from dflash_mlx.kernels import dispatch
-    from dflash_mlx.selfcheck.check import prove_and_keep
+    from dflash_mlx.selfcheck.check import KernelCheck
+    from dflash_mlx.selfcheck.results import UNUSED, KernelResult
     from dflash_mlx.selfcheck.shapes import Shapes
+    from dflash_mlx.selfcheck.trials import TRIALS
 
-    with Spinner(out, "checking the kernels") as spinner:
-        return list(
-            prove_and_keep(
-                pair.target.kernels.launcher or dispatch.MetalLauncher(),
-                Shapes.of(pair.target, pair.drafter),
-                everything=True,
-                on_result=lambda result: spinner.relabel(f"checking {result.name}"),
-            )
-        )
+    kernels = pair.target.kernels
+    kernels = replace(kernels, launcher=kernels.launcher or dispatch.MetalLauncher())
+    with Spinner(out, "checking the kernels", unit="kernels") as spinner:
+        check = KernelCheck(kernels, Shapes.of(pair.target, pair.drafter), anew=True)
+        check.run(on_check=spinner.update)
+    names = [trial.name for trial in TRIALS]
+    return [check.results.get(name, KernelResult(name, True, reason=UNUSED)) for name in names]
 
 
 def check_environment(model: str, switch: str) -> dict[str, Any]:
@@ -118,20 +118,22 @@ def result_json(result: "KernelResult") -> dict[str, Any]:
     JSON has no infinity: an infinite error becomes null, and the reason explains it.
     """
     error = result.error if result.error is not None and isfinite(result.error) else None
-    return {**asdict(result), "error": error, "on": not result.reason}
+    means = {"seconds": result.seconds, "ratio": result.ratio}
+    return {**asdict(result), "error": error, **means, "on": not result.reason}
 
 
 def result_entry(result: "KernelResult") -> ReportEntry:
-    used = not result.reason or (result.right and not result.used)
-    details = [] if not result.reason else [result.reason]
+    from dflash_mlx.selfcheck.results import UNUSED
+
+    details = [result.reason] if result.reason else []
     if result.right and result.error is not None:
         details.append(f"error {result.error:.0e}" if result.error else "error 0")
     if result.ratio is not None and not result.reason:
         details.append(f"{result.ratio:.2f}× the time of MLX's own")
-    if result.sizes:
-        won = sum(timed.won for timed in result.sizes)
-        details.append(f"used at {won} of {len(result.sizes)} sizes, means by bytes")
+    if len(result.sizes) > 1:
+        details.append(f"used at {len(result.won)} of {len(result.sizes)} sizes")
     if result.seconds is not None:
         details.append(f"{1e3 * result.seconds:.3f} ms")
     hint = "" if result.right else WRONG_HINT
-    return ReportEntry(result.name, "ok" if used else "off", one_line(" · ".join(details)), hint)
+    status = "ok" if result.reason in ("", UNUSED) else "off"
+    return ReportEntry(result.name, status, one_line(" · ".join(details)), hint)
