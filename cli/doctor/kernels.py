@@ -1,5 +1,6 @@
 """`dflash doctor --kernels`: checks every Metal kernel against its reference and times it."""
 
+import platform
 import time
 from dataclasses import asdict, replace
 from math import isfinite
@@ -9,7 +10,7 @@ from ..loading import load_pair, prepare_libraries
 from ..options import ModelOptions
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
-from .report import CheckReport, ReportEntry, one_line
+from .report import CheckReport, CheckResult, ok
 
 if TYPE_CHECKING:
     from mlx.nn import Module
@@ -29,45 +30,49 @@ def check_kernels(model_options: ModelOptions, out: Output, *, json: bool) -> bo
     from dflash_mlx.cpu.blas import use_openblas
 
     use_openblas()
+    from dflash_mlx.device import device_info
+    from dflash_mlx.installation import versions
     from dflash_mlx.kernels.dispatch import by_metal, wanted
 
     switch = wanted()
     if not by_metal():
-        report_no_metal(model_options, out, json=json)
+        requested = [name for name in (model_options.model, model_options.draft) if name]
+        nothing = f", so nothing was done with {' and '.join(requested)}" if requested else ""
+        if json:
+            note = {"device": None, "note": NO_METAL + nothing, "kernels": [], "ok": True}
+            out.write_json(note)
+        else:
+            CheckReport(out).show("kernels", ok(NO_METAL + nothing))
         return True
     pair, _ = load_pair(model_options, out)
     started_at = time.perf_counter()
     results = check_all(pair, out)
-    seconds = time.perf_counter() - started_at
     all_right = all(result.right for result in results)
+    others = has_other_experts(pair.target.model)
     if json:
+        info = device_info()
         document = {
-            **check_environment(pair.target_name, switch),
+            "device": info.get("device_name"),
+            "architecture": info.get("architecture"),
+            "system": platform.platform(),
+            "model": pair.target_name,
+            "switch": switch,
+            "versions": versions(),
             "kernels": [result_json(result) for result in results],
-            "experts": OTHER_EXPERTS if has_other_experts(pair.target.model) else None,
-            "seconds": round(seconds, 3),
+            "experts": OTHER_EXPERTS if others else None,
+            "seconds": round(time.perf_counter() - started_at, 3),
             "ok": all_right,
         }
         out.write_json(document)
         return all_right
     report = CheckReport(out, NAME_COLUMNS)
     for result in results:
-        report.show(result_entry(result))
-    if has_other_experts(pair.target.model):
-        report.show(ReportEntry("experts", "ok", OTHER_EXPERTS, ""))
+        report.show(result.name, line_of(result))
+    if others:
+        report.show("experts", ok(OTHER_EXPERTS))
     if switch != "on":
         out.info(f"none is used as long as DFLASH_KERNELS is {switch}", "warning")
     return all_right
-
-
-def report_no_metal(model_options: ModelOptions, out: Output, *, json: bool) -> None:
-    """Report that no kernel runs here, and that the models named were not loaded."""
-    requested = " and ".join(name for name in (model_options.model, model_options.draft) if name)
-    note = f"{NO_METAL}, so nothing was done with {requested}" if requested else NO_METAL
-    if json:
-        out.write_json({"device": None, "note": note, "kernels": [], "ok": True})
-    else:
-        CheckReport(out).show(ReportEntry("kernels", "ok", note, ""))
 
 
 def has_other_experts(model: "Module") -> bool:
@@ -78,7 +83,7 @@ def has_other_experts(model: "Module") -> bool:
 
 
 def check_all(pair: "Pair", out: Output) -> list["KernelResult"]:
-    """Check all operations again, without a time limit."""
+    """Check all kernels of a pair again, without a time limit; one result for each operation."""
     from dflash_mlx.kernels import dispatch
     from dflash_mlx.selfcheck.check import KernelCheck
     from dflash_mlx.selfcheck.results import UNUSED, KernelResult
@@ -94,24 +99,6 @@ def check_all(pair: "Pair", out: Output) -> list["KernelResult"]:
     return [check.results.get(name, KernelResult(name, True, reason=UNUSED)) for name in names]
 
 
-def check_environment(model: str, switch: str) -> dict[str, Any]:
-    """The machine, the model and the versions that the results hold for."""
-    import platform
-
-    from dflash_mlx.device import device_info
-    from dflash_mlx.installation import versions
-
-    info = device_info()
-    return {
-        "device": info.get("device_name"),
-        "architecture": info.get("architecture"),
-        "system": platform.platform(),
-        "model": model,
-        "switch": switch,
-        "versions": versions(),
-    }
-
-
 def result_json(result: "KernelResult") -> dict[str, Any]:
     """A kernel's result as JSON; `on`: whether the kernel is used.
 
@@ -122,7 +109,7 @@ def result_json(result: "KernelResult") -> dict[str, Any]:
     return {**asdict(result), "error": error, **means, "on": not result.reason}
 
 
-def result_entry(result: "KernelResult") -> ReportEntry:
+def line_of(result: "KernelResult") -> CheckResult:
     from dflash_mlx.selfcheck.results import UNUSED
 
     details = [result.reason] if result.reason else []
@@ -134,6 +121,5 @@ def result_entry(result: "KernelResult") -> ReportEntry:
         details.append(f"used at {len(result.won)} of {len(result.sizes)} sizes")
     if result.seconds is not None:
         details.append(f"{1e3 * result.seconds:.3f} ms")
-    hint = "" if result.right else WRONG_HINT
     status = "ok" if result.reason in ("", UNUSED) else "off"
-    return ReportEntry(result.name, status, one_line(" · ".join(details)), hint)
+    return CheckResult(status, " · ".join(details), "" if result.right else WRONG_HINT)

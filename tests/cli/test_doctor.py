@@ -708,7 +708,7 @@ def test_verdicts_by_size_are_told():
     report = import_module("dflash_mlx.cli.doctor.kernels")
     sizes = (Timed((512, 64, 4), 1e-3, 0.5, True), Timed((1024, 64, 4), 1e-3, 1.5, False))
     verdict = KernelResult("a", True, 0.0, sizes=sizes)
-    assert "used at 1 of 2 sizes" in report.result_entry(verdict).summary
+    assert "used at 1 of 2 sizes" in report.line_of(verdict).summary
     shown = report.result_json(verdict)
     assert (shown["seconds"], shown["ratio"], len(shown["sizes"])) == (1e-3, 1.0, 2)
     mixture: Any = tiny.make_target("qwen3_moe").model
@@ -844,9 +844,7 @@ def test_report_fits_its_terminal(screen, columns):
     doctor, output = part("doctor.report"), part("terminal.output")
     screen(columns)
     report = doctor.CheckReport(output.Output())
-    lines = report.lines(
-        doctor.ReportEntry("variables", "warn", LONG, "`chmod 600 ~/a/b/c/d/e/f/g`")
-    )
+    lines = report.lines("variables", doctor.warn(LONG, "`chmod 600 ~/a/b/c/d/e/f/g`"))
     assert max(map(len, lines)) <= min(columns, 100)
     assert not any(line.lstrip().startswith("·") for line in lines)
     assert lines[0].startswith("warn  variables")
