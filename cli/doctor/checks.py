@@ -1,9 +1,10 @@
 """The checks of `dflash doctor` on this machine. Each check is a function with the check's name.
 
-Imports MLX only through `mlx_core`.
+`blas` and `kernels` import MLX, the others do not.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import platform
@@ -57,16 +58,6 @@ ROSETTA_HINT = (
 )
 
 
-def mlx_core() -> Any:
-    """`mlx.core`, with OpenBLAS loaded first where it is installed."""
-    from dflash_mlx.cpu.blas import use_openblas
-
-    use_openblas()
-    import mlx.core
-
-    return mlx.core
-
-
 def machine() -> CheckResult:
     if macos.on_mac():
         model = macos.sysctl("hw.model")
@@ -117,7 +108,10 @@ def blas() -> CheckResult:
     """The library that computes MLX's matrix products on the CPU."""
     if macos.on_mac():
         return ok("Accelerate, as MLX is built")
-    mlx_core()
+    from dflash_mlx.cpu.blas import use_openblas
+
+    use_openblas()
+    importlib.import_module("mlx.core")
     library = product_library()
     if os.environ.get("DFLASH_BLAS") == "off":
         return warn(
@@ -151,12 +145,10 @@ def product_library() -> Path:
 
 def kernels(*, gpu: bool) -> CheckResult:
     """The Metal kernels in the package; with a GPU also the results of their last self-check."""
-    sources = [
+    sources = (
         p.name for p in files("dflash_mlx.metal_kernels").iterdir() if not is_sidecar(p.name)
-    ]
+    )
     names = sorted(name.removesuffix(".metal") for name in sources if name.endswith(".metal"))
-    if not names:
-        return ok("none yet: MLX's own operations compute everything")
     summary = f"{len(names)} in the package: {', '.join(names)}"
     if not gpu:
         return ok(summary)
@@ -287,9 +279,8 @@ def data() -> CheckResult:
             "set XDG_DATA_HOME to a folder that you may write",
         )
     if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return warn(
-            f"{short_path(folder)} · others may write there", f"`chmod 700 {shell_path(folder)}`"
-        )
+        found = f"{short_path(folder)} · others may write there"
+        return warn(found, f"`chmod 700 {shell_path(folder)}`")
     return ok(short_path(folder))
 
 
@@ -300,10 +291,8 @@ def history() -> CheckResult:
         return ok(f"{short_path(file)} · not there yet")
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & 0o077:
-        return warn(
-            f"{short_path(file)} · others may open it (mode {mode:03o})",
-            f"`chmod 600 {shell_path(file)}`",
-        )
+        found = f"{short_path(file)} · others may open it (mode {mode:03o})"
+        return warn(found, f"`chmod 600 {shell_path(file)}`")
     return ok(f"{short_path(file)} · only you may open it")
 
 
@@ -404,10 +393,8 @@ def command() -> CheckResult:
         )
     listed = ", ".join(scripts.values())
     if len(scripts) > 1:
-        return warn(
-            f"{len(scripts)} on PATH: {listed}; the first one runs",
-            "remove those that you do not need",
-        )
+        found = f"{len(scripts)} on PATH: {listed}; the first one runs"
+        return warn(found, "remove those that you do not need")
     return ok(listed)
 
 

@@ -1,6 +1,7 @@
 """The results of `dflash doctor`'s checks, and the lines that it prints."""
 
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -114,9 +115,7 @@ class CheckReport:
             for symbol, stand_in in ASCII_FALLBACKS.items() if self._ascii else ():
                 part = part.replace(symbol, stand_in)
             # The space before a dot is no place for a break.
-            joined = part.replace(" ·", "\N{NO-BREAK SPACE}·").replace(
-                " | ", "\N{NO-BREAK SPACE}| "
-            )
+            joined = re.sub(" (?=[·|] )", "\N{NO-BREAK SPACE}", part)
             lines += textwrap.wrap(joined, self.width - len(start), break_on_hyphens=False)
         lines = [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
         return [(" " * len(start) if number else start) + line for number, line in enumerate(lines)]
