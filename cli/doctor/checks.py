@@ -1,10 +1,8 @@
 """The checks of `dflash doctor` on this machine. Each check is a function with the check's name.
 
-`blas` and `kernels` import MLX, the others do not.
+Only `kernels` imports MLX.
 """
 
-import ctypes
-import importlib
 import json
 import os
 import platform
@@ -51,7 +49,6 @@ from .report import CheckResult, combine, fail, ok, short_path, warn
 
 CPUINFO = Path("/proc/cpuinfo")
 PRODUCT_NAME = Path("/sys/class/dmi/id/product_name")
-MEMORY_MAPS = Path("/proc/self/maps")
 ROSETTA_HINT = (
     "run `make setup` with an arm64 Python, for example one of python.org or "
     "`uv python install cpython-3.12-macos-aarch64`"
@@ -106,41 +103,21 @@ def python() -> CheckResult:
 
 def blas() -> CheckResult:
     """The library that computes MLX's matrix products on the CPU."""
-    if macos.on_mac():
-        return ok("Accelerate, as MLX is built")
     from dflash_mlx.cpu.blas import use_openblas
 
-    use_openblas()
-    importlib.import_module("mlx.core")
-    library = product_library()
+    if macos.on_mac():
+        return ok("Accelerate, as MLX is built")
+    if library := use_openblas():
+        return ok(f"OpenBLAS · {library}")
     if os.environ.get("DFLASH_BLAS") == "off":
         return warn(
-            f"DFLASH_BLAS=off: MLX computes with {short_path(library)}",
+            "DFLASH_BLAS=off: MLX computes with its own slow libblas",
             "`unset DFLASH_BLAS`, so that OpenBLAS, which is many times faster, is used",
         )
-    if "openblas" in library.name:
-        return ok(f"OpenBLAS · {short_path(library)}")
     return warn(
-        f"OpenBLAS is not in force: MLX computes with the slow {short_path(library)}",
+        "OpenBLAS is not in force: MLX computes with its own slow libblas",
         "`sudo apt install libopenblas0-pthread`, or what your distribution calls OpenBLAS",
     )
-
-
-def product_library() -> Path:
-    """The file of MLX's `cblas_sgemm`, searched in the order of the dynamic linker.
-
-    Libraries loaded for the whole process come first, then those that MLX's library loads.
-    """
-    mapped = [line.split(maxsplit=5) for line in MEMORY_MAPS.read_text("utf-8").splitlines()]
-    mapped = [fields for fields in mapped if len(fields) == 6]
-    mlx_library = next(fields[5] for fields in mapped if fields[5].endswith("/libmlx.so"))
-    symbol = getattr(ctypes.CDLL(None), "cblas_sgemm", None) or ctypes.CDLL(mlx_library).cblas_sgemm
-    address = ctypes.cast(symbol, ctypes.c_void_p).value or 0
-    for fields in mapped:
-        begin, end = (int(number, 16) for number in fields[0].split("-"))
-        if begin <= address < end:
-            return Path(fields[5])
-    raise LookupError("cblas_sgemm is in no mapped file")
 
 
 def kernels(*, gpu: bool) -> CheckResult:

@@ -51,14 +51,15 @@ def ask_mlx() -> MLXFacts:
     """Import MLX in another process, and let it multiply."""
     # -P: what lies in the current folder is not imported, as in this process.
     line = [sys.executable, "-P", "-m", "dflash_mlx.cli.doctor.probe"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        try:
-            printed, errors = process.communicate(timeout=PATIENCE)
-            error = ending(process.returncode, errors.decode("utf-8", "replace"))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            printed, _ = process.communicate()
-            error = f"no answer within {PATIENCE:.0f} seconds"
+    try:
+        done = subprocess.run(line, capture_output=True, timeout=PATIENCE, check=False)
+        printed, error = (
+            done.stdout,
+            ending(done.returncode, done.stderr.decode("utf-8", "replace")),
+        )
+    except subprocess.TimeoutExpired as expired:
+        printed = expired.stdout or b""
+        error = f"no answer within {PATIENCE:.0f} seconds"
     records = [json.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
     if not records:
         return MLXFacts(error)

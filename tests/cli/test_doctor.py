@@ -381,7 +381,7 @@ def test_little_room(monkeypatch, quick, look):
 @LINUX
 @pytest.mark.parametrize("cause", ["none", "off", "late"])
 def test_blas_that_is_really_in_force(cause):
-    """The library is the one MLX's products come from, also where OpenBLAS came too late."""
+    """Also where OpenBLAS came too late."""
     from dflash_mlx.cpu.blas import use_openblas
 
     if use_openblas() is None:
@@ -399,19 +399,17 @@ def test_blas_that_is_really_in_force(cause):
     )
     assert ("MLX was imported before dflash_mlx" in done.stderr) == (cause == "late")
     if cause == "none":
-        assert done.stdout.startswith("ok OpenBLAS · /")
+        assert done.stdout.startswith("ok OpenBLAS · ")
     else:
-        assert re.match(r"warn .*/libblas\S+ ", done.stdout)
+        assert done.stdout.startswith("warn ")
         assert ("`unset DFLASH_BLAS`" in done.stdout) == (cause == "off")
 
 
 @LINUX
 def test_blas_missing_says_what_to_install(monkeypatch, quick, look):
-    library = Path("/x/mlx_cpu.libs/libblas-1.so.3")
-    monkeypatch.setattr(part("doctor.checks"), "product_library", lambda: library)
+    monkeypatch.setattr("dflash_mlx.cpu.blas.use_openblas", lambda: None)
     check = look()["blas"]
     assert check["status"] == "warn"
-    assert check["found"].endswith(str(library))
     assert "`sudo apt install libopenblas0-pthread`" in check["hint"]
 
 
