@@ -192,5 +192,4 @@ def choices(seed: int, rows: int, kind: "ExpertShape") -> mx.array:
 def other_choices(case: Case, number: int) -> Case:
     """The case with other experts chosen: copies of all experts would fill the memory."""
     x, indices, experts = case
-    shift = indices + number
-    return x, shift % len(experts.up.values), experts
+    return x, (indices + number) % len(experts.up.values), experts

@@ -9,7 +9,14 @@ import mlx.core as mx
 from mlx import nn
 
 from dflash_mlx.device import device_info
-from dflash_mlx.models.linear import EXPERTS, TAKEN, Format, has_grouped_experts
+from dflash_mlx.models.linear import (
+    EMBEDDINGS,
+    EXPERTS,
+    LINEARS,
+    TAKEN,
+    Format,
+    has_grouped_experts,
+)
 
 if TYPE_CHECKING:
     from dflash_mlx.drafters.base import Drafter
@@ -154,20 +161,16 @@ def product_shapes(models: Sequence[nn.Module]) -> tuple[tuple[LinearShape, int]
 
     models: a target's, and its drafter's.
     """
-    counts = Counter[LinearShape | None]()
+    counts = Counter[LinearShape]()
     for place, model in enumerate(models):
         modules = dict(model.named_modules())
         tied = place == 0 and not any(name.endswith("lm_head") for name in modules)
-        counts.update(linear_shape(module, tables=tied) for module in modules.values())
-    return tuple((shape, count) for shape, count in counts.items() if shape is not None)
-
-
-def linear_shape(module: nn.Module, *, tables: bool = False) -> LinearShape | None:
-    """The shape of an MLX linear layer, with `tables` also of an embedding; None for others."""
-    is_table = type(module) in (nn.Embedding, nn.QuantizedEmbedding)
-    if isinstance(module, nn.Linear | nn.QuantizedLinear) or (tables and is_table):
-        return matrix_shape(module)
-    return None
+        counts.update(
+            matrix_shape(module)
+            for module in modules.values()
+            if isinstance(module, LINEARS) or (tied and type(module) in EMBEDDINGS)
+        )
+    return tuple(counts.items())
 
 
 def expert_shapes(config: dict[str, Any], model: nn.Module) -> tuple[ExpertShape, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,7 @@ from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.samples import Case
 from dflash_mlx.kernels.small_m_qmm import Weights
+from dflash_mlx.kernels.source import recorded
 from dflash_mlx.kernels.verify_attention import Rows, Scores
 from dflash_mlx.models.cache.tree_pass import TreePass
 from dflash_mlx.models.gated_delta import feed_stock, update_tree
@@ -82,8 +84,14 @@ def defined_part(outcome: mx.array) -> mx.array:
 
 
 def layer_product(kernels: Kernels, _: mx.array, weights: Weights, *__: Any) -> Stock:
-    """The product as a layer computes it: by MLX, or by the other kernels in use."""
-    return lambda x: multiply(kernels, weights, x)
+    """The product as a layer computes it: by MLX, or by our kernel where that is in use."""
+
+    def product(_: Any, x: mx.array) -> mx.array:
+        return multiply(kernels, weights, x)
+
+    if kernels.enables(small_m_qmm.OP):
+        return recorded(kernels.launcher, product)
+    return partial(product, None)
 
 
 def float32_product(x: mx.array, weights: Weights, *_: Any) -> mx.array:
