@@ -37,7 +37,7 @@ from .results import (
     result_key,
 )
 from .shapes import Shapes
-from .trials import MAX_RATIO, TRIALS, Trial
+from .trials import MAX_RATIO, TRIALS, Stock, Trial
 
 # Seconds of a program's start. The first start should take at most 6 s longer than later ones, and
 # a step takes up to 1 s: MLX compiles two libraries for it, half a second each.
@@ -274,9 +274,7 @@ def compare_times(
     ours = [lambda x, rest=rest: launch(x, *rest) for _, *rest in cases]
     stock = [trial.stock(others, *case) for case in cases]
 
-    def dependent(
-        calls: list[Callable[[mx.array], Any]], _: Any, first: mx.array
-    ) -> list[mx.array]:
+    def dependent(calls: list[Stock], _: Any, first: mx.array) -> list[mx.array]:
         """The outputs of the last of CALLS calls, each of which depends on the one before."""
         result = outputs(calls[0](first))
         for number in range(1, CALLS):
