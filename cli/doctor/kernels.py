@@ -116,7 +116,7 @@ def line_of(result: "KernelResult") -> CheckResult:
     if result.right and result.error is not None:
         details.append(f"error {result.error:.0e}" if result.error else "error 0")
     if result.ratio is not None and not result.reason:
-        details.append(f"{result.ratio:.2f}× the time of MLX's own")
+        details.append(f"{result.ratio:.2f}× the time without it")
     if len(result.sizes) > 1:
         details.append(f"used at {len(result.won)} of {len(result.sizes)} sizes")
     if result.seconds is not None:

@@ -150,7 +150,7 @@ def test_doctor_and_answers_with_a_broken_kernel(
 
     def run(*args: str, code: int = 0) -> Any:
         result = CliRunner().invoke(cli_app, [*args])
-        assert result.exit_code == code, (result.output, result.exception)
+        assert result.exit_code == code, result.output
         return json.loads(result.stdout) if "--json" in args else result.stdout
 
     ask = ("generate", "What is 12 plus 7?", "--max-tokens", "12", "--json")
