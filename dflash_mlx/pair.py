@@ -44,7 +44,7 @@ from .options import GenerationOptions
 from .result import Result
 from .selfcheck.check import TIME_BUDGET, KernelCheck, build
 from .selfcheck.exact import check_exact
-from .selfcheck.shapes import Shapes
+from .selfcheck.shapes import shapes_of
 from .session import Prompt, default_mode
 from .types import Progress, silent
 
@@ -319,7 +319,7 @@ def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> Non
     """
     target = pair.target
     if target.kernels.launcher is not None:
-        shapes = Shapes.of(target, pair.drafter)
+        shapes = shapes_of(target, pair.drafter)
         check = KernelCheck(target.kernels, shapes)
         is_left = check.run(inf if target.kernels.exact else TIME_BUDGET, on_check)
         target.kernels = check.kernels()

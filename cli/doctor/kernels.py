@@ -87,13 +87,13 @@ def check_all(pair: "Pair", out: Output) -> list["KernelResult"]:
     from dflash_mlx.kernels import dispatch
     from dflash_mlx.selfcheck.check import KernelCheck
     from dflash_mlx.selfcheck.results import UNUSED, KernelResult
-    from dflash_mlx.selfcheck.shapes import Shapes
+    from dflash_mlx.selfcheck.shapes import shapes_of
     from dflash_mlx.selfcheck.trials import TRIALS
 
     kernels = pair.target.kernels
     kernels = replace(kernels, launcher=kernels.launcher or dispatch.MetalLauncher())
     with Spinner(out, "checking the kernels", unit="kernels") as spinner:
-        check = KernelCheck(kernels, Shapes.of(pair.target, pair.drafter), anew=True)
+        check = KernelCheck(kernels, shapes_of(pair.target, pair.drafter), anew=True)
         check.run(on_check=spinner.update)
     names = [trial.name for trial in TRIALS]
     return [check.results.get(name, KernelResult(name, True, reason=UNUSED)) for name in names]

@@ -4,7 +4,7 @@ Convolution, SiLU, the norms of queries and keys, gates. Rows are a chain or a t
 is `gated_delta_tape` or `gated_delta_tree`.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 from mlx import nn
@@ -13,10 +13,8 @@ from mlx_lm.models.gated_delta import normalize_qk
 from .dispatch import Op
 from .gated_delta_tape import FLOATS
 from .samples import TREE, Case, dtype_of, normal_array
+from .shapes import Shapes
 from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
-
-if TYPE_CHECKING:
-    from dflash_mlx.selfcheck.shapes import Shapes
 
 LANES = 32  # per head of a row
 THREADS = 128
@@ -178,7 +176,7 @@ def fits(
 OP = Op("gated_delta_inputs", reference, launch, fits)
 
 
-def cases(shapes: "Shapes") -> list[Case]:
+def cases(shapes: Shapes) -> list[Case]:
     """One row of a chain, a tree, and the model's chain."""
     sizes = shapes.delta
     if sizes is None:

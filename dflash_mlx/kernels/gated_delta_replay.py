@@ -4,17 +4,13 @@ Replays the tape of `gated_delta_tape` or `gated_delta_tree` from the states bef
 S <- g S + delta k for each accepted row. Takes a stack of layers of equal shapes, or a single one.
 """
 
-from typing import TYPE_CHECKING
-
 import mlx.core as mx
 
 from .dispatch import Op
 from .gated_delta_tape import FLOATS, HEADERS, random_rows, template
 from .samples import Case, dtype_of, normal_array
+from .shapes import Shapes
 from .source import Launcher, Source, pad_small, recorded
-
-if TYPE_CHECKING:
-    from dflash_mlx.selfcheck.shapes import Shapes
 
 THREADS = 256
 SOURCE = Source(
@@ -123,7 +119,7 @@ def fits(
 OP = Op("gated_delta_replay", reference, launch, fits)
 
 
-def cases(shapes: "Shapes") -> list[Case]:
+def cases(shapes: Shapes) -> list[Case]:
     """0, 1 and 4 accepted rows of a path in two layers, and half a chain in a single one.
 
     The engine launches it for one layer at a time.

@@ -5,16 +5,12 @@ gives the state after any row (`gated_delta_replay`). Inputs are those of mlx-lm
 queries and keys after `normalize_qk`, gates of `compute_g`, beta = sigmoid(b).
 """
 
-from typing import TYPE_CHECKING
-
 import mlx.core as mx
 
 from .dispatch import Op
 from .samples import Case, dtype_of, normal_array
+from .shapes import Shapes
 from .source import Launcher, Source, recorded
-
-if TYPE_CHECKING:
-    from dflash_mlx.selfcheck.shapes import Shapes
 
 LANES = 8  # per row of the state
 STATE_ROWS = 16  # per threadgroup
@@ -117,12 +113,12 @@ def fits(
 OP = Op("gated_delta_tape", reference, launch, fits)
 
 
-def cases(shapes: "Shapes") -> list[Case]:
+def cases(shapes: Shapes) -> list[Case]:
     counts = (1, 3, shapes.rows) if shapes.delta else ()
     return [random_rows(shapes, count, count) for count in counts]
 
 
-def random_rows(shapes: "Shapes", count: int, seed: int) -> Case:
+def random_rows(shapes: Shapes, count: int, seed: int) -> Case:
     """The arguments for so many rows; unit keys keep the state bounded."""
     sizes = shapes.delta
     assert sizes is not None

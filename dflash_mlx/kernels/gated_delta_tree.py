@@ -5,7 +5,6 @@ As `gated_delta_tape`, but each row starts from the state of its parent. No stat
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
@@ -13,10 +12,8 @@ from . import gated_delta_tape
 from .dispatch import Op
 from .gated_delta_tape import HEADERS, LANES, STATE_ROWS, random_rows, step, template
 from .samples import TREE, Case, binary_tree
+from .shapes import Shapes
 from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
-
-if TYPE_CHECKING:
-    from dflash_mlx.selfcheck.shapes import Shapes
 
 MAX_NODES = 64  # bits of the integer that holds a path
 SOURCE = Source(
@@ -107,6 +104,6 @@ def fits(
 OP = Op("gated_delta_tree", reference, launch, fits)
 
 
-def cases(shapes: "Shapes") -> list[Case]:
+def cases(shapes: Shapes) -> list[Case]:
     trees = (*TREE[:-1], -1, 0, 5), binary_tree(shapes.rows)
     return [(*random_rows(shapes, len(tree), 7), tree) for tree in trees if shapes.delta]

@@ -8,18 +8,15 @@ of a row depend neither on the other rows nor on their number.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import mlx.core as mx
 from mlx_lm.models.switch_layers import SwiGLU
 
 from .dispatch import Op
 from .samples import Case, dtype_of, normal_array
+from .shapes import ExpertShape, LinearShape, Shapes
 from .small_m_qmm import FLOATS, INPUTS, VECTORS, Weights, weights_of
 from .source import Launcher, Source, pad_small
-
-if TYPE_CHECKING:
-    from dflash_mlx.selfcheck.shapes import ExpertShape, LinearShape, Shapes
 
 BUCKETS = (2, 4, 8, 16, 32)  # the most rows of each bucket; one time is measured per bucket
 SORTED_PAIRS = 64  # of rows and experts, which mlx-lm sorts; then MLX shares reads
@@ -133,7 +130,7 @@ def size(x: mx.array, indices: mx.array, experts: Experts) -> tuple[int | str, .
 OP = Op("grouped_experts", reference, launch, fits, size)
 
 
-def cases(shapes: "Shapes") -> list[Case]:
+def cases(shapes: Shapes) -> list[Case]:
     """For each kind of layer: one row, rows with the same experts, many rows, the model's sizes."""
     found = []
     dtype = dtype_of(shapes.dtype)
@@ -153,7 +150,7 @@ def cases(shapes: "Shapes") -> list[Case]:
     return found
 
 
-def sizes(shapes: "Shapes") -> Iterator[Case]:
+def sizes(shapes: Shapes) -> Iterator[Case]:
     """Yield the model's layers of experts with every bucket of rows that is not MLX's own."""
     dtype = dtype_of(shapes.dtype)
     for kind in shapes.experts:
@@ -165,8 +162,8 @@ def sizes(shapes: "Shapes") -> Iterator[Case]:
                 yield rows, indices, experts
 
 
-def experts_of(kind: "ExpertShape", dtype: mx.Dtype) -> Experts:
-    def stacked(part: "LinearShape") -> Weights:
+def experts_of(kind: ExpertShape, dtype: mx.Dtype) -> Experts:
+    def stacked(part: LinearShape) -> Weights:
         weights = weights_of(part, kind.experts * part.outputs, part.inputs, dtype)
         return split_by_expert(weights, kind.experts)
 
@@ -183,7 +180,7 @@ def split_by_expert(weights: Weights, experts: int) -> Weights:
     return replace(weights, **parts)
 
 
-def choices(seed: int, rows: int, kind: "ExpertShape") -> mx.array:
+def choices(seed: int, rows: int, kind: ExpertShape) -> mx.array:
     """The experts of each row [rows, taken], each as likely as another."""
     order = mx.argsort(normal_array(seed, rows, kind.experts), axis=-1)
     return order[:, : kind.taken]

@@ -5,7 +5,7 @@ depend on the number of rows, as in stock MLX; exact mode does without.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 
@@ -15,11 +15,9 @@ from . import small_m_qmm
 from .dispatch import Kernels, Op
 from .row_limits import Padding, padding
 from .samples import Case, dtype_of
+from .shapes import Shapes
 from .small_m_qmm import Weights, matrices, matrix_size, rows_for, weights_of
 from .source import Launcher
-
-if TYPE_CHECKING:
-    from dflash_mlx.selfcheck.shapes import Shapes
 
 
 def reference(x: mx.array, weights: Weights, padding: Padding) -> mx.array:
@@ -68,18 +66,18 @@ def chosen(kernels: Kernels, x: mx.array, weights: Weights) -> Padding | None:
     return next((padding for padding in paddings if fits(x, weights, padding)), None)
 
 
-def cases(shapes: "Shapes") -> list[Case]:
+def cases(shapes: Shapes) -> list[Case]:
     """The model's matrices with the fewest and the most rows to pad."""
     return [case for least, most in to_try(shapes) for case in (least, most)]
 
 
-def sizes(shapes: "Shapes") -> Iterator[Case]:
+def sizes(shapes: Shapes) -> Iterator[Case]:
     """Yield the model's matrices with the fewest rows to pad: with more, padding gains more."""
     for least, _ in to_try(shapes):
         yield least
 
 
-def to_try(shapes: "Shapes") -> Iterator[tuple[Case, Case]]:
+def to_try(shapes: Shapes) -> Iterator[tuple[Case, Case]]:
     """Yield the two cases of each matrix that rows of zeros may make faster on this chip."""
     chip = Chip.of(shapes.architecture)
     if chip is None or shapes.exact:

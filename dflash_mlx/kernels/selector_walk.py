@@ -4,16 +4,12 @@ Source: "Keep Drafting Parallel" (inco.ai/blog/dflash2), candidate selector. The
 all pairs of candidates of neighbouring positions; the kernel only the pairs that the walk visits.
 """
 
-from typing import TYPE_CHECKING
-
 import mlx.core as mx
 
 from .dispatch import Op
 from .samples import Case, dtype_of, normal_array
+from .shapes import Shapes
 from .source import Launcher, Source, recorded
-
-if TYPE_CHECKING:
-    from dflash_mlx.selfcheck.shapes import Shapes
 
 SOURCE = Source(
     "selector_walk",
@@ -114,7 +110,7 @@ def fits(unary: mx.array, candidates: mx.array, *_: object) -> bool:
 OP = Op("selector_walk", reference, launch, fits)
 
 
-def cases(shapes: "Shapes") -> list[Case]:
+def cases(shapes: Shapes) -> list[Case]:
     """1, 6 and 13 positions, and the model's block.
 
     The values are small integers: sums do not depend on their order, and there are many ties.

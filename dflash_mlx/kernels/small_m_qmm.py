@@ -12,16 +12,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 
 from .dispatch import Op
 from .samples import Case, dtype_of, normal_array
+from .shapes import LinearShape, Shapes
 from .source import Launcher, Source
-
-if TYPE_CHECKING:
-    from dflash_mlx.selfcheck.shapes import LinearShape, Shapes
 
 GROUP_SIZES = (32, 64, 128)
 BUCKETS = (2, 4, 8, 12, 16)  # the most rows of each bucket; one time is measured per bucket
@@ -232,7 +230,7 @@ def size(x: mx.array, weights: Weights) -> tuple[int | str, ...]:
 OP = Op("small_m_qmm", reference, launch, fits, size, launch_exact)
 
 
-def cases(shapes: "Shapes") -> list[Case]:
+def cases(shapes: Shapes) -> list[Case]:
     """For each form of weights one case per size of a threadgroup, then the most frequent matrix.
 
     19 rows need two of the largest threadgroups.
@@ -254,7 +252,7 @@ def cases(shapes: "Shapes") -> list[Case]:
     return found
 
 
-def sizes(shapes: "Shapes") -> Iterator[Case]:
+def sizes(shapes: Shapes) -> Iterator[Case]:
     """Yield the model's matrices with every bucket of rows. Weights are made one at a time."""
     for kind in matrices(shapes):
         weights = weights_of(kind, kind.outputs, kind.inputs, dtype_of(shapes.dtype))
@@ -262,16 +260,16 @@ def sizes(shapes: "Shapes") -> Iterator[Case]:
             yield rows_for(weights, rows, kind.inputs, shapes), weights
 
 
-def matrices(shapes: "Shapes") -> list["LinearShape"]:
+def matrices(shapes: Shapes) -> list[LinearShape]:
     """The model's matrices, the most bytes first; without narrow ones, wide ones as one size."""
-    reads = Counter["LinearShape"]()
+    reads = Counter[LinearShape]()
     for kind, count in shapes.products:
         size = replace(kind, outputs=min(kind.outputs, MOST_COLUMNS))
         reads[size] += count * kind.outputs * kind.inputs * (kind.bits or 16)
     return [size for size, _ in reads.most_common() if size.outputs >= LEAST_COLUMNS]
 
 
-def weights_of(kind: "LinearShape", outputs: int, inputs: int, dtype: mx.Dtype) -> Weights:
+def weights_of(kind: LinearShape, outputs: int, inputs: int, dtype: mx.Dtype) -> Weights:
     """Random weights, scaled so that products are about as large as their inputs.
 
     Quantised weights are random bits: all bit patterns are valid. A bias has the `dtype`.
@@ -293,7 +291,7 @@ def weights_of(kind: "LinearShape", outputs: int, inputs: int, dtype: mx.Dtype) 
     return Weights(values, scales, -scales * 2 ** (kind.bits - 1), bias, *packing)
 
 
-def rows_for(weights: Weights, count: int, inputs: int, shapes: "Shapes") -> mx.array:
+def rows_for(weights: Weights, count: int, inputs: int, shapes: Shapes) -> mx.array:
     """Rows in the dtype that a layer with these weights makes of hidden states."""
     dtype = dtype_of(shapes.dtype)
     return normal_array(count, count, inputs, dtype=mx.result_type(weights.dtype or dtype, dtype))

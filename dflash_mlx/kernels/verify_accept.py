@@ -4,18 +4,14 @@ The first kernel reads the logits once, in chunks of the vocabulary; the second 
 chunks.
 """
 
-from typing import TYPE_CHECKING
-
 import mlx.core as mx
 
 from . import outcome
 from .dispatch import Op
 from .outcome import HEADERS, THREADS
 from .samples import Case, dtype_of, normal_array
+from .shapes import Shapes
 from .source import Launcher, Source, recorded
-
-if TYPE_CHECKING:
-    from dflash_mlx.selfcheck.shapes import Shapes
 
 ARGMAX = Source("verify_accept_argmax", ("logits",), ("values", "places"), HEADERS)
 PREFIX = Source("verify_accept_prefix", ("values", "places", "drafts"), ("outcome",), HEADERS)
@@ -65,7 +61,7 @@ def dispatch(launcher: Launcher, logits: mx.array, drafts: mx.array) -> mx.array
 OP = Op("verify_accept", reference, launch, outcome.fits)
 
 
-def cases(shapes: "Shapes") -> list[Case]:
+def cases(shapes: Shapes) -> list[Case]:
     """One draft, more drafts than SIMD lanes, a NaN, infinities, and the model's sizes."""
     dtype = dtype_of(shapes.dtype)
     with_nan, drafts = greedy_case(3, 4103, dtype, 0)

@@ -7,18 +7,14 @@ order, so the kernels and the reference give the same bits. The rounding error i
 float32 sums.
 """
 
-from typing import TYPE_CHECKING
-
 import mlx.core as mx
 
 from . import outcome
 from .dispatch import Op
 from .outcome import HEADERS, THREADS
 from .samples import Case, normal_array
+from .shapes import Shapes
 from .source import Launcher, Source, pad_small, recorded
-
-if TYPE_CHECKING:
-    from dflash_mlx.selfcheck.shapes import Shapes
 
 INPUTS = ("p", "q", "candidates", "drafts", "random_bits")
 PARTIAL_SUMS = ("residual_sums", "p_sums")
@@ -186,7 +182,7 @@ def dispatch(
 OP = Op("verify_accept_sample", reference, launch, outcome.fits)
 
 
-def cases(shapes: "Shapes") -> list[Case]:
+def cases(shapes: Shapes) -> list[Case]:
     """For both rules: near and far drafts, two chunks, ties, a NaN, and the model's sizes."""
     k = shapes.selector.candidates if shapes.selector else 0
     few = min(k, 29)

@@ -8,16 +8,14 @@ over its path: they do not depend on the other rows. RoPE is already applied to 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mlx.core as mx
 
 from .dispatch import EXACT_ROWS, Op
 from .samples import TREE, Case, binary_tree, dtype_of, normal_array
+from .shapes import AttentionShape, Shapes
 from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
-
-if TYPE_CHECKING:
-    from dflash_mlx.selfcheck.shapes import AttentionShape, Shapes
 
 SPLIT = 128  # positions per threadgroup; more in a long context, see `edges_between`
 SHORT_SPLITS = 8  # with SPLIT positions, at least
@@ -363,7 +361,7 @@ def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scor
 OP = Op("verify_attention", reference, launch, fits, size, launch_exact, launch_smaller)
 
 
-def cases(shapes: "Shapes") -> list[Case]:
+def cases(shapes: Shapes) -> list[Case]:
     """For each layer type: two rows, trees of the most rows, of a few, and across a split's edge.
 
     The last is the model's chain. The largest tree has the largest threadgroup, see `Plan`.
@@ -381,7 +379,7 @@ def cases(shapes: "Shapes") -> list[Case]:
     ]
 
 
-def sizes(shapes: "Shapes") -> Iterator[Case]:
+def sizes(shapes: Shapes) -> Iterator[Case]:
     """Yield each layer type with few rows and with the model's, after a short and a long context.
 
     Layers with a window get no long one: they would see no more of it.
@@ -393,8 +391,8 @@ def sizes(shapes: "Shapes") -> Iterator[Case]:
 
 
 def random_case(
-    kind: "AttentionShape",
-    shapes: "Shapes",
+    kind: AttentionShape,
+    shapes: Shapes,
     parents: Sequence[int],
     context: int,
     start: int,

@@ -21,6 +21,7 @@ from dflash_mlx.errors import first_line
 from dflash_mlx.kernels.dispatch import TOO_MANY_THREADS, Kernels
 from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.samples import Case
+from dflash_mlx.kernels.shapes import Shapes
 from dflash_mlx.kernels.small_m_qmm import Weights
 from dflash_mlx.kernels.source import Launcher, recorded
 from dflash_mlx.types import Progress, silent
@@ -36,7 +37,6 @@ from .results import (
     apply_results,
     result_key,
 )
-from .shapes import Shapes
 from .trials import MAX_RATIO, TRIALS, Stock, Trial
 
 # Seconds of a program's start. The first start should take at most 6 s longer than later ones, and

@@ -14,8 +14,7 @@ from dflash_mlx.device import device_info
 from dflash_mlx.files.folder import is_sidecar
 from dflash_mlx.files.measurements import MeasurementStore, fingerprint
 from dflash_mlx.kernels.dispatch import Kernels
-
-from .shapes import Shapes
+from dflash_mlx.kernels.shapes import Shapes
 
 UNUSED = "this model does not use it"
 UNCHECKED = "not checked yet"

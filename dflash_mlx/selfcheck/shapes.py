@@ -2,13 +2,20 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 from mlx import nn
 
 from dflash_mlx.device import device_info
+from dflash_mlx.kernels.shapes import (
+    AttentionShape,
+    ExpertShape,
+    GatedDeltaShape,
+    LinearShape,
+    SelectorShape,
+    Shapes,
+)
 from dflash_mlx.models.linear import (
     EMBEDDINGS,
     EXPERTS,
@@ -24,121 +31,31 @@ if TYPE_CHECKING:
 
 
 DEFAULT_VERIFY_ROWS = 16  # without a drafter
-CONTEXT = 1024  # tokens in the cache when attention is timed
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionShape:
-    """The attention layers of one type; `window` 0 is full attention."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    window: int = 0
-    sinks: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GatedDeltaShape:
-    """Gated DeltaNet layers; `window` and `channels` are the convolution's cached inputs.
-
-    `decay` and `bias` name the dtypes of A_log and dt_bias.
-    """
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    window: int
-    channels: int
-    decay: str = "float32"
-    bias: str = "bfloat16"
-
-
-@dataclass(frozen=True, slots=True)
-class SelectorShape:
-    """DFlash 2's candidate selector; `dtype` names the dtype of its codebooks."""
-
-    candidates: int
-    rank: int
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True)
-class LinearShape:
-    """Weights [outputs, inputs] of linear layers.
-
-    `bits` 0: not quantised. `dtype` names the dtype of the weights, or of the scales. `biased`: a
-    bias is added.
-    """
-
-    outputs: int
-    inputs: int
-    bits: int
-    group: int
-    mode: str
-    dtype: str
-    biased: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertShape:
-    """A layer of `experts`, each of three matrices, of which a row takes `taken`."""
-
-    experts: int
-    taken: int
-    up: LinearShape
-    gate: LinearShape
-    down: LinearShape
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """The shapes of a pair: a verify pass of `rows` rows, logits of `vocab` tokens, its layers.
-
-    `dtype` names the dtype of the hidden states. `products`: all matrices of linear layers, each
-    with its number of layers. `exact`: a row must have the same bits as when it is computed alone.
-    `architecture` is the GPU's, as MLX names it.
-    """
-
-    vocab: int
-    rows: int
-    dtype: str
-    attention: tuple[AttentionShape, ...] = ()
-    delta: GatedDeltaShape | None = None
-    selector: SelectorShape | None = None
-    products: tuple[tuple[LinearShape, int], ...] = ()
-    experts: tuple[ExpertShape, ...] = ()
-    context: int = CONTEXT
-    exact: bool = False
-    architecture: str = ""
-
-    @classmethod
-    def of(cls, target: "Target", drafter: "Drafter | None") -> "Shapes":
-        """The shapes of a loaded target and drafter; evaluates nothing."""
-        selector = None
-        models = [target.model, *([drafter.model] if drafter and drafter.model else [])]
-        rows = drafter.block_size if drafter else DEFAULT_VERIFY_ROWS
-        if drafter and (dflash2 := getattr(drafter.config, "dflash2", None)):
-            model: Any = drafter.model
-            codebook = model.selector.predecessor_codebook
-            selector = SelectorShape(
-                dflash2.selector_top_k, dflash2.selector_rank, dtype_name(codebook.dtype)
-            )
-        return cls(
-            vocab=target.vocab_size,
-            rows=rows,
-            dtype=dtype_name(target.dtype),
-            attention=tuple(
-                AttentionShape(*shape) for shape in dict.fromkeys(target.attention_shapes)
-            ),
-            delta=gated_delta_shape(target.config, target.model),
-            selector=selector,
-            products=product_shapes(models),
-            experts=expert_shapes(target.config, target.model),
-            exact=target.kernels.exact,
-            architecture=device_info().get("architecture", ""),
+def shapes_of(target: "Target", drafter: "Drafter | None") -> Shapes:
+    """The shapes of a loaded target and drafter; evaluates nothing."""
+    selector = None
+    models = [target.model, *([drafter.model] if drafter and drafter.model else [])]
+    rows = drafter.block_size if drafter else DEFAULT_VERIFY_ROWS
+    if drafter and (dflash2 := getattr(drafter.config, "dflash2", None)):
+        model: Any = drafter.model
+        codebook = model.selector.predecessor_codebook
+        selector = SelectorShape(
+            dflash2.selector_top_k, dflash2.selector_rank, dtype_name(codebook.dtype)
         )
+    return Shapes(
+        vocab=target.vocab_size,
+        rows=rows,
+        dtype=dtype_name(target.dtype),
+        attention=tuple(AttentionShape(*shape) for shape in dict.fromkeys(target.attention_shapes)),
+        delta=gated_delta_shape(target.config, target.model),
+        selector=selector,
+        products=product_shapes(models),
+        experts=expert_shapes(target.config, target.model),
+        exact=target.kernels.exact,
+        architecture=device_info().get("architecture", ""),
+    )
 
 
 def gated_delta_shape(config: dict[str, Any], model: nn.Module) -> GatedDeltaShape | None:

@@ -27,6 +27,7 @@ from dflash_mlx.kernels import (
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.samples import Case
+from dflash_mlx.kernels.shapes import Shapes
 from dflash_mlx.kernels.small_m_qmm import Weights
 from dflash_mlx.kernels.source import recorded
 from dflash_mlx.kernels.verify_attention import Rows, Scores
@@ -34,8 +35,6 @@ from dflash_mlx.models.cache.tree_pass import TreePass
 from dflash_mlx.models.gated_delta import feed_stock, update_tree
 from dflash_mlx.models.linear import EXPERTS, NAMES, multiply
 from dflash_mlx.speculation.tree import Tree
-
-from .shapes import Shapes
 
 MAX_RATIO = 1.05  # to the time without a kernel; smaller differences are noise
 Stock = Callable[[mx.array], Any]  # of the first argument; all else is prepared

@@ -21,9 +21,9 @@ from dflash_mlx.kernels.grouped_experts import (
     size,
     sizes,
 )
+from dflash_mlx.kernels.shapes import ExpertShape, LinearShape
 from dflash_mlx.kernels.source import Launcher
 from dflash_mlx.models.linear import Products, RowByRow, RowsLinear, stand_in
-from dflash_mlx.selfcheck.shapes import ExpertShape, LinearShape
 from dflash_mlx.selfcheck.trials import mlx_experts
 
 Kind = tuple[int, int, str]

@@ -9,14 +9,14 @@ import mlx.core as mx
 import pytest
 from kernel_checks import GENERIC, compared
 
-from dflash_mlx.kernels.source import MetalLauncher
-from dflash_mlx.selfcheck.shapes import (
+from dflash_mlx.kernels.shapes import (
     AttentionShape,
     GatedDeltaShape,
     LinearShape,
     SelectorShape,
     Shapes,
 )
+from dflash_mlx.kernels.source import MetalLauncher
 from dflash_mlx.selfcheck.trials import TRIALS, Trial
 
 pytestmark = [

@@ -19,12 +19,13 @@ import dflash_mlx
 from dflash_mlx import pair as pairs
 from dflash_mlx.kernels import dispatch, outcome, small_m_qmm
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.shapes import LinearShape, Shapes
 from dflash_mlx.kernels.source import DEVICE_MEMORY_SIZE, MetalLauncher, Source, pad_small
 from dflash_mlx.models.linear import multiply
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.selfcheck.check import launches, outputs
 from dflash_mlx.selfcheck.results import STORE, KernelResult, result_key
-from dflash_mlx.selfcheck.shapes import LinearShape, Shapes
+from dflash_mlx.selfcheck.shapes import shapes_of
 from dflash_mlx.selfcheck.trials import TRIALS
 from dflash_mlx.speculation.acceptance import RULES, make_rule
 from dflash_mlx.speculation.drafts import Draft, Independent
@@ -70,7 +71,7 @@ def used_and_built(published: Published) -> tuple[set[Any], set[Any]]:
     """What rounds of a pair launch, and what is launched ahead."""
     launcher = Noting()
     pair = TracedPair(published, Kernels())
-    shapes = Shapes.of(pair.target, pair.drafter)
+    shapes = shapes_of(pair.target, pair.drafter)
     sizes = {t.name: frozenset(t.op.size(*c) for c in t.sizes(shapes)) for t in TRIALS if t.sizes}
     kernels = pair.target.kernels = Kernels(launcher, on=OPERATIONS, sizes=sizes)
     pair.target.share_kernels([pair.drafter.model])
@@ -168,7 +169,7 @@ def test_the_first_answer_compiles_nothing(builds: bool, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(pairs, "prepare_kernels", lambda *_: None)
         _, pair = started()
-    shapes = Shapes.of(pair.target, pair.drafter)
+    shapes = shapes_of(pair.target, pair.drafter)
     used = {t.name: KernelResult(t.name, True) for t in TRIALS if t.fitting(shapes)}
     STORE.write(result_key(shapes), used)
     _, pair = started()

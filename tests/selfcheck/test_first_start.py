@@ -13,8 +13,8 @@ import pytest
 
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.samples import Case
+from dflash_mlx.kernels.shapes import Shapes
 from dflash_mlx.selfcheck.check import TIME_BUDGET, KernelCheck
-from dflash_mlx.selfcheck.shapes import Shapes
 from dflash_mlx.selfcheck.trials import MAX_RATIO, TRIALS, Stock, Trial
 
 LONGER = 6.0  # seconds that the check may take at a first start

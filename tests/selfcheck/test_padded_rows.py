@@ -17,13 +17,14 @@ from dflash_mlx.device import Chip
 from dflash_mlx.kernels import padded_rows, small_m_qmm
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.row_limits import Padding, reads
+from dflash_mlx.kernels.shapes import LinearShape, Shapes
 from dflash_mlx.kernels.small_m_qmm import Weights
 from dflash_mlx.models.linear import Products, multiply, single
 from dflash_mlx.models.target import Target
 from dflash_mlx.selfcheck import check, results
 from dflash_mlx.selfcheck.check import RUNS, KernelCheck, compare_times
 from dflash_mlx.selfcheck.results import STORE
-from dflash_mlx.selfcheck.shapes import LinearShape, Shapes
+from dflash_mlx.selfcheck.shapes import shapes_of
 from dflash_mlx.selfcheck.trials import TRIALS, Trial
 
 PRODUCTS, PADDED = (
@@ -249,15 +250,15 @@ def answered(mac: Mac, kernels: Kernels, rows: int = 12) -> tuple[list[int], set
     return tiny.joined(blocks), {*mac.rows}
 
 
-def shapes_of(architecture: str = M4, *, exact: bool = False) -> Shapes:
+def on_mac(architecture: str = M4, *, exact: bool = False) -> Shapes:
     """Those of the target, on a Mac."""
-    found = Shapes.of(target_of(Kernels()), None)
+    found = shapes_of(target_of(Kernels()), None)
     return replace(found, rows=12, architecture=architecture, exact=exact)
 
 
 def test_answers_pad_rows_where_that_won(mac: Mac) -> None:
     """The same tokens as stock's; the fault below shows that the comparison can fail."""
-    padding = checked(mac, shapes_of())
+    padding = checked(mac, on_mac())
     assert padding.on == {"padded_rows"}
     stock, plain_rows = answered(mac, Kernels())
     padded, padded_rows_ = answered(mac, padding)
@@ -270,7 +271,7 @@ def test_answers_pad_rows_where_that_won(mac: Mac) -> None:
 
 def test_fault_rows_of_zeros_in_an_answer(mac: Mac, monkeypatch: pytest.MonkeyPatch) -> None:
     """The product of the wrong rows gives other tokens."""
-    padding = checked(mac, shapes_of())
+    padding = checked(mac, on_mac())
 
     def wrong(_: Any, x: mx.array, weights: Weights, padding: Padding) -> mx.array:
         return wrong_rows(_, x.reshape(-1, x.shape[-1]), weights, padding).reshape(
@@ -322,8 +323,8 @@ def test_exact_mode_never_pads(mac: Mac) -> None:
 
     It is neither checked nor used there, whatever an earlier check has found.
     """
-    padding = checked(mac, shapes_of())
-    exact = checked(mac, shapes_of(exact=True))
+    padding = checked(mac, on_mac())
+    exact = checked(mac, on_mac(exact=True))
     assert exact.on == {"small_m_qmm"}
     assert "padded_rows" not in exact.sizes
     launcher: Any = mac

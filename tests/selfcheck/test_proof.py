@@ -15,6 +15,7 @@ from mlx import nn
 
 from dflash_mlx.kernels import gated_delta_replay, small_m_qmm, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels, Op
+from dflash_mlx.kernels.shapes import AttentionShape, LinearShape, Shapes
 from dflash_mlx.kernels.small_m_qmm import BUCKETS, MOST_COLUMNS
 from dflash_mlx.kernels.source import MetalLauncher, Source
 from dflash_mlx.kernels.verify_attention import FEW_ROWS, NEAR
@@ -42,7 +43,7 @@ from dflash_mlx.selfcheck.results import (
     latest_results,
     result_key,
 )
-from dflash_mlx.selfcheck.shapes import AttentionShape, LinearShape, Shapes, matrix_shape
+from dflash_mlx.selfcheck.shapes import matrix_shape, shapes_of
 from dflash_mlx.selfcheck.trials import TRIALS, Trial
 from dflash_mlx.types import Progress, silent
 
@@ -300,7 +301,7 @@ def test_sizes_of_a_model_are_all_its_matrices() -> None:
     target = tiny.make_target("qwen3")
     layers = [module for module in target.model.modules() if isinstance(module, nn.Linear)]
     counted = Counter(map(matrix_shape, layers))
-    assert dict(Shapes.of(target, None).products).items() >= counted.items()
+    assert dict(shapes_of(target, None).products).items() >= counted.items()
 
 
 def test_attention_is_timed_for_few_and_many_rows_near_and_far() -> None:

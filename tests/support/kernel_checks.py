@@ -1,10 +1,7 @@
 """Shapes of all operations at once, and the comparisons of one kernel."""
 
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.kernels.source import Launcher
-from dflash_mlx.selfcheck.check import KernelCheck
-from dflash_mlx.selfcheck.results import UNCHECKED, KernelResult
-from dflash_mlx.selfcheck.shapes import (
+from dflash_mlx.kernels.shapes import (
     AttentionShape,
     ExpertShape,
     GatedDeltaShape,
@@ -12,6 +9,9 @@ from dflash_mlx.selfcheck.shapes import (
     SelectorShape,
     Shapes,
 )
+from dflash_mlx.kernels.source import Launcher
+from dflash_mlx.selfcheck.check import KernelCheck
+from dflash_mlx.selfcheck.results import UNCHECKED, KernelResult
 from dflash_mlx.selfcheck.trials import Trial
 
 # In sizes with few common factors.
