@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from dflash_mlx.models.target import Target
 
-Options = dict[str, Any]  # all values of the command, by parameter name
+Values = dict[str, Any]  # all values of the command, by parameter name
 GroupT = TypeVar("GroupT")
 
 # The record of a training run
@@ -60,7 +60,7 @@ class Record:
         self._folder = folder
         self._file = folder / "run.json"
 
-    def resumed(self, ctx: typer.Context, options: Options) -> Options:
+    def resumed(self, ctx: typer.Context, options: Values) -> Values:
         """The options of the run, with the new flags that may change.
 
         UsageError, which names both values, for another flag whose value differs from the run's;
@@ -82,7 +82,7 @@ class Record:
         )
         return {**options, **recorded, **given}
 
-    def check_files(self, options: Options, target: Path) -> None:
+    def check_files(self, options: Values, target: Path) -> None:
         """Raise UsageError for prompts or a target (its folder) that the run did not begin with."""
         recorded = self._read()
         current = file_digests(options, target)
@@ -94,7 +94,7 @@ class Record:
             if current[name] != recorded["files"][name]
         )
 
-    def write(self, options: Options, target: Path) -> None:
+    def write(self, options: Values, target: Path) -> None:
         files = file_digests(options, target)
         replace_json(self._file, {"flags": flags_of(options), "files": files})
 
@@ -118,7 +118,7 @@ class Record:
             )
 
 
-def flags_of(options: Options) -> dict[str, Any]:
+def flags_of(options: Values) -> dict[str, Any]:
     """The values to record, as JSON values; paths are absolute."""
     flags = {name: value for name, value in options.items() if name not in NOT_RECORDED}
     is_folder = flags["model"] is not None and Path(flags["model"]).expanduser().is_dir()
@@ -128,7 +128,7 @@ def flags_of(options: Options) -> dict[str, Any]:
     return flags
 
 
-def file_digests(options: Options, target: Path) -> dict[str, str]:
+def file_digests(options: Values, target: Path) -> dict[str, str]:
     """A digest of each of FILES; empty for a file that is missing or was not given."""
     from dflash_mlx.train.answers import fingerprint
 
@@ -300,7 +300,7 @@ def train(
             rich_help_panel="Advanced",
         ),
     ] = False,
-    options: Annotated[Options, Flags((TrainJob, AnswerSettings, TrainSettings), variables=False)],
+    options: Annotated[Values, Flags((TrainJob, AnswerSettings, TrainSettings), variables=False)],
     forecast: Annotated[
         bool,
         typer.Option(
@@ -374,12 +374,12 @@ def train(
     out.note(f"the drafter is in {folder}; `{command}` uses it")
 
 
-def group_of(kind: type[GroupT], options: Options) -> GroupT:
+def group_of(kind: type[GroupT], options: Values) -> GroupT:
     names = [member.name for member in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: options[name] for name in names if name in options})
 
 
-def job_of(options: Options, folder: Path) -> TrainJob:
+def job_of(options: Values, folder: Path) -> TrainJob:
     """Raises DFlashError for wrong flags or files before anything is downloaded."""
     from dflash_mlx.train.checkpoint import list_checkpoints
     from dflash_mlx.train.data import read_prompts
@@ -402,7 +402,7 @@ def job_of(options: Options, folder: Path) -> TrainJob:
     return job
 
 
-def open_target(options: Options, record: Record) -> "tuple[Target, TokenizerWrapper]":
+def open_target(options: Values, record: Record) -> "tuple[Target, TokenizerWrapper]":
     """Download and load the target and its tokenizer; record the run's flags and files."""
     from dflash_mlx.kernels.dispatch import use_device
     from dflash_mlx.models.target import outline

@@ -35,8 +35,9 @@ from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import GenerationOptions
 from .resolved_pair import LoadOptions, ResolvedPair, resolve_pair
 from .result import Result
-from .selfcheck.check import TIME_BUDGET, PairCheck, build, check_exact
-from .selfcheck.shapes import Shapes
+from .selfcheck.check import TIME_BUDGET, KernelCheck, build
+from .selfcheck.exact import check_exact
+from .selfcheck.shapes import shapes_of
 from .session import Prompt, default_mode
 from .types import Progress, silent
 
@@ -248,8 +249,8 @@ def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> Non
     """
     target = pair.target
     if target.kernels.launcher is not None:
-        shapes = Shapes.of(target, pair.drafter)
-        check = PairCheck(target.kernels, shapes)
+        shapes = shapes_of(target, pair.drafter)
+        check = KernelCheck(target.kernels, shapes)
         is_left = check.run(inf if target.kernels.exact else TIME_BUDGET, on_check)
         target.kernels = check.kernels()
         for name, reason in build(target.kernels, shapes, on_kernels=on_kernels).items():
@@ -262,7 +263,7 @@ def prepare_kernels(pair: Pair, on_kernels: Progress, on_check: Progress) -> Non
         check_exact(target, pair.target_name)
 
 
-def finish_check(check: PairCheck, engine: Engine) -> Iterator[None]:
+def finish_check(check: KernelCheck, engine: Engine) -> Iterator[None]:
     """Finish a check step by step, then use the kernels that it has found."""
     while check.step():
         yield

@@ -1,9 +1,8 @@
 """The checks of `dflash doctor` on this machine. Each check is a function with the check's name.
 
-Imports MLX only through `mlx_core`.
+Only `kernels` imports MLX.
 """
 
-import ctypes
 import json
 import os
 import platform
@@ -16,7 +15,6 @@ import sysconfig
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -45,23 +43,16 @@ from ..environment import (
 )
 from ..options import wanted_number
 from ..presets import OptionTables
-from ..terminal.output import format_bytes, is_utf8
+from ..terminal.output import format_bytes, format_count, is_utf8
 from . import macos
 from .report import CheckResult, combine, fail, ok, short_path, warn
 
 CPUINFO = Path("/proc/cpuinfo")
 PRODUCT_NAME = Path("/sys/class/dmi/id/product_name")
-MEMORY_MAPS = Path("/proc/self/maps")
-
-
-def mlx_core() -> Any:
-    """`mlx.core`, with OpenBLAS loaded first where it is installed."""
-    from dflash_mlx.cpu.blas import use_openblas
-
-    use_openblas()
-    import mlx.core
-
-    return mlx.core
+ROSETTA_HINT = (
+    "run `make setup` with an arm64 Python, for example one of python.org or "
+    "`uv python install cpython-3.12-macos-aarch64`"
+)
 
 
 def machine() -> CheckResult:
@@ -105,60 +96,36 @@ def python() -> CheckResult:
     if not macos.on_mac() or platform.machine() == "arm64":
         return ok(summary)
     if macos.sysctl("sysctl.proc_translated") == "1":
-        return fail(
-            f"{summary} · made for Intel, runs under Rosetta",
-            "run `make setup` with an arm64 Python, for example one of python.org or "
-            "`uv python install cpython-3.12-macos-aarch64`",
-        )
-    return fail(
-        f"{summary} · this Mac has an Intel processor", "MLX needs a Mac with Apple silicon"
-    )
+        return fail(f"{summary} · made for Intel, runs under Rosetta", ROSETTA_HINT)
+    hint = "MLX needs a Mac with Apple silicon"
+    return fail(f"{summary} · this Mac has an Intel processor", hint)
 
 
 def blas() -> CheckResult:
     """The library that computes MLX's matrix products on the CPU."""
+    from dflash_mlx.cpu.blas import use_openblas
+
     if macos.on_mac():
         return ok("Accelerate, as MLX is built")
-    mlx_core()
-    library = product_library()
+    if library := use_openblas():
+        return ok(f"OpenBLAS · {library}")
     if os.environ.get("DFLASH_BLAS") == "off":
         return warn(
-            f"DFLASH_BLAS=off: MLX computes with {short_path(library)}",
+            "DFLASH_BLAS=off: MLX computes with its own slow libblas",
             "`unset DFLASH_BLAS`, so that OpenBLAS, which is many times faster, is used",
         )
-    if "openblas" in library.name:
-        return ok(f"OpenBLAS · {short_path(library)}")
     return warn(
-        f"OpenBLAS is not in force: MLX computes with the slow {short_path(library)}",
+        "OpenBLAS is not in force: MLX computes with its own slow libblas",
         "`sudo apt install libopenblas0-pthread`, or what your distribution calls OpenBLAS",
     )
 
 
-def product_library() -> Path:
-    """The file of MLX's `cblas_sgemm`, searched in the order of the dynamic linker.
-
-    Libraries loaded for the whole process come first, then those that MLX's library loads.
-    """
-    mapped = [line.split(maxsplit=5) for line in MEMORY_MAPS.read_text("utf-8").splitlines()]
-    mapped = [fields for fields in mapped if len(fields) == 6]
-    mlx_library = next(fields[5] for fields in mapped if fields[5].endswith("/libmlx.so"))
-    symbol = getattr(ctypes.CDLL(None), "cblas_sgemm", None) or ctypes.CDLL(mlx_library).cblas_sgemm
-    address = ctypes.cast(symbol, ctypes.c_void_p).value or 0
-    for fields in mapped:
-        begin, end = (int(number, 16) for number in fields[0].split("-"))
-        if begin <= address < end:
-            return Path(fields[5])
-    raise LookupError("cblas_sgemm is in no mapped file")
-
-
 def kernels(*, gpu: bool) -> CheckResult:
     """The Metal kernels in the package; with a GPU also the results of their last self-check."""
-    sources = [
+    sources = (
         p.name for p in files("dflash_mlx.metal_kernels").iterdir() if not is_sidecar(p.name)
-    ]
+    )
     names = sorted(name.removesuffix(".metal") for name in sources if name.endswith(".metal"))
-    if not names:
-        return ok("none yet: MLX's own operations compute everything")
     summary = f"{len(names)} in the package: {', '.join(names)}"
     if not gpu:
         return ok(summary)
@@ -167,7 +134,7 @@ def kernels(*, gpu: bool) -> CheckResult:
 
     if (switch := wanted()) != "on":
         summary += f" · not used: DFLASH_KERNELS is {switch}"
-    results = [result for result in latest_results().values() if result.used]
+    results = latest_results().values()
     if not results:
         return ok(summary)
     on = sum(not result.reason for result in results)
@@ -181,12 +148,7 @@ def kernels(*, gpu: bool) -> CheckResult:
 # Folders, settings and the terminal
 
 LOW_DISK_BYTES = 10e9  # about the size of Qwen3-4B and its drafter
-SECRETS = (
-    "key",
-    "token",
-    "secret",
-    "password",
-)  # endings of the names of secret options and variables
+SECRETS = ("key", "token", "secret", "password")  # endings of names of options and variables
 
 
 def cache() -> CheckResult:
@@ -195,34 +157,27 @@ def cache() -> CheckResult:
 
     folder = Path(constants.HF_HUB_CACHE)
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    hint = "set HF_HUB_CACHE to a folder that you may write"
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        return fail(f"{short_path(folder)} · takes no files ({file_error_reason(error)})", hint)
-    count, total_bytes = cached_models(folder)
+        return fail(
+            f"{short_path(folder)} · takes no files ({file_error_reason(error)})",
+            "set HF_HUB_CACHE to a folder that you may write",
+        )
+    models = matching(folder, "models--*")
+    size = 0
+    for blob in (blob for model in models for blob in matching(model / "blobs")):
+        with suppress(FileNotFoundError):  # another program is downloading
+            size += blob.stat().st_size
     free = shutil.disk_usage(existing).free
-    models = (
-        "empty" if not count else f"{count} model{'s'[: count > 1]}, {total_bytes / 1e9:.1f} GB"
-    )
-    summary = f"{short_path(folder)} · {models} · {free / 1e9:,.0f} GB free"
+    held = f"{format_count(len(models), 'model', 'models')}, {size / 1e9:.1f} GB"
+    summary = f"{short_path(folder)} · {held if models else 'empty'} · {free / 1e9:,.0f} GB free"
     if free < LOW_DISK_BYTES:
         return warn(
             summary, "make room, or set HF_HUB_CACHE to a folder on a larger disk; models are large"
         )
     return ok(summary)
-
-
-def cached_models(folder: Path) -> tuple[int, int]:
-    """How many models the cache holds, and their bytes."""
-    models = matching(folder, "models--*")
-    total_bytes = 0
-    for model in models:
-        for blob in matching(model / "blobs"):
-            with suppress(FileNotFoundError):  # another program is downloading
-                total_bytes += blob.stat().st_size
-    return len(models), total_bytes
 
 
 def config(root: typer.Context) -> CheckResult:
@@ -250,36 +205,25 @@ def config(root: typer.Context) -> CheckResult:
 
 def variables(root: typer.Context) -> CheckResult:
     """Every DFLASH_* variable that is set; prints the value of known ones that are no secrets."""
-    options_by_variable = {
-        parameter.envvar: parameter for parameter in options_with_variables(root.command)
-    }
+    options = {option.envvar: option for option in options_with_variables(root.command)}
     results = []
     for name in present_variables():
-        if name in OTHER_VARIABLES:
-            results.append(ok(describe_variable(name)))
-        elif name in options_by_variable:
-            errors = value_errors(
-                root,
-                name,
-                options_by_variable[name],
-                options_by_variable[name].value_from_envvar(root),
-            )
-            results.append(
-                fail(errors[0], f"`unset {name}`") if errors else ok(describe_variable(name))
-            )
-        else:
-            hint = unknown_variable_hint(name, (*options_by_variable, *OTHER_VARIABLES))
+        shown = f"{name} is set" if is_secret(name) else f"{name}={os.environ[name]}"
+        if name not in options and name not in OTHER_VARIABLES:
+            hint = unknown_variable_hint(name, (*options, *OTHER_VARIABLES))
             results.append(warn(f"{name} is not known", hint))
+        elif name in options and (
+            errors := value_errors(root, name, options[name], options[name].value_from_envvar(root))
+        ):
+            results.append(fail(errors[0], f"`unset {name}`"))
+        else:
+            results.append(ok(shown))
     return combine(results or [ok("no DFLASH_* variable is set")])
 
 
 def is_secret(name: str) -> bool:
     """Whether the value of an option or a variable must not be printed."""
     return name.lower().endswith(SECRETS)
-
-
-def describe_variable(name: str) -> str:
-    return f"{name} is set" if is_secret(name) else f"{name}={os.environ[name]}"
 
 
 def value_errors(root: typer.Context, name: str, parameter: Any, value: Any) -> list[str]:
@@ -312,9 +256,8 @@ def data() -> CheckResult:
             "set XDG_DATA_HOME to a folder that you may write",
         )
     if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return warn(
-            f"{short_path(folder)} · others may write there", f"`chmod 700 {shell_path(folder)}`"
-        )
+        found = f"{short_path(folder)} · others may write there"
+        return warn(found, f"`chmod 700 {shell_path(folder)}`")
     return ok(short_path(folder))
 
 
@@ -325,10 +268,8 @@ def history() -> CheckResult:
         return ok(f"{short_path(file)} · not there yet")
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & 0o077:
-        return warn(
-            f"{short_path(file)} · others may open it (mode {mode:03o})",
-            f"`chmod 600 {shell_path(file)}`",
-        )
+        found = f"{short_path(file)} · others may open it (mode {mode:03o})"
+        return warn(found, f"`chmod 600 {shell_path(file)}`")
     return ok(f"{short_path(file)} · only you may open it")
 
 
@@ -338,23 +279,16 @@ def terminal() -> CheckResult:
         return ok("none: the output goes to a file or a pipe")
     term = os.environ.get("TERM", "")
     size = os.get_terminal_size(stream.fileno())
-    results = [
-        ok(f"{size.columns}×{size.lines}")
-        if size.columns
-        else warn("its size is not known", "`stty columns 80 rows 24`"),
-        ok("UTF-8")
-        if is_utf8(stream)
-        else warn(
-            f"{stream.encoding} instead of UTF-8",
-            "set a UTF-8 locale, for example `export LC_ALL=en_US.UTF-8`",
-        ),
-        ok(f"TERM={term}")
-        if term not in ("", "dumb", "unknown")
-        else warn(
-            f"TERM={term}: plain text only" if term else "TERM is not set",
-            "`export TERM=xterm-256color`, if the terminal understands it",
-        ),
-    ]
+    results = [ok(f"{size.columns}×{size.lines}"), ok("UTF-8"), ok(f"TERM={term}")]
+    if not size.columns:
+        results[0] = warn("its size is not known", "`stty columns 80 rows 24`")
+    if not is_utf8(stream):
+        hint = "set a UTF-8 locale, for example `export LC_ALL=en_US.UTF-8`"
+        results[1] = warn(f"{stream.encoding} instead of UTF-8", hint)
+    if term in ("", "dumb", "unknown"):
+        found = f"TERM={term}: plain text only" if term else "TERM is not set"
+        hint = "`export TERM=xterm-256color`, if the terminal understands it"
+        results[2] = warn(found, hint)
     if "NO_COLOR" in os.environ:
         results.append(ok("no colours, as NO_COLOR asks"))
     return combine(results)
@@ -371,43 +305,35 @@ REQUIRED = {  # as in pyproject.toml
     "rich": ">=14.0,<16",
 }
 CONFLICTING = {  # distributions of other projects, and what they overwrite
-    "dflash": warn("has the same command `dflash`", ""),
-    "dflash-mlx": fail("has the same module `dflash_mlx` and command `dflash`", ""),
+    "dflash": ("warn", "command `dflash`"),
+    "dflash-mlx": ("fail", "module `dflash_mlx` and command `dflash`"),
 }
 
 
 def versions() -> CheckResult:
-    return combine([own_version(), *(package_version(*item) for item in REQUIRED.items())])
-
-
-def own_version() -> CheckResult:
+    """This program's version, and those of the packages it needs, which are in a range."""
+    results = [ok(f"{DISTRIBUTION} {dflash_mlx.__version__}")]
     if installed(DISTRIBUTION) is None:
-        return warn(
-            f"dflash {dflash_mlx.__version__}, not installed",
-            "run `make setup` in its clone",
-        )
-    return ok(f"{DISTRIBUTION} {version(DISTRIBUTION)}")
-
-
-def package_version(name: str, required: str) -> CheckResult:
-    extra = "[cpu]" if name == "mlx" and sys.platform == "linux" else ""
-    hint = install_command(f"{name}{extra}{required}")
-    package = installed(name)
-    if package is None:
-        return fail(f"{name} is not installed", hint)
-    if not satisfies(package.version, required):
-        return fail(f"{name} {package.version} is not {required}", hint)
-    return ok(f"{name} {package.version}")
+        found = f"dflash {dflash_mlx.__version__}, not installed"
+        results = [warn(found, "run `make setup` in its clone")]
+    for name, required in REQUIRED.items():
+        extra = "[cpu]" if name == "mlx" and sys.platform == "linux" else ""
+        hint = install_command(f"{name}{extra}{required}")
+        package = installed(name)
+        if package is None:
+            results.append(fail(f"{name} is not installed", hint))
+        elif not satisfies(package.version, required):
+            results.append(fail(f"{name} {package.version} is not {required}", hint))
+        else:
+            results.append(ok(f"{name} {package.version}"))
+    return combine(results)
 
 
 def satisfies(version: str, required: str) -> bool:
     """Whether a version is in a range such as >=1.2,<2."""
-    for clause in required.split(","):
-        is_minimum = clause.startswith(">=")
-        bound = version_numbers(clause)
-        if is_minimum != (version_numbers(version) >= bound):
-            return False
-    return True
+    least, _, below = required.partition(",")
+    numbers = version_numbers(version)
+    return version_numbers(least) <= numbers and (not below or numbers < version_numbers(below))
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
@@ -417,43 +343,35 @@ def version_numbers(text: str) -> tuple[int, ...]:
 
 
 def packages() -> CheckResult:
+    """Packages of other projects that overwrite parts of this one."""
     results = []
-    for name, conflict in CONFLICTING.items():
+    for name, (status, common) in CONFLICTING.items():
         if package := installed(name):
-            results.append(
-                CheckResult(
-                    conflict.status,
-                    f"{name} {package.version} {conflict.summary}",
-                    f"`pip uninstall {name}`, then install {DISTRIBUTION} again",
-                )
-            )
+            found = f"{name} {package.version} has the same {common}"
+            hint = f"`pip uninstall {name}`, then install {DISTRIBUTION} again"
+            results.append(CheckResult(status, found, hint))
     return combine(results or [ok(f"no {' or '.join(CONFLICTING)} beside this one")])
 
 
 def command() -> CheckResult:
     """Which `dflash` on PATH runs."""
-    own_script = Path(sysconfig.get_path("scripts")) / "dflash"
-    scripts: dict[Path, Path] = {}  # real file -> its path on PATH; links to one file count once
+    own = Path(sysconfig.get_path("scripts")) / "dflash"
+    scripts: dict[Path, str] = {}  # real file -> its path on PATH; links to one file count once
     for folder in os.get_exec_path():
         path = Path(folder) / "dflash"
         if path.is_file() and os.access(path, os.X_OK):
-            scripts.setdefault(path.resolve(), path)
+            scripts.setdefault(path.resolve(), short_path(path))
     if not scripts:
-        return ok(
-            "not on PATH" + (f"; it is {short_path(own_script)}" if own_script.is_file() else "")
-        )
-    first = next(iter(scripts))
-    listed = ", ".join(short_path(path) for path in scripts.values())
-    if first != own_script.resolve():
+        return ok("not on PATH" + (f"; it is {short_path(own)}" if own.is_file() else ""))
+    if next(iter(scripts)) != own.resolve():
         return warn(
-            f"`dflash` runs {listed.partition(', ')[0]}, this is {short_path(own_script)}",
-            f"put {short_path(own_script.parent)} first on PATH, or remove the other one",
+            f"`dflash` runs {next(iter(scripts.values()))}, this is {short_path(own)}",
+            f"put {short_path(own.parent)} first on PATH, or remove the other one",
         )
+    listed = ", ".join(scripts.values())
     if len(scripts) > 1:
-        return warn(
-            f"{len(scripts)} on PATH: {listed}; the first one runs",
-            "remove those that you do not need",
-        )
+        found = f"{len(scripts)} on PATH: {listed}; the first one runs"
+        return warn(found, "remove those that you do not need")
     return ok(listed)
 
 

@@ -7,7 +7,8 @@ Metal kernels, `model` that of a model's files.
 import os
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, cast
+from itertools import takewhile
+from typing import Annotated, cast
 
 import typer
 
@@ -16,16 +17,14 @@ from dflash_mlx.errors import DFlashError
 from ..options import ModelOptions
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
-from .report import CheckReport, CheckResult, ReportEntry, fail, ok, warn
-
-if TYPE_CHECKING:
-    from .mlx_checks import MLXFacts
+from .report import CheckReport, CheckResult, fail, ok, warn
 
 # The answer has 41 tokens, each by far the likeliest: 16-bit rounding cannot change them.
 SELF_TEST_PROMPT = "Tom has 12 apples and buys 7 more. How many apples does Tom have now?"
 MAX_TOKENS = 64
 WARM_UP_TOKENS = 16
 LOW_ACCEPTANCE_LENGTH = 2.0  # the bundled drafter reaches far more on this prompt
+NEED_MLX = ("metal", "blas", "products", "float32", "kernels", "self-test")
 REINSTALL_HINT = (
     "run `make setup` in the clone again; if that does not help, report it with "
     "`dflash doctor --json`"
@@ -78,33 +77,13 @@ def doctor(
 
 def check_installation(root: typer.Context, out: Output, *, json: bool) -> bool:
     """Run and report all checks of this machine; False when one fails."""
-    from .mlx_checks import ask_mlx
-
-    report = CheckReport(out)
-    entries = []
-    with Spinner(out, "asking MLX"):
-        facts = ask_mlx()
-    for name, check in all_checks(root, facts, out).items():
-        entries.append(run_check(name, check))
-        if not json:
-            report.show(entries[-1])
-    healthy = all(entry.status != "fail" for entry in entries)
-    if json:
-        report.write_json(entries, healthy=healthy)
-    return healthy
-
-
-def all_checks(
-    root: typer.Context, facts: "MLXFacts", out: Output
-) -> dict[str, Callable[[], CheckResult]]:
-    """Every check by its name, in the order of the report. Some need MLX in this process."""
     # Slow to import, and `--help` of all commands imports this module.
     from . import checks, macos, mlx_checks
 
-    def with_mlx(check: Callable[[], CheckResult]) -> Callable[[], CheckResult]:
-        return mlx_checks.not_imported if facts.folder is None else check
-
-    return {
+    with Spinner(out, "asking MLX"):
+        facts = mlx_checks.ask_mlx()
+    # Every check by its name, in the order of the report.
+    table: dict[str, Callable[[], CheckResult]] = {
         "machine": checks.machine,
         "chip": checks.chip,
         "memory": lambda: checks.memory(facts.info),
@@ -114,10 +93,10 @@ def all_checks(
         "versions": checks.versions,
         "mlx": lambda: mlx_checks.mlx(facts),
         "metal": lambda: mlx_checks.metal(facts),
-        "blas": with_mlx(checks.blas),
+        "blas": checks.blas,
         "products": lambda: mlx_checks.products(facts),
         "float32": lambda: mlx_checks.float32(facts),
-        "kernels": with_mlx(lambda: checks.kernels(gpu=facts.gpu)),
+        "kernels": lambda: checks.kernels(gpu=facts.gpu),
         "cache": checks.cache,
         "config": lambda: checks.config(root),
         "variables": lambda: checks.variables(root),
@@ -128,24 +107,35 @@ def all_checks(
         "packages": checks.packages,
         "command": checks.command,
         "module": checks.module,
-        "self-test": with_mlx(lambda: self_test(out)),
+        "self-test": lambda: self_test(out),
     }
+    report = CheckReport(out)
+    results = dict[str, CheckResult]()
+    for name, check in table.items():
+        if facts.folder is None and name in NEED_MLX:
+            check = mlx_checks.not_imported
+        results[name] = run_check(check)
+        if not json:
+            report.show(name, results[name])
+    healthy = all(result.status != "fail" for result in results.values())
+    if json:
+        report.write_json(results, healthy=healthy)
+    return healthy
 
 
-def run_check(name: str, check: Callable[[], CheckResult]) -> ReportEntry:
+def run_check(check: Callable[[], CheckResult]) -> CheckResult:
     """Run one check; an exception becomes a failed result."""
     try:
-        result = check()
+        return check()
     except DFlashError as error:
-        result = fail(error.message, error.hint)
+        return fail(error.message, error.hint)
     except Exception as error:
         if os.environ.get("DFLASH_DEBUG") == "1":
             traceback.print_exception(error)
-        result = fail(
+        return fail(
             f"the check broke off: {type(error).__name__}: {error}".rstrip(": "),
             f"run it again with DFLASH_DEBUG=1 to see where; {REINSTALL_HINT}",
         )
-    return result.entry(name)
 
 
 def self_test(out: Output) -> CheckResult:
@@ -154,22 +144,20 @@ def self_test(out: Output) -> CheckResult:
         import dflash_mlx
 
         pair = dflash_mlx.load(cache_ram=0)
-        for mode in ("dflash", "baseline"):
-            dflash_mlx.generate(pair, SELF_TEST_PROMPT, max_tokens=WARM_UP_TOKENS, mode=mode)
-        dflash = dflash_mlx.generate(pair, SELF_TEST_PROMPT, max_tokens=MAX_TOKENS)
-        baseline = dflash_mlx.generate(
-            pair, SELF_TEST_PROMPT, max_tokens=MAX_TOKENS, mode="baseline"
-        )
-    if dflash.tokens != baseline.tokens:
-        token_pairs = enumerate(zip(dflash.tokens, baseline.tokens, strict=False), 1)
-        shorter = min(len(dflash.tokens), len(baseline.tokens)) + 1
-        first = next((number for number, (a, b) in token_pairs if a != b), shorter)
+        for tokens in (WARM_UP_TOKENS, MAX_TOKENS):
+            dflash, plain = (
+                dflash_mlx.generate(pair, SELF_TEST_PROMPT, max_tokens=tokens, mode=mode)
+                for mode in ("dflash", "baseline")
+            )
+    if dflash.tokens != plain.tokens:
+        token_pairs = zip(dflash.tokens, plain.tokens, strict=False)
+        first = 1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], token_pairs))
         return fail(f"DFlash and plain decoding differ from token {first} on", REINSTALL_HINT)
     tau = dflash.stats.acceptance_length
     summary = (
         f"the bundled pair · {len(dflash.tokens)} tokens, the same both ways · "
         f"DFlash {dflash.stats.tokens_per_second:,.1f} tok/s · "
-        f"plain {baseline.stats.tokens_per_second:,.1f} tok/s · τ {tau:.2f}"
+        f"plain {plain.stats.tokens_per_second:,.1f} tok/s · τ {tau:.2f}"
     )
     if tau < LOW_ACCEPTANCE_LENGTH:
         return warn(f"{summary}, which is low", REINSTALL_HINT)

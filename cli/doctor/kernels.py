@@ -1,7 +1,8 @@
 """`dflash doctor --kernels`: checks every Metal kernel against its reference and times it."""
 
+import platform
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from ..loading import load_pair, prepare_libraries
 from ..options import ModelOptions
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
-from .report import CheckReport, ReportEntry, one_line
+from .report import CheckReport, CheckResult, ok
 
 if TYPE_CHECKING:
     from mlx.nn import Module
@@ -29,45 +30,49 @@ def check_kernels(model_options: ModelOptions, out: Output, *, json: bool) -> bo
     from dflash_mlx.cpu.blas import use_openblas
 
     use_openblas()
+    from dflash_mlx.device import device_info
+    from dflash_mlx.installation import versions
     from dflash_mlx.kernels.dispatch import by_metal, wanted
 
     switch = wanted()
     if not by_metal():
-        report_no_metal(model_options, out, json=json)
+        requested = [name for name in (model_options.model, model_options.draft) if name]
+        nothing = f", so nothing was done with {' and '.join(requested)}" if requested else ""
+        if json:
+            note = {"device": None, "note": NO_METAL + nothing, "kernels": [], "ok": True}
+            out.write_json(note)
+        else:
+            CheckReport(out).show("kernels", ok(NO_METAL + nothing))
         return True
     pair, _ = load_pair(model_options, out)
     started_at = time.perf_counter()
     results = check_all(pair, out)
-    seconds = time.perf_counter() - started_at
     all_right = all(result.right for result in results)
+    others = has_other_experts(pair.target.model)
     if json:
+        info = device_info()
         document = {
-            **check_environment(pair.target_name, switch),
+            "device": info.get("device_name"),
+            "architecture": info.get("architecture"),
+            "system": platform.platform(),
+            "model": pair.target_name,
+            "switch": switch,
+            "versions": versions(),
             "kernels": [result_json(result) for result in results],
-            "experts": OTHER_EXPERTS if has_other_experts(pair.target.model) else None,
-            "seconds": round(seconds, 3),
+            "experts": OTHER_EXPERTS if others else None,
+            "seconds": round(time.perf_counter() - started_at, 3),
             "ok": all_right,
         }
         out.write_json(document)
         return all_right
     report = CheckReport(out, NAME_COLUMNS)
     for result in results:
-        report.show(result_entry(result))
-    if has_other_experts(pair.target.model):
-        report.show(ReportEntry("experts", "ok", OTHER_EXPERTS, ""))
+        report.show(result.name, line_of(result))
+    if others:
+        report.show("experts", ok(OTHER_EXPERTS))
     if switch != "on":
         out.info(f"none is used as long as DFLASH_KERNELS is {switch}", "warning")
     return all_right
-
-
-def report_no_metal(model_options: ModelOptions, out: Output, *, json: bool) -> None:
-    """Report that no kernel runs here, and that the models named were not loaded."""
-    requested = " and ".join(name for name in (model_options.model, model_options.draft) if name)
-    note = f"{NO_METAL}, so nothing was done with {requested}" if requested else NO_METAL
-    if json:
-        out.write_json({"device": None, "note": note, "kernels": [], "ok": True})
-    else:
-        CheckReport(out).show(ReportEntry("kernels", "ok", note, ""))
 
 
 def has_other_experts(model: "Module") -> bool:
@@ -78,38 +83,20 @@ def has_other_experts(model: "Module") -> bool:
 
 
 def check_all(pair: "Pair", out: Output) -> list["KernelResult"]:
-    """Check all operations again, without a time limit."""
+    """Check all kernels of a pair again, without a time limit; one result for each operation."""
     from dflash_mlx.kernels import dispatch
-    from dflash_mlx.selfcheck.check import prove_and_keep
-    from dflash_mlx.selfcheck.shapes import Shapes
+    from dflash_mlx.selfcheck.check import KernelCheck
+    from dflash_mlx.selfcheck.results import UNUSED, KernelResult
+    from dflash_mlx.selfcheck.shapes import shapes_of
+    from dflash_mlx.selfcheck.trials import TRIALS
 
-    with Spinner(out, "checking the kernels") as spinner:
-        return list(
-            prove_and_keep(
-                pair.target.kernels.launcher or dispatch.MetalLauncher(),
-                Shapes.of(pair.target, pair.drafter),
-                everything=True,
-                on_result=lambda result: spinner.relabel(f"checking {result.name}"),
-            )
-        )
-
-
-def check_environment(model: str, switch: str) -> dict[str, Any]:
-    """The machine, the model and the versions that the results hold for."""
-    import platform
-
-    from dflash_mlx.device import device_info
-    from dflash_mlx.installation import versions
-
-    info = device_info()
-    return {
-        "device": info.get("device_name"),
-        "architecture": info.get("architecture"),
-        "system": platform.platform(),
-        "model": model,
-        "switch": switch,
-        "versions": versions(),
-    }
+    kernels = pair.target.kernels
+    kernels = replace(kernels, launcher=kernels.launcher or dispatch.MetalLauncher())
+    with Spinner(out, "checking the kernels", unit="kernels") as spinner:
+        check = KernelCheck(kernels, shapes_of(pair.target, pair.drafter), anew=True)
+        check.run(on_check=spinner.update)
+    names = [trial.name for trial in TRIALS]
+    return [check.results.get(name, KernelResult(name, True, reason=UNUSED)) for name in names]
 
 
 def result_json(result: "KernelResult") -> dict[str, Any]:
@@ -118,20 +105,21 @@ def result_json(result: "KernelResult") -> dict[str, Any]:
     JSON has no infinity: an infinite error becomes null, and the reason explains it.
     """
     error = result.error if result.error is not None and isfinite(result.error) else None
-    return {**asdict(result), "error": error, "on": not result.reason}
+    means = {"seconds": result.seconds, "ratio": result.ratio}
+    return {**asdict(result), "error": error, **means, "on": not result.reason}
 
 
-def result_entry(result: "KernelResult") -> ReportEntry:
-    used = not result.reason or (result.right and not result.used)
-    details = [] if not result.reason else [result.reason]
+def line_of(result: "KernelResult") -> CheckResult:
+    from dflash_mlx.selfcheck.results import UNUSED
+
+    details = [result.reason] if result.reason else []
     if result.right and result.error is not None:
         details.append(f"error {result.error:.0e}" if result.error else "error 0")
     if result.ratio is not None and not result.reason:
-        details.append(f"{result.ratio:.2f}× the time of MLX's own")
-    if result.sizes:
-        won = sum(timed.won for timed in result.sizes)
-        details.append(f"used at {won} of {len(result.sizes)} sizes, means by bytes")
+        details.append(f"{result.ratio:.2f}× the time without it")
+    if len(result.sizes) > 1:
+        details.append(f"used at {len(result.won)} of {len(result.sizes)} sizes")
     if result.seconds is not None:
         details.append(f"{1e3 * result.seconds:.3f} ms")
-    hint = "" if result.right else WRONG_HINT
-    return ReportEntry(result.name, "ok" if used else "off", one_line(" · ".join(details)), hint)
+    status = "ok" if result.reason in ("", UNUSED) else "off"
+    return CheckResult(status, " · ".join(details), "" if result.right else WRONG_HINT)

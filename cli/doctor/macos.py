@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from ..service import KEY_FILE, LOG_FILE, address, value_of
-from ..service_manager import Launchd, ServiceProgram, others_may_read
+from ..service_manager import Launchd, others_may_read
 from .report import CheckResult, combine, fail, ok, short_path, warn
 
 INSTALL_AGAIN = "`dflash serve --install` installs it again, --uninstall removes it"
@@ -40,39 +40,28 @@ def power() -> CheckResult:
     """What makes a Mac slower: low power mode, and heat. Names the source of power, too."""
     if not on_mac():
         return ok("looked at on macOS only")
-    return combine([power_mode(), power_source(), heat()])
-
-
-def power_mode() -> CheckResult:
-    """Newer Macs have `powermode` (0 automatic, 1 low, 2 high), others `lowpowermode`."""
-    found = re.search(r"^\s*(low)?powermode\s+(\d)", output("/usr/bin/pmset", "-g"), re.MULTILINE)
-    if found is None:
-        return ok("power mode not told")
-    if found[2] == "1":
-        return warn(
-            "low power mode, which slows the GPU down",
-            "switch it off in System Settings, Battery (or Energy)",
-        )
-    return ok("high power mode" if found[2] == "2" else "low power mode off")
-
-
-def power_source() -> CheckResult:
+    results = []
+    # Newer Macs have `powermode` (0 automatic, 1 low, 2 high), others `lowpowermode`.
+    mode = re.search(r"^\s*(low)?powermode\s+(\d)", output("/usr/bin/pmset", "-g"), re.MULTILINE)
+    if mode is not None and mode[2] == "1":
+        hint = "switch it off in System Settings, Battery (or Energy)"
+        results.append(warn("low power mode, which slows the GPU down", hint))
+    else:
+        words = {None: "power mode not told", "2": "high power mode"}
+        results.append(ok(words.get(mode and mode[2], "low power mode off")))
     drawing = output("/usr/bin/pmset", "-g", "batt")
-    if not drawing:
-        return ok("power source not told")
-    return ok("on battery" if "'Battery Power'" in drawing else "on mains power")
-
-
-def heat() -> CheckResult:
-    """The thermal pressure. `pmset -g therm` says nothing on Apple silicon."""
+    source = "on battery" if "'Battery Power'" in drawing else "on mains power"
+    results.append(ok(source if drawing else "power source not told"))
+    # `pmset -g therm` says nothing on Apple silicon.
     told = output("/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel")
-    found = re.search(r"(\d)$", told)
-    if found is None:
-        return ok("thermal pressure not told")
-    summary = f"thermal pressure {HEAT[min(int(found[1]), len(HEAT) - 1)]}"
-    if found[1] == "0":
-        return ok(summary)
-    return warn(f"{summary}: the Mac is hot, and slower", "let it cool before you measure speeds")
+    heat = re.search(r"(\d)$", told)
+    if heat is None:
+        return combine([*results, ok("thermal pressure not told")])
+    summary = f"thermal pressure {HEAT[min(int(heat[1]), len(HEAT) - 1)]}"
+    if heat[1] == "0":
+        return combine([*results, ok(summary)])
+    hot = warn(f"{summary}: the Mac is hot, and slower", "let it cool before you measure speeds")
+    return combine([*results, hot])
 
 
 def service() -> CheckResult:
@@ -82,25 +71,16 @@ def service() -> CheckResult:
     manager = Launchd()
     if not manager.file.exists():
         return ok("dflash serve is not installed as one")
-    program = manager.program()
-    if fault := fault_of(program):
-        return fail(f"{short_path(manager.file)} · {fault}", INSTALL_AGAIN)
-    key_file = value_of(program.words, KEY_FILE)
+    words = manager.program().words
+    key_file = value_of(words, KEY_FILE)
+    for file, what in ((words[0], "Python"), (key_file, "key's file")):
+        if file and not Path(file).exists():
+            missing = f"its {what}, {short_path(file)}, is not there"
+            return fail(f"{short_path(manager.file)} · {missing}", INSTALL_AGAIN)
     if key_file and others_may_read(Path(key_file)):
         return warn(f"{short_path(key_file)} · others may read the key", f"`chmod 600 {key_file}`")
-    log = value_of(program.words, LOG_FILE) or ""
-    url = address(value_of(program.words, "--host") or "", value_of(program.words, "--port") or "")
+    log = value_of(words, LOG_FILE) or ""
+    url = address(value_of(words, "--host") or "", value_of(words, "--port") or "")
     state = manager.state()
     summary = " · ".join((state.summary, url, short_path(manager.file), f"log {short_path(log)}"))
     return ok(summary) if state.running else warn(summary, f"its log says why; {INSTALL_AGAIN}")
-
-
-def fault_of(program: ServiceProgram) -> str:
-    """Why a service cannot start, in a few words; empty if nothing is missing."""
-    python = Path(program.words[0])
-    if not python.exists():
-        return f"its Python, {short_path(python)}, is not there"
-    key_file = value_of(program.words, KEY_FILE)
-    if key_file and not Path(key_file).exists():
-        return f"its key's file, {short_path(key_file)}, is not there"
-    return ""

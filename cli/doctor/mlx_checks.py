@@ -6,11 +6,11 @@ They read what the process of `probe` says, so that they import MLX only where t
 import json
 import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ from .report import CheckResult, fail, ok, short_path, warn
 PATIENCE = 60.0  # seconds for the probe
 # In parts of a product's largest number. bfloat16 rounds by 0.004; a wrong kernel is far beyond.
 TOLERANCE = 0.03
+IMPORT_HINT = (  # on a Mac
+    "start it in a terminal on the Mac's own screen: in a sandbox, a virtual machine or over "
+    "ssh there may be no GPU; after a fault of the GPU, restart the Mac"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +51,15 @@ def ask_mlx() -> MLXFacts:
     """Import MLX in another process, and let it multiply."""
     # -P: what lies in the current folder is not imported, as in this process.
     line = [sys.executable, "-P", "-m", "dflash_mlx.cli.doctor.probe"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        try:
-            printed, errors = process.communicate(timeout=PATIENCE)
-            error = ending(process.returncode, errors.decode("utf-8", "replace"))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            printed, _ = process.communicate()
-            error = f"no answer within {PATIENCE:.0f} seconds"
+    try:
+        done = subprocess.run(line, capture_output=True, timeout=PATIENCE, check=False)
+        printed, error = (
+            done.stdout,
+            ending(done.returncode, done.stderr.decode("utf-8", "replace")),
+        )
+    except subprocess.TimeoutExpired as expired:
+        printed = expired.stdout or b""
+        error = f"no answer within {PATIENCE:.0f} seconds"
     records = [json.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
     if not records:
         return MLXFacts(error)
@@ -66,19 +71,19 @@ def ending(code: int, errors: str) -> str:
     """How a process failed: its last words and the signal that ended it; empty if it did not."""
     if code == 0:
         return ""
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    last = lines[-1][:200] if lines else "it said nothing"
+    last = (errors.strip() or "it said nothing").splitlines()[-1].strip()[:200]
     return last if code > 0 else f"{last} ({signal.Signals(-code).name})"
 
 
 def mlx(facts: MLXFacts) -> CheckResult:
     """Where MLX is from, and whether it has the kernels that this Mac's GPU can use."""
     if facts.folder is None:
-        return fail(f"cannot be imported: {facts.error}", import_hint())
-    on_mac = macos.on_mac()
-    package = installed("mlx-metal" if on_mac else "mlx-cpu")
-    summary = f"{short_path(facts.folder)} · wheel {wheel_tag(package)}"
-    if not on_mac:
+        hint = IMPORT_HINT if macos.on_mac() else reinstall_hint()
+        return fail(f"cannot be imported: {facts.error}", hint)
+    package = installed("mlx-metal" if macos.on_mac() else "mlx-cpu")
+    tag = re.search(r"^Tag: .*-(.*)", (package and package.read_text("WHEEL")) or "", re.MULTILINE)
+    summary = f"{short_path(facts.folder)} · wheel {tag[1] if tag else 'unknown'}"
+    if not macos.on_mac():
         return ok(summary)
     summary += f" on macOS {macos.version()}"
     kernels = facts.folder / "lib" / "mlx.metallib"
@@ -102,26 +107,10 @@ def mlx(facts: MLXFacts) -> CheckResult:
     return ok(f"{summary} · with kernels for the matrix units")
 
 
-def import_hint() -> str:
-    if not macos.on_mac():
-        return reinstall_hint()
-    return (
-        "start it in a terminal on the Mac's own screen: in a sandbox, a virtual machine or over "
-        "ssh there may be no GPU; after a fault of the GPU, restart the Mac"
-    )
-
-
 def reinstall_hint() -> str:
     """The command that installs MLX's wheel in the place of another one."""
     name = "mlx" if macos.on_mac() else "mlx[cpu]"
     return f"{install_command(name + REQUIRED['mlx'], again=True)} installs the right wheel"
-
-
-def wheel_tag(package: Distribution | None) -> str:
-    """The platform of a package's wheel, such as macosx_26_0_arm64; "unknown" without one."""
-    lines = ((package and package.read_text("WHEEL")) or "").splitlines()
-    tags = [line.rpartition("-")[2] for line in lines if line.startswith("Tag:")]
-    return tags[0] if tags else "unknown"
 
 
 def has_unit_kernels(metallib: Path) -> bool:
@@ -131,8 +120,6 @@ def has_unit_kernels(metallib: Path) -> bool:
 
 
 def metal(facts: MLXFacts) -> CheckResult:
-    if facts.folder is None:
-        return not_imported()
     if facts.gpu:
         return ok(f"{facts.info['device_name']} · {facts.info['architecture']}")
     if macos.on_mac():
@@ -145,8 +132,6 @@ def metal(facts: MLXFacts) -> CheckResult:
 
 def products(facts: MLXFacts) -> CheckResult:
     """Whether a pass over several rows computes what a pass over each row does."""
-    if facts.folder is None:
-        return not_imported()
     if not facts.differences:
         return fail(f"MLX cannot multiply: {facts.error}", reinstall_hint())
     wrong = [
@@ -165,18 +150,15 @@ def products(facts: MLXFacts) -> CheckResult:
 
 def float32(facts: MLXFacts) -> CheckResult:
     """Whether MLX rounds float32 products. `engine.worker_thread` switches that off."""
-    if facts.folder is None:
-        return not_imported()
     from dflash_mlx.device import TF32, has_full_float32, has_matrix_units
 
     value = os.environ.get(TF32)
     if value is None:
         return ok(f"products are not rounded: dflash sets {TF32} to 0")
-    if has_full_float32():
-        return ok(f"products are not rounded: {TF32} is {value}")
-    if facts.device == "gpu" and has_matrix_units(facts.info["architecture"]):
+    has_units = facts.device == "gpu" and has_matrix_units(facts.info["architecture"])
+    if has_units and not has_full_float32():
         return warn(f"products are rounded to about 10 bits: {TF32} is {value}", f"`unset {TF32}`")
-    return ok(f"products are not rounded: {TF32} is {value}, but has no effect here")
+    return ok(f"products are not rounded: {TF32} is {value}")
 
 
 def not_imported() -> CheckResult:

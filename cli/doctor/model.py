@@ -1,6 +1,6 @@
 """`dflash doctor -m ID`: reads the files of a model and compares them with their hashes."""
 
-from pathlib import Path
+from contextlib import suppress
 
 from dflash_mlx.address import model_name
 from dflash_mlx.errors import DFlashError
@@ -29,22 +29,21 @@ def check_files(model: str | None, draft: str | None, out: Output, *, json: bool
     if draft is not None:
         names["drafter"] = model_name(draft)
     report = CheckReport(out)
-    entries = []
+    results = dict[str, CheckResult]()
     damaged = []
     for role, name in names.items():
-        result, repair = check_model(name, out)
-        entries.append(result.entry(role))
+        results[role], repair = check_model(name, out)
         if repair:
             damaged.append(name)
         if not json:
-            report.show(entries[-1])
-    healthy = all(entry.status == "ok" for entry in entries)
+            report.show(role, results[role])
+    broken = [names[role] for role, result in results.items() if result.status != "ok"]
     if json:
-        report.write_json(entries, healthy=healthy)
+        report.write_json(results, healthy=not broken)
     elif damaged and can_ask():
         download_models(damaged, out, yes=False)
-        return all(entry.status == "ok" or names[entry.name] in damaged for entry in entries)
-    return healthy
+        return {*broken} <= {*damaged}
+    return not broken
 
 
 def downloaded_drafter(target: str) -> str | None:
@@ -57,19 +56,9 @@ def downloaded_drafter(target: str) -> str | None:
     return next((repo for repo in others if cached_state(repo) != "no"), None)
 
 
-def cannot_open(folder: Path, name: str) -> DFlashError | None:
-    """Why mlx-lm cannot open a model; None if it can, and for one that cannot be read."""
-    from dflash_mlx.files.checkpoint import Checkpoint
-    from dflash_mlx.hub.openable import why_not
-
-    try:
-        return why_not(Checkpoint.read(folder, name))
-    except DFlashError:  # a damaged file, which the checks of the files name
-        return None
-
-
 def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
     """The check of a model's files, and whether a download would repair damaged ones."""
+    from dflash_mlx.files.checkpoint import Checkpoint
     from dflash_mlx.hub.cache import (
         blobs_of,
         damaged_files,
@@ -77,6 +66,7 @@ def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
         is_head_only,
         latest_revision,
     )
+    from dflash_mlx.hub.openable import why_not
     from dflash_mlx.hub.resolve import bundled, local_folder
 
     folder = bundled("target") if name == BUNDLED else local_folder(name)
@@ -85,8 +75,10 @@ def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
     pull = f"`dflash models pull {name} --no-draft`"
     if folder is None:
         return fail(f"{name} is not downloaded", f"{pull} downloads it"), False
-    if (error := cannot_open(folder, name)) and not is_head_only(name):
-        return fail(error.message.rstrip("."), error.hint), False
+    with suppress(DFlashError):  # of a damaged file, which is named below
+        error = None if is_head_only(name) else why_not(Checkpoint.read(folder, name))
+        if error is not None:
+            return fail(error.message.rstrip("."), error.hint), False
     blobs = blobs_of(folder) if in_cache else {}
     with Spinner(out, f"reading {name}", unit="bytes") as spinner:
         damaged = damaged_files(blobs, spinner.update)

@@ -12,6 +12,8 @@ from mlx_lm.models.gated_delta import normalize_qk
 
 from .dispatch import Op
 from .gated_delta_tape import FLOATS
+from .samples import TREE, Case, dtype_of, normal_array
+from .shapes import Shapes
 from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
 
 LANES = 32  # per head of a row
@@ -172,3 +174,37 @@ def fits(
 
 
 OP = Op("gated_delta_inputs", reference, launch, fits)
+
+
+def cases(shapes: Shapes) -> list[Case]:
+    """One row of a chain, a tree, and the model's chain."""
+    sizes = shapes.delta
+    if sizes is None:
+        return []
+    heads = sizes.value_heads
+    width = sizes.window + 1
+    chain = [[*range(row, row + width)] for row in range(max(shapes.rows, 8))]
+    tree = [chain[0]]
+    for row, parent in enumerate(TREE[1:], 1):
+        tree.append([*tree[parent][1:], width - 1 + row])
+    decay, bias = (
+        normal_array(seed, heads, dtype=dtype_of(name))
+        for seed, name in ((5, sizes.decay), (6, sizes.bias))
+    )
+    found = []
+    for places, rows in ((chain, 1), (tree, len(tree)), (chain, shapes.rows)):
+        fed = [
+            normal_array(seed, *shape, dtype=dtype_of(shapes.dtype))
+            for seed, shape in enumerate(
+                (
+                    (rows, sizes.channels),
+                    (rows, heads),
+                    (rows, heads),
+                    (sizes.window, sizes.channels),
+                    (sizes.channels, width, 1),
+                )
+            )
+        ]
+        at = mx.array(places, mx.int32)
+        found.append((*fed, decay, bias, at, sizes.key_heads, sizes.key_dim))
+    return found

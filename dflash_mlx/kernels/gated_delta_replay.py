@@ -7,7 +7,9 @@ S <- g S + delta k for each accepted row. Takes a stack of layers of equal shape
 import mlx.core as mx
 
 from .dispatch import Op
-from .gated_delta_tape import FLOATS, HEADERS, template
+from .gated_delta_tape import FLOATS, HEADERS, random_rows, template
+from .samples import Case, dtype_of, normal_array
+from .shapes import Shapes
 from .source import Launcher, Source, pad_small, recorded
 
 THREADS = 256
@@ -115,3 +117,26 @@ def fits(
 
 
 OP = Op("gated_delta_replay", reference, launch, fits)
+
+
+def cases(shapes: Shapes) -> list[Case]:
+    """0, 1 and 4 accepted rows of a path in two layers, and half a chain in a single one.
+
+    The engine launches it for one layer at a time.
+    """
+    sizes = shapes.delta
+    if sizes is None:
+        return []
+    half = max(1, shapes.rows // 2)
+    found = []
+    for layers, rows, path, accepted in (
+        *((2, 9, [1, 4, 6, 7], accepted) for accepted in (0, 1, 4)),
+        (1, shapes.rows, [*range(half)], half),
+    ):
+        _, k, _, g, _, state = random_rows(shapes, rows, accepted)
+        state, k, g = (mx.stack([part] * layers) for part in (state, k, g))
+        delta = normal_array(1, layers, rows, sizes.value_heads, sizes.value_dim)
+        inputs = normal_array(2, layers, sizes.window + rows, sizes.channels)
+        numbers = mx.array(path, mx.int32), mx.array([accepted], mx.int32)
+        found.append((state, delta, k, g, *numbers, inputs.astype(dtype_of(shapes.dtype))))
+    return found

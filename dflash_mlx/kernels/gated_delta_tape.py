@@ -8,6 +8,8 @@ queries and keys after `normalize_qk`, gates of `compute_g`, beta = sigmoid(b).
 import mlx.core as mx
 
 from .dispatch import Op
+from .samples import Case, dtype_of, normal_array
+from .shapes import Shapes
 from .source import Launcher, Source, recorded
 
 LANES = 8  # per row of the state
@@ -109,3 +111,22 @@ def fits(
 
 
 OP = Op("gated_delta_tape", reference, launch, fits)
+
+
+def cases(shapes: Shapes) -> list[Case]:
+    counts = (1, 3, shapes.rows) if shapes.delta else ()
+    return [random_rows(shapes, count, count) for count in counts]
+
+
+def random_rows(shapes: Shapes, count: int, seed: int) -> Case:
+    """The arguments for so many rows; unit keys keep the state bounded."""
+    sizes = shapes.delta
+    assert sizes is not None
+    dtype = dtype_of(shapes.dtype)
+    q, k = (normal_array(seed + n, count, sizes.key_heads, sizes.key_dim) for n in (0, 1))
+    k = k / mx.linalg.norm(k, axis=-1, keepdims=True)
+    q = q * sizes.key_dim**-0.5
+    v = normal_array(seed + 2, count, sizes.value_heads, sizes.value_dim, dtype=dtype)
+    g, beta = (mx.sigmoid(normal_array(seed + n, count, sizes.value_heads)) for n in (3, 4))
+    state = normal_array(seed + 5, sizes.value_heads, sizes.value_dim, sizes.key_dim)
+    return q.astype(dtype), k.astype(dtype), v, g, beta.astype(dtype), state

@@ -10,7 +10,9 @@ import mlx.core as mx
 
 from . import gated_delta_tape
 from .dispatch import Op
-from .gated_delta_tape import HEADERS, LANES, STATE_ROWS, step, template
+from .gated_delta_tape import HEADERS, LANES, STATE_ROWS, random_rows, step, template
+from .samples import TREE, Case, binary_tree
+from .shapes import Shapes
 from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
 
 MAX_NODES = 64  # bits of the integer that holds a path
@@ -100,3 +102,8 @@ def fits(
 
 
 OP = Op("gated_delta_tree", reference, launch, fits)
+
+
+def cases(shapes: Shapes) -> list[Case]:
+    trees = (*TREE[:-1], -1, 0, 5), binary_tree(shapes.rows)
+    return [(*random_rows(shapes, len(tree), 7), tree) for tree in trees if shapes.delta]

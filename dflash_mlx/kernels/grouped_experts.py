@@ -5,14 +5,17 @@ of an expert are multiplied together, as vectors in float32, and need not be sor
 of a row depend neither on the other rows nor on their number.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import mlx.core as mx
+from mlx_lm.models.switch_layers import SwiGLU
 
 from .dispatch import Op
-from .small_m_qmm import FLOATS, INPUTS, VECTORS, Weights
+from .samples import Case, dtype_of, normal_array
+from .shapes import ExpertShape, LinearShape, Shapes
+from .small_m_qmm import FLOATS, INPUTS, VECTORS, Weights, weights_of
 from .source import Launcher, Source, pad_small
 
 BUCKETS = (2, 4, 8, 16, 32)  # the most rows of each bucket; one time is measured per bucket
@@ -125,3 +128,65 @@ def size(x: mx.array, indices: mx.array, experts: Experts) -> tuple[int | str, .
 
 
 OP = Op("grouped_experts", reference, launch, fits, size)
+
+
+def cases(shapes: Shapes) -> list[Case]:
+    """For each kind of layer: one row, rows with the same experts, many rows, the model's sizes."""
+    found = []
+    dtype = dtype_of(shapes.dtype)
+    for kind in shapes.experts:
+        few = 2 * max(kind.up.group, kind.gate.group, kind.down.group, 64)
+        up, gate = (replace(part, outputs=few, inputs=3 * few) for part in (kind.up, kind.gate))
+        down = replace(kind.down, outputs=35, inputs=few)
+        small = replace(kind, up=up, gate=gate, down=down)
+        for shape, indices in (
+            (small, choices(1, 1, kind)),
+            (small, mx.repeat(choices(2, 1, kind), 7, axis=0)),
+            (small, choices(3, 19, kind)),
+            (kind, choices(4, shapes.rows, kind)),
+        ):
+            rows = normal_array(5, len(indices), shape.up.inputs, dtype=dtype)
+            found.append((rows, indices, experts_of(shape, dtype)))
+    return found
+
+
+def sizes(shapes: Shapes) -> Iterator[Case]:
+    """Yield the model's layers of experts with every bucket of rows that is not MLX's own."""
+    dtype = dtype_of(shapes.dtype)
+    for kind in shapes.experts:
+        experts = experts_of(kind, dtype)
+        for most in BUCKETS:
+            rows = normal_array(most, most, kind.up.inputs, dtype=dtype)
+            indices = choices(most, most, kind)
+            if not shared_by_mlx(indices, experts):
+                yield rows, indices, experts
+
+
+def experts_of(kind: ExpertShape, dtype: mx.Dtype) -> Experts:
+    def stacked(part: LinearShape) -> Weights:
+        weights = weights_of(part, kind.experts * part.outputs, part.inputs, dtype)
+        return split_by_expert(weights, kind.experts)
+
+    return Experts(stacked(kind.up), stacked(kind.gate), stacked(kind.down), SwiGLU())
+
+
+def split_by_expert(weights: Weights, experts: int) -> Weights:
+    """A matrix [E * N, K] as the matrices [E, N, K] of E experts, its bias too."""
+    parts = {
+        name: array.reshape(experts, -1, *array.shape[1:])
+        for name in ("values", "scales", "biases", "bias")
+        if (array := getattr(weights, name)) is not None
+    }
+    return replace(weights, **parts)
+
+
+def choices(seed: int, rows: int, kind: ExpertShape) -> mx.array:
+    """The experts of each row [rows, taken], each as likely as another."""
+    order = mx.argsort(normal_array(seed, rows, kind.experts), axis=-1)
+    return order[:, : kind.taken]
+
+
+def other_choices(case: Case, number: int) -> Case:
+    """The case with other experts chosen: copies of all experts would fill the memory."""
+    x, indices, experts = case
+    return x, (indices + number) % len(experts.up.values), experts

@@ -4,15 +4,19 @@ With more rows MLX multiplies by another of its kernels, see `row_limits`. The b
 depend on the number of rows, as in stock MLX; exact mode does without.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import mlx.core as mx
 
+from dflash_mlx.device import Chip
+
 from . import small_m_qmm
 from .dispatch import Kernels, Op
-from .row_limits import Padding
-from .small_m_qmm import Weights, matrix_size
+from .row_limits import Padding, padding
+from .samples import Case, dtype_of
+from .shapes import Shapes
+from .small_m_qmm import Weights, matrices, matrix_size, rows_for, weights_of
 from .source import Launcher
 
 
@@ -60,3 +64,32 @@ def chosen(kernels: Kernels, x: mx.array, weights: Weights) -> Padding | None:
     matrix = matrix_size(x, weights)
     paddings = (Padding(*size[-2:]) for size in sizes if size[:-2] == matrix)
     return next((padding for padding in paddings if fits(x, weights, padding)), None)
+
+
+def cases(shapes: Shapes) -> list[Case]:
+    """The model's matrices with the fewest and the most rows to pad."""
+    return [case for least, most in to_try(shapes) for case in (least, most)]
+
+
+def sizes(shapes: Shapes) -> Iterator[Case]:
+    """Yield the model's matrices with the fewest rows to pad: with more, padding gains more."""
+    for least, _ in to_try(shapes):
+        yield least
+
+
+def to_try(shapes: Shapes) -> Iterator[tuple[Case, Case]]:
+    """Yield the two cases of each matrix that rows of zeros may make faster on this chip."""
+    chip = Chip.of(shapes.architecture)
+    if chip is None or shapes.exact:
+        return
+    for kind in matrices(shapes):
+        found = padding(chip, kind.outputs, kind.inputs, kind.mode)
+        if found is None or (not kind.bits and kind.dtype == "float32"):
+            continue
+        weights = weights_of(kind, kind.outputs, kind.inputs, dtype_of(shapes.dtype))
+        if weights.fit:
+            least, most = (
+                (rows_for(weights, rows, kind.inputs, shapes), weights, found)
+                for rows in (found.least, found.width - 1)
+            )
+            yield least, most

@@ -7,6 +7,8 @@ all pairs of candidates of neighbouring positions; the kernel only the pairs tha
 import mlx.core as mx
 
 from .dispatch import Op
+from .samples import Case, dtype_of, normal_array
+from .shapes import Shapes
 from .source import Launcher, Source, recorded
 
 SOURCE = Source(
@@ -16,6 +18,7 @@ SOURCE = Source(
 )
 THREADS = 256
 MAX_CANDIDATES = 256  # threadgroup memory holds the scores of two positions
+MAX_CODEBOOK_ROWS = 4096  # of a case; more would test nothing else
 
 
 def reference(
@@ -105,3 +108,26 @@ def fits(unary: mx.array, candidates: mx.array, *_: object) -> bool:
 
 
 OP = Op("selector_walk", reference, launch, fits)
+
+
+def cases(shapes: Shapes) -> list[Case]:
+    """1, 6 and 13 positions, and the model's block.
+
+    The values are small integers: sums do not depend on their order, and there are many ties.
+    """
+    if shapes.selector is None:
+        return []
+    k = shapes.selector.candidates
+    vocab = max(k, min(shapes.vocab, MAX_CODEBOOK_ROWS))
+    kinds = shapes.dtype, shapes.selector.dtype, shapes.selector.dtype
+    found = []
+    for seed, positions in enumerate((1, 6, 13, shapes.rows - 1), 1):
+        rows = [
+            mx.round(0.7 * normal_array(seed + place, count, shapes.selector.rank))
+            for place, count in enumerate((positions, vocab, vocab))
+        ]
+        rows = [part.astype(dtype_of(kind)) for part, kind in zip(rows, kinds, strict=True)]
+        ids = mx.argpartition(normal_array(seed + 3, positions, vocab), k - 1, axis=-1)[:, :k]
+        unary = mx.round(0.7 * normal_array(seed + 4, positions, k))
+        found.append((unary, mx.sort(ids, axis=-1).astype(mx.uint32), 7, *rows))
+    return found

@@ -8,13 +8,17 @@ matrices. The order of their sums is not documented, so every machine checks it 
 uses them. `metal_kernels/README.md` has the arithmetic.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any
 
 import mlx.core as mx
 
 from .dispatch import Op
+from .samples import Case, dtype_of, normal_array
+from .shapes import LinearShape, Shapes
 from .source import Launcher, Source
 
 GROUP_SIZES = (32, 64, 128)
@@ -224,3 +228,70 @@ def size(x: mx.array, weights: Weights) -> tuple[int | str, ...]:
 
 
 OP = Op("small_m_qmm", reference, launch, fits, size, launch_exact)
+
+
+def cases(shapes: Shapes) -> list[Case]:
+    """For each form of weights one case per size of a threadgroup, then the most frequent matrix.
+
+    19 rows need two of the largest threadgroups.
+    """
+    found = []
+    by_count = sorted(shapes.products, key=lambda product: product[1])
+    forms = {replace(kind, outputs=0, inputs=0): kind for kind, _ in by_count}
+    for kind in forms.values():
+        few = 3 * max(kind.group, 64)
+        for rows, outputs, inputs in (
+            (1, 33, few),
+            (3, 35, few),
+            (7, 33, few),
+            (19, 35, few),
+            (shapes.rows, kind.outputs, kind.inputs),
+        ):
+            weights = weights_of(kind, outputs, inputs, dtype_of(shapes.dtype))
+            found.append((rows_for(weights, rows, inputs, shapes), weights))
+    return found
+
+
+def sizes(shapes: Shapes) -> Iterator[Case]:
+    """Yield the model's matrices with every bucket of rows. Weights are made one at a time."""
+    for kind in matrices(shapes):
+        weights = weights_of(kind, kind.outputs, kind.inputs, dtype_of(shapes.dtype))
+        for rows in BUCKETS:
+            yield rows_for(weights, rows, kind.inputs, shapes), weights
+
+
+def matrices(shapes: Shapes) -> list[LinearShape]:
+    """The model's matrices, the most bytes first; without narrow ones, wide ones as one size."""
+    reads = Counter[LinearShape]()
+    for kind, count in shapes.products:
+        size = replace(kind, outputs=min(kind.outputs, MOST_COLUMNS))
+        reads[size] += count * kind.outputs * kind.inputs * (kind.bits or 16)
+    return [size for size, _ in reads.most_common() if size.outputs >= LEAST_COLUMNS]
+
+
+def weights_of(kind: LinearShape, outputs: int, inputs: int, dtype: mx.Dtype) -> Weights:
+    """Random weights, scaled so that products are about as large as their inputs.
+
+    Quantised weights are random bits: all bit patterns are valid. A bias has the `dtype`.
+    """
+    small = inputs**-0.5
+    bias = normal_array(1, outputs, dtype=dtype) if kind.biased else None
+    if not kind.bits:
+        values = small * normal_array(outputs, outputs, inputs)
+        return Weights(values.astype(dtype_of(kind.dtype)), bias=bias)
+    key = mx.random.key(outputs)
+    shape = (outputs, inputs * kind.bits // 32)
+    values = mx.random.randint(0, 1 << 32, shape, mx.uint32, key=key)
+    scales = mx.random.uniform(0.5 * small, small, (outputs, inputs // kind.group), key=key)
+    packing = kind.group, kind.bits, kind.mode
+    if kind.mode != "affine":  # scales are powers of 2, stored as exponents
+        powers = mx.round(mx.log2(scales)).astype(mx.int32) + 127
+        return Weights(values, powers.astype(mx.uint8), None, bias, *packing)
+    scales = (scales * 2.0 ** (1 - kind.bits)).astype(dtype_of(kind.dtype))
+    return Weights(values, scales, -scales * 2 ** (kind.bits - 1), bias, *packing)
+
+
+def rows_for(weights: Weights, count: int, inputs: int, shapes: Shapes) -> mx.array:
+    """Rows in the dtype that a layer with these weights makes of hidden states."""
+    dtype = dtype_of(shapes.dtype)
+    return normal_array(count, count, inputs, dtype=mx.result_type(weights.dtype or dtype, dtype))

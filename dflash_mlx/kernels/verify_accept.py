@@ -9,6 +9,8 @@ import mlx.core as mx
 from . import outcome
 from .dispatch import Op
 from .outcome import HEADERS, THREADS
+from .samples import Case, dtype_of, normal_array
+from .shapes import Shapes
 from .source import Launcher, Source, recorded
 
 ARGMAX = Source("verify_accept_argmax", ("logits",), ("values", "places"), HEADERS)
@@ -57,3 +59,30 @@ def dispatch(launcher: Launcher, logits: mx.array, drafts: mx.array) -> mx.array
 
 
 OP = Op("verify_accept", reference, launch, outcome.fits)
+
+
+def cases(shapes: Shapes) -> list[Case]:
+    """One draft, more drafts than SIMD lanes, a NaN, infinities, and the model's sizes."""
+    dtype = dtype_of(shapes.dtype)
+    with_nan, drafts = greedy_case(3, 4103, dtype, 0)
+    with_nan[2, 90] = mx.nan
+    with_inf, others = greedy_case(3, 4103, dtype)
+    with_inf[0, 1021] = mx.inf
+    with_inf[1, 4099] = -mx.inf
+    return [
+        greedy_case(2, 9, dtype),
+        greedy_case(11, 4103, dtype, 9),
+        greedy_case(40, 33, dtype, 34),
+        (with_nan, drafts),
+        (with_inf, others),
+        greedy_case(shapes.rows, shapes.vocab, dtype, shapes.rows // 2),
+    ]
+
+
+def greedy_case(rows: int, vocab: int, dtype: mx.Dtype, wrong: int | None = None) -> Case:
+    """Logits [rows, vocab] with many ties, and drafts equal to their argmax except at `wrong`."""
+    logits = mx.round(4 * normal_array(rows, rows, vocab)) / 4
+    drafts = mx.argmax(logits[:-1], axis=-1)
+    if wrong is not None:
+        drafts[wrong] = (drafts[wrong] + 1) % vocab
+    return logits.astype(dtype), drafts

@@ -12,6 +12,8 @@ import mlx.core as mx
 from . import outcome
 from .dispatch import Op
 from .outcome import HEADERS, THREADS
+from .samples import Case, normal_array
+from .shapes import Shapes
 from .source import Launcher, Source, pad_small, recorded
 
 INPUTS = ("p", "q", "candidates", "drafts", "random_bits")
@@ -178,3 +180,42 @@ def dispatch(
 
 
 OP = Op("verify_accept_sample", reference, launch, outcome.fits)
+
+
+def cases(shapes: Shapes) -> list[Case]:
+    """For both rules: near and far drafts, two chunks, ties, a NaN, and the model's sizes."""
+    k = shapes.selector.candidates if shapes.selector else 0
+    few = min(k, 29)
+    found = []
+    for block in (False, True):
+        found += [sampled_case(seed, 12, 4200, few, block) for seed in (1, 3)]
+        found.append(sampled_case(5, 10, 40, few, block, 1.0))
+        found.append(sampled_case(6, 2, 33, few, block, 0.0))
+        if not k:  # powers of 2, and random bits exactly at the acceptance thresholds
+            q = mx.array([[0.25, 0.25, 0.5, 0, 0, 0, 0, 0], [0.125] * 8])
+            bits = mx.array([1 << 31, 0, 1 << 31], dtype=mx.uint32)
+            found.append((mx.zeros((3, 8)), mx.array([0, 5]), q, None, bits, block))
+        scores, *rest = sampled_case(7, 10, 50, few, block)
+        scores[9, 9] = mx.nan
+        found.append((scores, *rest))
+    sizes = shapes.rows, shapes.vocab, min(k, shapes.vocab)
+    return [*found, *(sampled_case(9, *sizes, block) for block in (False, True))]
+
+
+def sampled_case(seed: int, rows: int, vocab: int, k: int, block: bool, apart: float = 0.4) -> Case:
+    """A block of sampled drafts, from the vocabulary (`k` 0) or from `k` candidates each.
+
+    `apart` is the distance of the drafter's logits from the target's.
+    """
+    scores = 3 * normal_array(seed, rows, vocab)
+    logits = scores[:-1] + apart * normal_array(seed + 1, rows - 1, vocab)
+    key = mx.random.key(seed + 1)
+    bits = mx.random.split(mx.random.key(seed), rows)[:, 0]
+    if not k:
+        drafts = mx.random.categorical(logits, key=key)
+        return scores, drafts, mx.softmax(logits, axis=-1), None, bits, block
+    candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[:, :k], axis=-1)
+    logits = mx.take_along_axis(logits, candidates, axis=-1)
+    chosen = mx.random.categorical(logits, key=key)
+    drafts = mx.take_along_axis(candidates, chosen[:, None], axis=-1)[:, 0]
+    return scores, drafts, mx.softmax(logits, axis=-1), candidates, bits, block

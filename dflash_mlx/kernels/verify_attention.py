@@ -5,7 +5,7 @@ Each row attends to the committed context and to its path through the block (DDT
 over its path: they do not depend on the other rows. RoPE is already applied to queries and keys.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import mlx.core as mx
 
 from .dispatch import EXACT_ROWS, Op
+from .samples import TREE, Case, binary_tree, dtype_of, normal_array
+from .shapes import AttentionShape, Shapes
 from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
 
 SPLIT = 128  # positions per threadgroup; more in a long context, see `edges_between`
@@ -28,6 +30,7 @@ FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 NO_WINDOW = 1 << 30
 FEW_ROWS = 8  # up to here MLX's attention reads keys and values again for each row
 NEAR = 4096  # positions; contexts of up to this length are timed as one size
+FAR = 2 * NEAR  # positions; when a longer context is timed
 HEADERS = ("common.h", "lanes.h", "verify_attention.h")
 SOURCE = Source(
     "verify_attention",
@@ -356,3 +359,52 @@ def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scor
 
 
 OP = Op("verify_attention", reference, launch, fits, size, launch_exact, launch_smaller)
+
+
+def cases(shapes: Shapes) -> list[Case]:
+    """For each layer type: two rows, trees of the most rows, of a few, and across a split's edge.
+
+    The last is the model's chain. The largest tree has the largest threadgroup, see `Plan`.
+    """
+    return [
+        random_case(kind, shapes, parents, context, start, kind.window and window)
+        for kind in shapes.attention
+        for parents, context, start, window in (
+            (range(-1, 1), 0, 0, 0),
+            (binary_tree(MAX_ATTENTION_ROWS), 3, 0, 7),
+            (TREE, 37, 5, 9),
+            (TREE, 253, 0, 12),
+            (range(-1, shapes.rows - 1), shapes.context, 0, kind.window),
+        )
+    ]
+
+
+def sizes(shapes: Shapes) -> Iterator[Case]:
+    """Yield each layer type with few rows and with the model's, after a short and a long context.
+
+    Layers with a window get no long one: they would see no more of it.
+    """
+    for kind in shapes.attention:
+        for count in sorted({min(FEW_ROWS, shapes.rows), shapes.rows}):
+            for context in (shapes.context, *(() if kind.window else (FAR,))):
+                yield random_case(kind, shapes, range(-1, count - 1), context, 0, kind.window)
+
+
+def random_case(
+    kind: AttentionShape,
+    shapes: Shapes,
+    parents: Sequence[int],
+    context: int,
+    start: int,
+    window: int,
+) -> Case:
+    """Rows of a layer type after a context. The cache is NaN after the rows of the block."""
+    dtype = dtype_of(shapes.dtype)
+    count = context + len(parents)
+    q = normal_array(2, kind.heads, len(parents), kind.head_dim, dtype=dtype)
+    sinks = normal_array(1, kind.heads, dtype=dtype) if kind.sinks else None
+    spare = mx.full((kind.kv_heads, 4, kind.head_dim), mx.nan, dtype=dtype)
+    parts = (normal_array(n, kind.kv_heads, count, kind.head_dim, dtype=dtype) for n in (3, 4))
+    keys, values = (mx.concatenate([part, spare], axis=1) for part in parts)
+    scores = Scores(kind.head_dim**-0.5, window=window, sinks=sinks)
+    return q, keys, values, Rows.of(context, parents, start), scores

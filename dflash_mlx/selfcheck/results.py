@@ -7,15 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any
+from statistics import mean
+from typing import Any, NamedTuple
 
 from dflash_mlx.device import device_info
 from dflash_mlx.files.folder import is_sidecar
 from dflash_mlx.files.measurements import MeasurementStore, fingerprint
 from dflash_mlx.kernels.dispatch import Kernels
-
-from .shapes import Shapes
-from .timing import Timed
+from dflash_mlx.kernels.shapes import Shapes
 
 UNUSED = "this model does not use it"
 UNCHECKED = "not checked yet"
@@ -24,24 +23,30 @@ NARROW = "all matrices are too narrow for it"
 STARTED = "its last check did not end"
 
 
+class Timed(NamedTuple):
+    """A kernel at one size (`Op.size`): seconds per call, and their `ratio` to those without it."""
+
+    size: tuple[int | str, ...] | None
+    seconds: float
+    ratio: float
+    won: bool
+
+
 @dataclass(frozen=True, slots=True)
 class KernelResult:
     """The result of one operation's kernel.
 
     right: False if the kernel raises, cannot be compared, or its outputs are wrong. error: the
     largest difference of an output from the reference's, divided by the larger of 1 and the
-    absolute value of the reference; None if integers differ or nothing was compared. seconds: per
-    call, ratio: to the time of stock MLX; None if not timed. reason: why the kernel is not used;
-    empty if it is used. sizes: if it is timed at several, it is used where it is faster, also while
-    others are not timed yet. `seconds` and `ratio` are then means of all sizes, weighted by their
-    bytes. smaller: whether the chip refuses its largest threadgroups: `Op.smaller` launches it.
+    absolute value of the reference; None if integers differ or nothing was compared. reason: why
+    the kernel is not used; empty if it is used. sizes: it is used where it won, also while others
+    are not timed yet. smaller: whether the chip refuses its largest threadgroups: `Op.smaller`
+    launches it.
     """
 
     name: str
     right: bool
     error: float | None = None
-    seconds: float | None = None
-    ratio: float | None = None
     reason: str = ""
     sizes: tuple[Timed, ...] = ()
     smaller: bool = False
@@ -52,20 +57,17 @@ class KernelResult:
         return self.reason not in (UNCHECKED, UNTIMED)
 
     @property
-    def won(self) -> frozenset[tuple[int | str, ...]]:
-        """The sizes at which the kernel is faster than stock MLX."""
+    def won(self) -> frozenset[Any]:
+        """The sizes at which the kernel is fast enough."""
         return frozenset(timed.size for timed in self.sizes if timed.won)
 
     @property
-    def used(self) -> bool:
-        return self.reason != UNUSED
+    def seconds(self) -> float | None:
+        return mean(timed.seconds for timed in self.sizes) if self.sizes else None
 
-
-def unchecked(name: str) -> KernelResult:
-    return KernelResult(name, True, reason=UNCHECKED)
-
-
-# The file of this machine's kernel results, so that each kernel is checked only once.
+    @property
+    def ratio(self) -> float | None:
+        return mean(timed.ratio for timed in self.sizes) if self.sizes else None
 
 
 @cache
@@ -93,40 +95,31 @@ def result_key(shapes: Shapes) -> str:
 
 def from_json(name: str, parts: dict[str, Any]) -> KernelResult:
     """A result from its JSON object. Raises ValueError or TypeError for another object."""
-    sizes = tuple(Timed(tuple(size), *rest) for size, *rest in parts.pop("sizes", ()))
+    sizes = tuple(Timed(size and tuple(size), *rest) for size, *rest in parts.pop("sizes"))
     result = KernelResult(**parts, sizes=sizes)
-    numbers = (result.error, result.seconds, result.ratio, *(n for t in sizes for n in t[1:]))
+    numbers = [result.error or 0.0, *(number for t in sizes for number in (t.seconds, t.ratio))]
+    flags = [result.right, result.smaller, *(timed.won for timed in sizes)]
     if (
         result.name != name
-        or not isinstance(result.right, bool)
-        or not isinstance(result.smaller, bool)
         or not isinstance(result.reason, str)
         or not (result.right or result.reason)
-        or not all(number is None or isinstance(number, int | float) for number in numbers)
-        or not all(isinstance(part, int | str) for timed in sizes for part in timed.size)
+        or not all(isinstance(flag, bool) for flag in flags)
+        or not all(isinstance(number, int | float) for number in numbers)
+        or not isinstance(hash(sizes), int)
     ):
         raise ValueError("this is no result")
     return result
 
 
-def results_of(entry: dict[str, dict[str, Any]]) -> dict[str, KernelResult]:
-    """The results of an entry by operation. Raises ValueError or TypeError for another object."""
-    return {name: from_json(name, parts) for name, parts in entry.items()}
-
-
-def entry_of(results: dict[str, KernelResult]) -> dict[str, Any]:
-    return {name: asdict(result) for name, result in results.items()}
-
-
 STORE = MeasurementStore(
-    "kernels.json", "verdicts", "kernels", format=4, limit=16, parse=results_of, dump=entry_of
+    "kernels.json",
+    "verdicts",
+    "kernels",
+    format=5,
+    limit=16,
+    parse=lambda entry: {name: from_json(name, parts) for name, parts in entry.items()},
+    dump=lambda results: {name: asdict(result) for name, result in results.items()},
 )
-
-
-def write_results(key: str, results: Iterable[KernelResult] = (), *, anew: bool = False) -> bool:
-    """Add to an entry, or replace it (`anew`). Returns False, with a warning, if that fails."""
-    known = {} if anew else STORE.read().get(key, {})
-    return STORE.write(key, known | {result.name: result for result in results})
 
 
 def latest_results() -> dict[str, KernelResult]:
@@ -137,33 +130,23 @@ def latest_results() -> dict[str, KernelResult]:
 
 
 def apply_results(kernels: Kernels, results: Iterable[KernelResult]) -> Kernels:
-    """Enable the kernels that are right and fast, and disable the others.
+    """Enable the kernels that are right and fast, at the sizes where they won.
 
-    A kernel that was timed at several sizes runs where it is faster. In exact mode slow kernels are
-    enabled too, because stock MLX cannot replace them.
+    In exact mode slow kernels are enabled too, because stock MLX cannot replace them.
     """
-    on = set()
-    off = {}
-    wrong = set()
-    sizes = dict[str, frozenset[Any]]()
-    smaller = set()
-    for result in results:
-        if result.smaller:
-            smaller.add(result.name)
-        fast = not result.reason or (result.reason == UNTIMED and result.won)
-        if fast or (kernels.exact and result.right and result.reason != UNCHECKED):
-            on.add(result.name)
-            if result.sizes and not kernels.exact:
-                sizes[result.name] = result.won
-        else:
-            off[result.name] = result.reason
-            if not result.right:
-                wrong.add(result.name)
+    results = list(results)
+    able = {
+        result.name: result
+        for result in results
+        if not result.reason
+        or (result.reason == UNTIMED and result.won)
+        or (kernels.exact and result.right and result.reason != UNCHECKED)
+    }
     return replace(
         kernels,
-        on=frozenset(on),
-        off=off,
-        wrong=frozenset(wrong),
-        sizes=sizes,
-        smaller=frozenset(smaller),
+        on=frozenset(able),
+        off={result.name: result.reason for result in results if result.name not in able},
+        wrong=frozenset(result.name for result in results if not result.right),
+        sizes={} if kernels.exact else {name: able[name].won for name in able if able[name].sizes},
+        smaller=frozenset(result.name for result in results if result.smaller),
     )

@@ -42,8 +42,7 @@ PROMPTS = (
 # phases, import, load and first answer, are without them.
 TIMED = (
     ("check: compile, compare", "dflash_mlx.selfcheck.check", "compare"),
-    ("check: time", "dflash_mlx.selfcheck.check", "measure_size"),
-    ("check: time", "dflash_mlx.selfcheck.check", "measure_times"),
+    ("check: time", "dflash_mlx.selfcheck.check", "compare_times"),
     ("build", "dflash_mlx.pair", "build"),
 )
 

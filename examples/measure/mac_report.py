@@ -308,21 +308,21 @@ def kernel_lines(result: Found, machine: str) -> list[str]:
         for kernel in result["kernels"]
         for timed in kernel["sizes"]
     ]
-    columns = ["kernel", "size", "ms", "of the time of MLX's own", "of what runs without it"]
+    columns = ["kernel", "size", "ms", "of the time without it", "used"]
     return [*lines, "", *table(machine, columns, sizes)] if sizes else lines
 
 
-def size_cells(timed: list[Any]) -> list[str | None]:
-    """The cells of a kernel at one size; the last is for `padded_rows`, which is no kernel."""
-    size, _, seconds, *ratios = timed
-    cells = [None if ratio is None else f"{ratio:.2f}" for ratio in (*ratios, None)[:2]]
-    return ["×".join(map(str, size)), f"{1e3 * seconds:.3f}", *cells]
+def size_cells(timed: list[Any]) -> list[str]:
+    """The cells of a kernel at one size."""
+    size, seconds, ratio, won = timed
+    words = "×".join(map(str, size)) if size else "the model's"
+    return [words, f"{1e3 * seconds:.3f}", f"{ratio:.2f}", "yes" if won else "no"]
 
 
 def kernel_line(kernel: Found) -> str:
     """One line about a kernel."""
     right = "right" if kernel["right"] else "WRONG"
-    ratio = "" if kernel["ratio"] is None else f" · {kernel['ratio']:.2f} of the time of MLX's own"
+    ratio = "" if kernel["ratio"] is None else f" · {kernel['ratio']:.2f} of the time without it"
     reason = f" · {kernel['reason']}" if kernel["reason"] else ""
     return f"- {kernel['name']}: {right}{ratio}{reason}"
 

@@ -30,7 +30,7 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.linear import StandIn
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
-from dflash_mlx.selfcheck.check import check_exact
+from dflash_mlx.selfcheck.exact import check_exact
 
 WAYS: list[tuple[Any, dict[str, Any]]] = [
     ("dflash", {}),

@@ -186,14 +186,6 @@ def test_ranges_are_those_of_the_project():
         assert name + bounds in lines
 
 
-def test_versions_are_compared_as_numbers():
-    satisfies = part("doctor.checks").satisfies
-    assert satisfies("0.32.10", ">=0.32.9,<0.33")
-    assert satisfies("1", ">=1.0")
-    assert not satisfies("3.0.5", ">=3.0.50")
-    assert not satisfies("0.9", ">=0.32")
-
-
 def executable(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/sh\n")
@@ -381,7 +373,7 @@ def test_little_room(monkeypatch, quick, look):
 @LINUX
 @pytest.mark.parametrize("cause", ["none", "off", "late"])
 def test_blas_that_is_really_in_force(cause):
-    """The library is the one MLX's products come from, also where OpenBLAS came too late."""
+    """Also where OpenBLAS came too late."""
     from dflash_mlx.cpu.blas import use_openblas
 
     if use_openblas() is None:
@@ -399,19 +391,17 @@ def test_blas_that_is_really_in_force(cause):
     )
     assert ("MLX was imported before dflash_mlx" in done.stderr) == (cause == "late")
     if cause == "none":
-        assert done.stdout.startswith("ok OpenBLAS · /")
+        assert done.stdout.startswith("ok OpenBLAS · ")
     else:
-        assert re.match(r"warn .*/libblas\S+ ", done.stdout)
+        assert done.stdout.startswith("warn ")
         assert ("`unset DFLASH_BLAS`" in done.stdout) == (cause == "off")
 
 
 @LINUX
 def test_blas_missing_says_what_to_install(monkeypatch, quick, look):
-    library = Path("/x/mlx_cpu.libs/libblas-1.so.3")
-    monkeypatch.setattr(part("doctor.checks"), "product_library", lambda: library)
+    monkeypatch.setattr("dflash_mlx.cpu.blas.use_openblas", lambda: None)
     check = look()["blas"]
     assert check["status"] == "warn"
-    assert check["found"].endswith(str(library))
     assert "`sudo apt install libopenblas0-pthread`" in check["hint"]
 
 
@@ -695,7 +685,7 @@ def test_verdicts_are_json():
     wrong = result_json(KernelResult("a", False, float("inf"), reason="gives what is no number"))
     assert (wrong["error"], wrong["on"]) == (None, False)
     assert json.dumps(wrong, allow_nan=False)
-    assert result_json(KernelResult("a", True, 0.5, 1e-3, 0.5))["error"] == 0.5
+    assert result_json(KernelResult("a", True, 0.5))["error"] == 0.5
 
 
 def test_verdicts_by_size_are_told():
@@ -703,14 +693,14 @@ def test_verdicts_by_size_are_told():
     import tiny
     from mlx import nn
 
-    from dflash_mlx.selfcheck.results import KernelResult
-    from dflash_mlx.selfcheck.timing import Timed
+    from dflash_mlx.selfcheck.results import KernelResult, Timed
 
     report = import_module("dflash_mlx.cli.doctor.kernels")
-    sizes = (Timed((512, 64, 4, 8), 9, 1e-3, 0.5), Timed((1024, 64, 4, 8), 9, 1e-3, 1.5))
-    verdict = KernelResult("a", True, 0.0, 1e-3, 1.0, sizes=sizes)
-    assert "used at 1 of 2 sizes" in report.result_entry(verdict).summary
-    assert report.result_json(verdict)["sizes"]
+    sizes = (Timed((512, 64, 4), 1e-3, 0.5, True), Timed((1024, 64, 4), 1e-3, 1.5, False))
+    verdict = KernelResult("a", True, 0.0, sizes=sizes)
+    assert "used at 1 of 2 sizes" in report.line_of(verdict).summary
+    shown = report.result_json(verdict)
+    assert (shown["seconds"], shown["ratio"], len(shown["sizes"])) == (1e-3, 1.0, 2)
     mixture: Any = tiny.make_target("qwen3_moe").model
     assert not report.has_other_experts(mixture)
     assert not report.has_other_experts(tiny.make_target("qwen3").model)
@@ -720,32 +710,26 @@ def test_verdicts_by_size_are_told():
 
 def test_what_is_known_of_kernels(mac, look, monkeypatch):
     """The cached verdicts of this machine; a wrong kernel is a warning, a slow one is not."""
-    from dflash_mlx.selfcheck import results
-    from dflash_mlx.selfcheck.results import UNUSED, KernelResult
+    from dflash_mlx.selfcheck.results import STORE, KernelResult, machine_key
 
     monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: True)
     monkeypatch.delenv("DFLASH_KERNELS")
     assert look()["kernels"]["found"].startswith("1")
-    key = f"{results.machine_key()}-1"
-    slow = KernelResult("a", True, 0.0, 2e-3, 1.4, "1.4x as slow as MLX's own")
-    known = [
-        slow,
-        KernelResult("b", True, 0.0, 1e-3, 0.5),
-        KernelResult("c", True, 0.0, reason=UNUSED),
-    ]
-    results.write_results(key, known)
+    key = f"{machine_key()}-1"
+    slow = KernelResult("a", True, 0.0, "1.4x as slow as MLX's own")
+    STORE.write(key, {"a": slow, "b": KernelResult("b", True, 0.0)})
     check = look()["kernels"]
     assert check["status"] == "ok"
     assert check["found"].endswith(
         " · 1 on at the last check · a off: 1.4x as slow as MLX's own"
     )  # fmt: skip
     wrong = KernelResult("b", False, 0.5, reason="differs from its reference by 0.5")
-    results.write_results(key, [wrong])
+    STORE.write(key, {"a": slow, "b": wrong})
     check = look()["kernels"]
     assert check["status"] == "warn"
     assert check["found"].endswith(" · b off: differs from its reference by 0.5")
     assert "dflash doctor --kernels" in check["hint"]
-    results.write_results("another machine", [slow])
+    STORE.write("another machine", {"a": slow})
     assert "b off" in look()["kernels"]["found"]
     monkeypatch.setenv("DFLASH_KERNELS", "stock")
     assert "not used: DFLASH_KERNELS is stock" in look()["kernels"]["found"]
@@ -850,9 +834,7 @@ def test_report_fits_its_terminal(screen, columns):
     doctor, output = part("doctor.report"), part("terminal.output")
     screen(columns)
     report = doctor.CheckReport(output.Output())
-    lines = report.lines(
-        doctor.ReportEntry("variables", "warn", LONG, "`chmod 600 ~/a/b/c/d/e/f/g`")
-    )
+    lines = report.lines("variables", doctor.warn(LONG, "`chmod 600 ~/a/b/c/d/e/f/g`"))
     assert max(map(len, lines)) <= min(columns, 100)
     assert not any(line.lstrip().startswith("·") for line in lines)
     assert lines[0].startswith("warn  variables")

@@ -5,18 +5,26 @@ from typing import Any, cast
 
 import mlx.core as mx
 import pytest
+from kernel_checks import GENERIC
 from metal.packed import AFFINE, KINDS, chosen, experts_of, rows_of
 from mlx import nn
 from mlx_lm.models.switch_layers import SwitchGLU
 
 from dflash_mlx.kernels import grouped_experts
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.kernels.grouped_experts import OP, Experts, fits, reference, shared_by_mlx, size
+from dflash_mlx.kernels.grouped_experts import (
+    OP,
+    Experts,
+    fits,
+    reference,
+    shared_by_mlx,
+    size,
+    sizes,
+)
+from dflash_mlx.kernels.shapes import ExpertShape, LinearShape
 from dflash_mlx.kernels.source import Launcher
 from dflash_mlx.models.linear import Products, RowByRow, RowsLinear, stand_in
-from dflash_mlx.selfcheck.cases import expert_sizes
-from dflash_mlx.selfcheck.shapes import GENERIC, ExpertShape, LinearShape
-from dflash_mlx.selfcheck.trials import mlx_experts, with_layer
+from dflash_mlx.selfcheck.trials import mlx_experts
 
 Kind = tuple[int, int, str]
 Case = tuple[mx.array, mx.array, Experts]
@@ -32,7 +40,7 @@ def case_of(rows: int, kind: Kind = KINDS[1], dtype: mx.Dtype = mx.float32) -> C
 def test_it_is_mlx_lms_layer(kind: Kind, rows: int) -> None:
     """Its gathers of few pairs, and of many, which it sorts."""
     case = case_of(rows, kind)
-    want = mlx_experts(*with_layer(*case))
+    want = mlx_experts(Kernels(), *case)(case[0])
     assert mx.allclose(reference(*case), want, rtol=1e-5, atol=1e-5)
     broken = case[0], case[1][:, ::-1], case[2]
     assert not mx.allclose(reference(*broken), want, rtol=1e-2, atol=1e-2)
@@ -92,8 +100,8 @@ def test_where_mlx_shares_reads_itself() -> None:
     part = LinearShape(64, 128, 4, 64, "affine", "float32")
     for experts, buckets in ((8, [2, 4, 8]), (128, [2, 4, 8, 16, 32])):
         shape = ExpertShape(experts, 4, part, part, replace(part, inputs=64, outputs=128))
-        found = expert_sizes(replace(GENERIC, experts=((shape, 7),)))
-        assert [one.size[-1] for one in found] == buckets
+        found = sizes(replace(GENERIC, experts=(shape,)))
+        assert [size(*case)[-1] for case in found] == buckets
 
 
 class Noted:

@@ -7,11 +7,11 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from kernel_checks import GENERIC
 
 from dflash_mlx.kernels import verify_accept, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import RECORDED, MetalLauncher, Source
-from dflash_mlx.selfcheck.shapes import GENERIC
 from dflash_mlx.selfcheck.trials import TRIALS, Trial
 
 ROWS, LAYERS = 5, 3

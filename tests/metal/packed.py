@@ -3,9 +3,8 @@
 import mlx.core as mx
 from mlx_lm.models.switch_layers import SwiGLU
 
-from dflash_mlx.kernels.grouped_experts import Experts
+from dflash_mlx.kernels.grouped_experts import Experts, split_by_expert
 from dflash_mlx.kernels.small_m_qmm import Weights
-from dflash_mlx.selfcheck.cases import split_by_expert
 
 # Group, bits and mode of each way to hold weights; the first are those that are not packed.
 KINDS = (

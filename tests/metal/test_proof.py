@@ -9,15 +9,14 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import typer
+from kernel_checks import GENERIC, compared
 from typer.testing import CliRunner
 
 import dflash_mlx
 from dflash_mlx.kernels import dispatch
 from dflash_mlx.kernels.source import Launcher, MetalLauncher, Source
-from dflash_mlx.selfcheck import cases, results, timing
-from dflash_mlx.selfcheck.check import prove
+from dflash_mlx.selfcheck import check, results
 from dflash_mlx.selfcheck.results import KernelResult
-from dflash_mlx.selfcheck.shapes import GENERIC
 from dflash_mlx.selfcheck.trials import TRIALS
 
 from .emulator import Emulator, emulated
@@ -68,8 +67,7 @@ class Neighbourly(MetalLauncher):
 
 def result_of(name: str, launcher: Launcher) -> KernelResult:
     with emulated(strict=False):
-        (found,) = prove(launcher, GENERIC, trials=(TRIAL[name],), timed=False)
-    return found
+        return compared(launcher, TRIAL[name])
 
 
 @pytest.mark.quick_every(8)
@@ -104,7 +102,7 @@ def test_bits_of_a_row_alone(name: str) -> None:
     ):
         with emulated(strict=False):
             shapes = replace(GENERIC, exact=exact)
-            (found,) = prove(launcher, shapes, trials=(TRIAL[name],), timed=False)
+            found = compared(launcher, TRIAL[name], shapes)
         assert found.right == right, found.reason
         assert right or "alone" in found.reason
 
@@ -124,7 +122,7 @@ def test_a_kernel_that_raises_for_a_row_alone_is_wrong() -> None:
     several = replace(trial, cases=lambda shapes: [c for c in trial.cases(shapes) if len(c[0]) > 1])
     with emulated(strict=False):
         shapes = replace(GENERIC, exact=True)
-        (found,) = prove(Lonely(), shapes, trials=(several,), timed=False)
+        found = compared(Lonely(), several, shapes)
     assert not found.right
     assert found.reason.startswith("raised RuntimeError")
 
@@ -136,17 +134,10 @@ def test_each_operation_has_a_fault() -> None:
 
 @pytest.fixture
 def emulated_mac(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    """A machine that seems to compute by Metal, where no kernel is too slow.
-
-    Few sizes are timed: the emulator would spend the time of a start on them.
-    """
+    """A machine that seems to compute by Metal, where every kernel takes half of MLX's time."""
     monkeypatch.setattr(dispatch, "by_metal", lambda: True)
     monkeypatch.delenv("DFLASH_KERNELS")
-    monkeypatch.setattr(timing, "MAX_TIME_RATIO", float("inf"))
-    monkeypatch.setattr(timing, "RUNS", 1)
-    monkeypatch.setattr(timing, "CALLS", 1)
-    monkeypatch.setattr(cases, "BUCKETS", (16,))
-    monkeypatch.setattr(cases, "FAR", 64)
+    monkeypatch.setattr(check, "compare_times", lambda *_: (1e-3, 0.5))
     with emulated(strict=False) as emulator:
         yield emulator
 

@@ -33,7 +33,7 @@ from dflash_mlx.models.cache.sizes import cache_bytes, check_quantisable
 from dflash_mlx.models.target import outline
 from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.pair import load
-from dflash_mlx.selfcheck.shapes import Shapes
+from dflash_mlx.selfcheck.shapes import shapes_of
 
 MODES: tuple[dict[str, Any], ...] = (
     {"mode": "baseline"},
@@ -228,7 +228,7 @@ def test_no_kernel_reads_quantised_rows(monkeypatch: pytest.MonkeyPatch) -> None
     """The verify attention runs in sliding layers only, and only its shape there is checked."""
     target = tiny.make_target("llama_sliding kv8")
     target.kernels = Kernels(references=True)
-    assert [shape.window for shape in Shapes.of(target, None).attention] == [tiny.WINDOW]
+    assert [shape.window for shape in shapes_of(target, None).attention] == [tiny.WINDOW]
     windows = []
     honest = Kernels.attempt
 

@@ -17,16 +17,16 @@ from sample_trees import sample_tree
 
 import dflash_mlx
 from dflash_mlx import pair as pairs
-from dflash_mlx.kernels import dispatch, outcome
+from dflash_mlx.kernels import dispatch, outcome, small_m_qmm
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.shapes import LinearShape, Shapes
 from dflash_mlx.kernels.source import DEVICE_MEMORY_SIZE, MetalLauncher, Source, pad_small
 from dflash_mlx.models.linear import multiply
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.selfcheck.cases import product_sizes, weights_of
-from dflash_mlx.selfcheck.check import launches
-from dflash_mlx.selfcheck.results import KernelResult, result_key, write_results
-from dflash_mlx.selfcheck.shapes import LinearShape, Shapes
-from dflash_mlx.selfcheck.trials import TRIALS, outputs
+from dflash_mlx.selfcheck.check import launches, outputs
+from dflash_mlx.selfcheck.results import STORE, KernelResult, result_key
+from dflash_mlx.selfcheck.shapes import shapes_of
+from dflash_mlx.selfcheck.trials import TRIALS
 from dflash_mlx.speculation.acceptance import RULES, make_rule
 from dflash_mlx.speculation.drafts import Draft, Independent
 
@@ -71,8 +71,8 @@ def used_and_built(published: Published) -> tuple[set[Any], set[Any]]:
     """What rounds of a pair launch, and what is launched ahead."""
     launcher = Noting()
     pair = TracedPair(published, Kernels())
-    shapes = Shapes.of(pair.target, pair.drafter)
-    sizes = {t.name: frozenset(s.size for s in t.sizes(shapes)) for t in TRIALS if t.sizes}
+    shapes = shapes_of(pair.target, pair.drafter)
+    sizes = {t.name: frozenset(t.op.size(*c) for c in t.sizes(shapes)) for t in TRIALS if t.sizes}
     kernels = pair.target.kernels = Kernels(launcher, on=OPERATIONS, sizes=sizes)
     pair.target.share_kernels([pair.drafter.model])
     vocab = pair.target.vocab_size
@@ -127,16 +127,17 @@ def test_products_of_mixed_weights_are_built() -> None:
         replace(plain, biased=True),
         replace(plain, bits=0, group=0, mode="", dtype="float32"),
     )
-    shapes = Shapes(9, 4, "bfloat16", products=tuple((kind, 1) for kind in kinds), linears=kinds)
-    (trial,) = (trial for trial in TRIALS if trial.sizes is product_sizes)
-    sizes = {trial.name: frozenset(sized.size for sized in product_sizes(shapes))}
+    shapes = Shapes(9, 4, "bfloat16", products=tuple((kind, 1) for kind in kinds))
+    (trial,) = (trial for trial in TRIALS if trial.op is small_m_qmm.OP)
+    sizes = {trial.name: frozenset(small_m_qmm.size(*c) for c in small_m_qmm.sizes(shapes))}
     kernels = Kernels(launcher, on=OPERATIONS, sizes=sizes)
 
     def layers() -> Iterable[mx.array]:
         for kind in kinds:
             for rows in (2, 4, 8, 16):
                 x = mx.zeros((rows, 128), mx.bfloat16)
-                yield multiply(kernels, weights_of(kind, 1024, 128, mx.bfloat16), x)
+                weights = small_m_qmm.weights_of(kind, 1024, 128, mx.bfloat16)
+                yield multiply(kernels, weights, x)
 
     used = set(noted(launcher, layers))
     assert used == noted(launcher, lambda: (a for a in launches(kernels, trial, shapes)))
@@ -168,9 +169,9 @@ def test_the_first_answer_compiles_nothing(builds: bool, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(pairs, "prepare_kernels", lambda *_: None)
         _, pair = started()
-    shapes = Shapes.of(pair.target, pair.drafter)
-    used = [KernelResult(trial.name, True) for trial in TRIALS if trial.fitting(shapes)]
-    write_results(result_key(shapes), used)
+    shapes = shapes_of(pair.target, pair.drafter)
+    used = {t.name: KernelResult(t.name, True) for t in TRIALS if t.fitting(shapes)}
+    STORE.write(result_key(shapes), used)
     _, pair = started()
     answered(pair)  # costs are measured
     seen.clear()

@@ -12,11 +12,10 @@ import mlx.core as mx
 import pytest
 
 from dflash_mlx.kernels.dispatch import Kernels, Op
-from dflash_mlx.selfcheck.cases import Sized
-from dflash_mlx.selfcheck.check import TIME_BUDGET, PairCheck
-from dflash_mlx.selfcheck.shapes import Shapes
-from dflash_mlx.selfcheck.timing import MAX_TIME_RATIO
-from dflash_mlx.selfcheck.trials import TRIALS, Trial
+from dflash_mlx.kernels.samples import Case
+from dflash_mlx.kernels.shapes import Shapes
+from dflash_mlx.selfcheck.check import TIME_BUDGET, KernelCheck
+from dflash_mlx.selfcheck.trials import MAX_RATIO, TRIALS, Stock, Trial
 
 LONGER = 6.0  # seconds that the check may take at a first start
 PAUSE = 5.0  # seconds in which a user reads an answer and types; nothing else runs
@@ -103,50 +102,49 @@ class Machine:
             self.now += self.seconds(name, size, kernel=True)
             return x
 
-        def stock(x: mx.array, size: Any) -> mx.array:
-            self.now += self.seconds(name, size, kernel=False)
-            return x
+        def stock(_: Kernels, __: mx.array, size: Any) -> Stock:
+            def run(x: mx.array) -> mx.array:
+                self.now += self.seconds(name, size, kernel=False)
+                return x
 
-        def sizes(_: Shapes) -> Iterator[Sized]:
+            return run
+
+        def sizes(_: Shapes) -> Iterator[Case]:
             products = name == PRODUCTS
             for part in MATRICES if products else PARTS:
                 for rows in BUCKETS if products else (8, 16):
-                    yield Sized((part, rows), 1, (ANY, (part, rows)))
+                    yield ANY, (part, rows)
 
-        op = Op(name, lambda x, _: x, launch, size=lambda _, size: size)
-        cases = [(ANY, number) for number in range(len(LIBRARIES[name]))]
         several = name in (PRODUCTS, "verify_attention")
+        op = Op(name, lambda x, _: x, launch, size=lambda _, size: size if several else None)
+        cases = [(ANY, number) for number in range(len(LIBRARIES[name]))]
         return Trial(op, lambda _: cases, stock, sizes=sizes if several else None)
 
     def wins(self, name: str, size: Any = 0) -> bool:
         """Whether a kernel is fast enough to be used."""
         ratio = self.seconds(name, size, kernel=True) / self.seconds(name, size, kernel=False)
-        return ratio <= MAX_TIME_RATIO
+        return ratio <= MAX_RATIO
 
     @property
     def winners(self) -> set[Any]:
         """What should be used: operations, or sizes of one."""
         return {
-            (trial.name, sized.size)
+            (trial.name, size)
             for trial in map(self.trial, LIBRARIES)
-            for sized in (trial.sizes(SHAPES) if trial.sizes else [Sized((0,), 1, ())])
-            if self.wins(trial.name, sized.size if trial.sizes else 0)
+            for _, size in (trial.sizes(SHAPES) if trial.sizes else [(ANY, None)])
+            if self.wins(trial.name, size or 0)
         }
 
-    def check(self, names: Iterable[str]) -> PairCheck:
+    def check(self, names: Iterable[str]) -> KernelCheck:
         """The check at the start of a program, with these operations in turn."""
         launcher: Any = self
         kernels = Kernels(launcher, on=frozenset())
         trials = [self.trial(name) for name in names]
-        return PairCheck(kernels, SHAPES, clock=lambda: self.now, trials=trials)
+        return KernelCheck(kernels, SHAPES, clock=lambda: self.now, trials=trials)
 
 
 def in_use(kernels: Kernels) -> set[Any]:
-    return {
-        (name, size)
-        for name in kernels.on or ()
-        for size in kernels.sizes.get(name, frozenset({(0,)}))
-    }
+    return {(name, size) for name in kernels.on or () for size in kernels.sizes[name]}
 
 
 def products(used: set[Any]) -> set[Any]:

@@ -4,10 +4,9 @@ from dataclasses import replace
 from functools import cache
 
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.shapes import CONTEXT
 from dflash_mlx.kernels.source import MetalLauncher
-from dflash_mlx.kernels.verify_attention import NEAR
-from dflash_mlx.selfcheck.cases import FAR
-from dflash_mlx.selfcheck.shapes import CONTEXT
+from dflash_mlx.kernels.verify_attention import FAR, NEAR
 
 from .chips import Chip
 from .passes import TAPS, TracedPair

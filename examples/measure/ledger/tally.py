@@ -14,7 +14,7 @@ from math import ceil
 from dflash_mlx import device
 from dflash_mlx.kernels import row_limits, small_m_qmm
 from dflash_mlx.kernels.verify_attention import FEW_ROWS, TEAM_ROWS
-from dflash_mlx.selfcheck.timing import MAX_TIME_RATIO
+from dflash_mlx.selfcheck.trials import MAX_RATIO
 
 from .chips import KEYS_MATRIX, KEYS_OURS, KEYS_VECTOR, MOVE, OURS, VECTOR, Chip, Work
 from .layout import layouts
@@ -130,7 +130,7 @@ def winner(product: Product, chip: Chip) -> Kernel:
         dispatches, work = replace(product, rows=padding.width).alone(chip.gpu)
         padded = dispatches + PAD_DISPATCHES, work
         rival = unpadded(replace(product, rows=padding.least), chip)
-        if chip.seconds(*padded) * MAX_TIME_RATIO <= chip.seconds(*rival):
+        if chip.seconds(*padded) * MAX_RATIO <= chip.seconds(*rival):
             return padded
     return unpadded(product, chip)
 
@@ -139,7 +139,7 @@ def unpadded(product: Product, chip: Chip) -> Kernel:
     """Ours where it won with the most rows of its bucket, or MLX's."""
     most = next(most for most in small_m_qmm.BUCKETS if product.rows <= most)
     timed = replace(product, rows=most)
-    if chip.seconds(*ours(timed)) <= MAX_TIME_RATIO * chip.seconds(*timed.alone(chip.gpu)):
+    if chip.seconds(*ours(timed)) <= MAX_RATIO * chip.seconds(*timed.alone(chip.gpu)):
         return ours(product)
     return product.alone(chip.gpu)
 
