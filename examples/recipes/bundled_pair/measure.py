@@ -1,19 +1,14 @@
-"""Measure the bundled pair on held-out prompts: quality, speed, and what the engine adds.
+"""Measure the bundled pair on held-out prompts: its answers, and those of quantised parts.
 
-    python examples/recipes/bundled_pair/measure.py quality   exact answers and τ, by family
-    python examples/recipes/bundled_pair/measure.py speed     against stock mlx_lm generation
-    python examples/recipes/bundled_pair/measure.py overhead  round time less the bare passes
-    python examples/recipes/bundled_pair/measure.py bits      τ of a quantised drafter
-    python examples/recipes/bundled_pair/measure.py kv        answers with a quantised KV cache
-
-Speeds are medians over prompts measured in one process, in turn; they hold for this machine only.
+python examples/recipes/bundled_pair/measure.py quality   exact answers and τ, by family
+python examples/recipes/bundled_pair/measure.py bits      τ of a quantised drafter
+python examples/recipes/bundled_pair/measure.py kv        answers with a quantised KV cache
 """
 
 import argparse
-import time
 from collections import defaultdict
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 
 from sample import Sample
 from text import held_out
@@ -22,11 +17,6 @@ import dflash_mlx
 from dflash_mlx import Pair, Result, SamplingParams
 
 MAX_TOKENS = 250
-
-
-def ids_of(pair: Pair, sample: Sample) -> list[int]:
-    """The prompt's token ids, with the template's default for thinking."""
-    return pair.chat_tokens([{"role": "user", "content": sample.prompt}])
 
 
 def quality(pair: Pair, count: int) -> None:
@@ -53,101 +43,6 @@ def quality(pair: Pair, count: int) -> None:
         exact, zero, one = (mean(values) for values in zip(*part, strict=True))
         print(f"{name:12}{len(part):8}{exact:8.1%}{zero:8.2f}{one:8.2f}")
     print(f"thinking on: {thought / len(range(0, len(samples), 4)):.1%} exact of every fourth")
-
-
-def speed(pair: Pair, count: int) -> None:
-    """Measure the decode rates of stock mlx-lm and DFlash, in turn for each prompt."""
-    import mlx.core as mx
-    from mlx_lm import stream_generate
-    from mlx_lm.sample_utils import make_sampler
-    from mlx_lm.utils import load_model
-
-    stock, _ = load_model(pair.target.path)
-    stock.set_dtype(mx.float32)
-    mx.eval(stock.parameters())
-    for temperature in (0.0, 1.0):
-        plain, fast, ratios, same = [], [], [], 0
-        prompts = [ids_of(pair, s) for s in held_out(count)]
-        for number, ids in enumerate([prompts[0], *prompts]):  # the first one is a warm-up
-            sampler = make_sampler(temperature)
-            tokens, first = [], 0.0
-            for part in stream_generate(
-                stock, pair.tokenizer, ids, max_tokens=MAX_TOKENS, sampler=sampler
-            ):
-                first = first or time.perf_counter()
-                tokens.append(part.token)
-            seconds = time.perf_counter() - first
-            result = dflash_mlx.generate(
-                pair,
-                ids,
-                max_tokens=MAX_TOKENS,
-                sampling=SamplingParams(temperature=temperature, seed=number),
-            )
-            if number and len(tokens) > 1 and result.stats.verifies:
-                plain.append((len(tokens) - 1) / seconds)
-                fast.append(result.stats.tokens_per_second)
-                ratios.append(fast[-1] / plain[-1])
-                same += tokens == result.tokens
-        print(
-            f"temperature {temperature:g}: mlx_lm {median(plain):.0f} tok/s, "
-            f"dflash {median(fast):.0f} tok/s, ratio {median(ratios):.2f} "
-            f"(quartiles {quartile(ratios, 1):.2f} to {quartile(ratios, 3):.2f}, "
-            f"{len(ratios)} prompts)"
-            + (f", identical tokens {same}/{len(ratios)}" if temperature == 0 else "")
-        )
-
-
-def quartile(values: list[float], number: int) -> float:
-    """The lower (1) or upper (3) quartile."""
-    return sorted(values)[number * len(values) // 4]
-
-
-def overhead(pair: Pair, count: int) -> None:
-    """Replay greedy answers with bare draft and verify passes, and compare the times of rounds."""
-    import mlx.core as mx
-
-    from dflash_mlx.engine.sequence import Sequence
-
-    shares, rounds, drafts, verifies = [], [], [], []
-    for number, sample in enumerate(held_out(count)):
-        ids = ids_of(pair, sample)
-        result = dflash_mlx.generate(pair, ids, max_tokens=MAX_TOKENS)
-        stats = result.stats
-        if not number or stats.verifies < 2:
-            continue
-        sequence = Sequence(pair.target, pair.drafter)
-        sequence.read(ids)
-        cache = sequence.draft_cache
-        assert cache is not None
-        assert pair.drafter is not None
-        draft_time = verify_time = 0.0
-        anchor, rest, taps = result.tokens[0], result.tokens[1:], None
-        for kept in stats.committed:
-            width = pair.drafter.config.block_size
-            room = MAX_TOKENS - len(result.tokens) + len(rest)
-            began = time.perf_counter()
-            if taps is not None:
-                cache.append(taps)
-            drafted = cache.block(anchor, width).greedy().tokens[:room]
-            mx.eval(drafted, cache.state)
-            middle = time.perf_counter()
-            found = sequence.verify(anchor, drafted)
-            mx.eval(mx.argmax(found.logits, axis=-1), found.taps)
-            verify_time += time.perf_counter() - middle
-            draft_time += middle - began
-            sequence.target_cache.rewind(len(sequence.tokens) + kept)
-            sequence.tokens += (anchor, *rest[: kept - 1])
-            taps, anchor, rest = found.taps[:, :kept], rest[kept - 1], rest[kept:]
-        n = len(stats.committed)
-        rounds.append(1000 * stats.decode_seconds / n)
-        drafts.append(1000 * draft_time / n)
-        verifies.append(1000 * verify_time / n)
-        shares.append(1 - (drafts[-1] + verifies[-1]) / rounds[-1])
-    print(
-        f"round {median(rounds):.2f} ms, bare draft {median(drafts):.2f} ms, bare verify "
-        f"{median(verifies):.2f} ms, overhead {median(shares):.1%} of the round (medians over "
-        f"{len(shares)} prompts; below 0 means that drafting overlapped)"
-    )
 
 
 def answers(pair: Pair, samples: list[Sample], temperature: float) -> list[Result]:
@@ -219,8 +114,6 @@ def kv(pair: Pair, count: int) -> None:
 def main() -> None:
     jobs = {
         "quality": (quality, 400),
-        "speed": (speed, 40),
-        "overhead": (overhead, 40),
         "bits": (bits, 40),
         "kv": (kv, 160),
     }
