@@ -1,7 +1,7 @@
 """Measure the total tokens per second by the number of concurrent sequences, on the bundled pair.
 
     .venv/bin/python examples/recipes/bundled_pair/throughput.py --plot throughput.png
-    .venv/bin/python examples/recipes/bundled_pair/throughput.py --draft eagle3 --prompts 16
+    .venv/bin/python examples/recipes/bundled_pair/throughput.py --draft FOLDER --prompts 16
 
 Each number of sequences answers the same prompts in three ways: in rounds of the engine (auto, and
 other modes if given), one request after another, and with mlx-lm's `BatchGenerator` on the stock
