@@ -76,12 +76,13 @@ class Recorded:
 def load() -> list[Recorded]:
     lines = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     found = []
-    for *head, costs in lines:
+    for chip, pair, bits, weights, share, costs in lines:
         each = [
             Costs(depth, tuple(verify), host, tuple(draft), draft_host, caches)
             for depth, verify, host, draft, draft_host, caches in costs
         ]
-        found.append(Recorded(*head, {one.depth: one for one in each}))
+        known = {one.depth: one for one in each}
+        found.append(Recorded(chip, pair, bits, weights, share, known))
     return found
 
 
