@@ -1,8 +1,8 @@
 """A rough forecast of plain decoding on an Apple chip, for the choice of a first model.
 
 A token reads the target's weights at a share of the chip's bandwidth, and waits for each kernel.
-Nobody measured it. `examples/measure/ledger` in the clone counts every kernel instead; a test
-holds this one beside it.
+Nobody measured it. A test holds it beside the table of examples/guide/forecast.md, for which every
+kernel was counted.
 """
 
 import tomllib

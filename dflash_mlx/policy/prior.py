@@ -1,14 +1,13 @@
 """What passes take against a decode step, before any round ran here.
 
-Written by examples/measure/ledger. For Macs it is counted, and nobody measured it; for CPUs it was
-measured on two cores of a Linux machine. `WEIGHTS`: by chip, bits of the weights and kind of model,
-the time of a pass after few tokens. `CACHES`: by chip, the time that reading the KV caches adds,
-against a decode step that reads as many bytes of weights.
+For Macs these numbers were counted for Qwen3-8B and Qwen3-Coder-30B-A3B, as
+examples/guide/forecast.md says, with this package's kernels where they are faster by that count;
+nobody measured them. For CPUs they were measured on two cores of a Linux machine. `WEIGHTS`: by
+chip, bits of the weights and kind of model, the time of a pass after few tokens. `CACHES`: by chip,
+the time that reading the KV caches adds, against a decode step that reads as many bytes of weights.
 """
 
 KNOTS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)  # rows of a pass
-
-# The table
 
 WEIGHTS = {
     ("M1", 4, "dense"): (1.0, 1.01, 1.08, 1.09, 1.08, 1.08, 2.1, 2.11, 3.64, 7.22),

@@ -1,5 +1,6 @@
-"""Draw screens of `dflash serve` and of programs that talk to it, as SVG, from real terminals.
+"""Draw screens of `dflash` and of programs that talk to it, as SVG, from real terminals.
 
+    .venv/bin/python examples/clients/screens.py chat
     .venv/bin/python examples/clients/screens.py serve metrics
     .venv/bin/python examples/clients/screens.py llm --program venv/bin/llm
     .venv/bin/python examples/clients/screens.py aider --program venv/bin/aider --model ./smollm2
@@ -8,7 +9,8 @@
 
 Needs tmux. The clients are installed elsewhere (`pip install llm`, `pip install aider-chat`, `npm
 install opencode-ai @anthropic-ai/claude-code`), and `real_models/install.py` makes the folder
-for `--model`; else the bundled pair is served. Rates are those of the machine that draws.
+for `--model`; else the bundled pair is served. Rates are those of the machine that draws. `chat` is
+taken while the last answer streams, with the colours of passes, the status line and a queued line.
 """
 
 import argparse
@@ -32,7 +34,7 @@ from rich.text import Text
 
 HERE = Path(__file__).parent
 URL = "http://127.0.0.1:8080"
-SCREENS = ("serve", "metrics", "llm", "aider", "opencode", "claude")
+SCREENS = ("chat", "serve", "metrics", "llm", "aider", "opencode", "claude")
 COLUMNS, ROWS = 92, 46
 PATIENCE = 240.0
 PROMPTS = (
@@ -40,6 +42,18 @@ PROMPTS = (
     "Write a Python function that counts the vowels of a text.",
     "Name three colors.",
 )
+CHAT = (
+    "/think on",
+    "Anna has 5 apples and buys 7 more. How many does she have?",
+    "/compare",
+    "/clear",
+    "/think off",
+    "/watch on",
+)
+LAST = "Write a Python function that counts the vowels in a word."
+NEXT = "Which day comes after Wednesday?"  # typed during the last answer
+PROMPT = "›"
+TRIES = 6  # the last answer takes a second, and a look at the screen takes a part of it
 LLM_MODEL = f"""\
 - model_id: dflash
   model_name: bundled
@@ -139,19 +153,38 @@ class Window:
         time.sleep(0.5)
         self.wait(end)
 
+    def chat(self) -> str:
+        """Chat with the bundled pair; returns the longest screen while the last answer streams."""
+        self.type("dflash chat --demo --no-history", PROMPT)
+        for line in CHAT:
+            self.type(line, PROMPT)
+        for line in (LAST, NEXT):
+            self._run("send-keys", "-t", self._name, "-l", line)
+            self._run("send-keys", "-t", self._name, "Enter")
+        best, lines = "", list[str]()
+        while not (lines and lines[-1] == PROMPT):
+            shown = self.text(colours=True)
+            lines = Text.from_ansi(shown).plain.splitlines()
+            streams = len(lines) > 1 and "tok/s" in lines[-2] and NEXT in lines[-1]
+            if streams and len(lines) >= len(best.splitlines()):
+                best = shown
+        self.type("/exit")
+        return best
+
     def stop(self) -> None:
         """Press Ctrl-C and end the tmux server."""
         self._run("send-keys", "-t", self._name, "C-c")
         self.wait("$")
         self._run("kill-server")
 
-    def draw(self, file: Path, title: str) -> None:
-        """Save the screen as SVG."""
+    def draw(self, file: Path, title: str, shown: str = "") -> None:
+        """Save the screen, or what was shown on it earlier, as SVG."""
+        shown = shown or self.text(colours=True)
         console = Console(width=COLUMNS, record=True, file=StringIO())
-        console.print(Text.from_ansi(self.text(colours=True)))
+        console.print(Text.from_ansi(shown))
         svg = console.export_svg(title=title, theme=MONOKAI, unique_id=file.stem)
         file.write_text(svg, encoding="utf-8")
-        print(f"{file}\n{self.text()}\n")
+        print(f"{file}\n{Text.from_ansi(shown).plain}\n")
 
 
 @contextmanager
@@ -197,6 +230,14 @@ def main() -> None:
     program = str(options.program.absolute().parent) if options.program else ""
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)  # short, because the path of a socket is limited
+        if "chat" in options.screens:
+            window = Window(folder, "chat", str(Path(sys.executable).parent))
+            pictures = [window.chat() for _ in range(TRIES)]
+            longest = max(pictures, key=lambda shown: shown.count("\n"))
+            window.draw(HERE.parent / "chat.svg", "dflash chat", longest)
+            window.stop()
+        if {*options.screens} == {"chat"}:
+            return
         with serving(folder, options.model) as server:
             window = Window(folder, "client", program)
             if {"serve", "metrics"} & set(options.screens):

@@ -1,38 +1,21 @@
-"""Write the guide's tables anew: commands and pairs from the code, drafts from a measurement,
-model types from the tests.
+"""Write the guide's tables anew: commands and pairs from the code, model types from the tests.
 
     python examples/measure/guide_tables.py
-    python examples/measure/guide_tables.py --drafts bench.json   of dflash bench --drafts --json
 
-The second keeps what the table of drafts needs in examples/measure/drafts.json. Each table stands
-between `<!-- name -->` and `<!-- end -->`.
+Each table stands between `<!-- name -->` and `<!-- end -->`.
 """
 
-import argparse
-import json
 import re
 import tomllib
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from dflash_mlx.hub.kinds import KINDS, MTP
 from dflash_mlx.hub.registry import Entry, entries
 
 GUIDE = Path(__file__).parents[1] / "guide"
-PAGES = [GUIDE / name for name in ("chat.md", "models.md", "bench.md", "model_types.md")]
-DRAFTS = Path(__file__).parent / "drafts.json"
+PAGES = [GUIDE / name for name in ("chat.md", "models.md", "model_types.md")]
 ZOO = Path(__file__).parents[2] / "tests" / "support" / "zoo.toml"
-SOURCES = {
-    "dflash": "DFlash drafter, chains of 15",
-    "eagle3": "EAGLE-3 head, chains of 8",
-    "eagle3-60": "EAGLE-3 head, trees of 60 rows",
-    "mtp": "MTP head, chains of 3",
-    "model": "small model, chains of 5",
-    "lookup": "copies of the text",
-    "none": "plain decoding",
-}
-KEPT = ("temperature", "tau", "decode", "speedup", "identical", "compared", "questions")
 
 
 def commands() -> str:
@@ -88,43 +71,6 @@ def types() -> str:
     return rows_of(("type", "takes"), rows)
 
 
-def keep_drafts(measured: Path) -> None:
-    """Save the rows that the table of drafts needs: those of all tasks together."""
-    found = json.loads(measured.read_text())["drafts"]
-    kept = []
-    for each in found:
-        mode = "baseline" if each["source"] == "none" else each["source"]
-        rows = [r for r in each["rows"] if r["suite"] == "all" and r["mode"] == mode]
-        short = [{key: row[key] for key in KEPT} for row in rows]
-        kept.append({"source": each["source"].partition(":")[0], "rows": short})
-    machine = {key: found[0]["machine"][key] for key in ("chip", "cores", "device")}
-    facts = {"machine": machine, "versions": found[0]["versions"]}
-    DRAFTS.write_text(json.dumps({**facts, "drafts": kept}, indent=1) + "\n")
-
-
-def drafts() -> str:
-    """The table of drafters: τ, tokens per second, ratio to plain decoding, equal answers."""
-    found = json.loads(DRAFTS.read_text())["drafts"]
-    heads = ["drafts"]
-    for row in found[0]["rows"]:
-        at = f"at {row['temperature']:g}"
-        heads += [f"τ {at}", "tok/s", "ratio", "same answers"]
-    rows = [
-        (SOURCES[each["source"]], *(cell for row in each["rows"] for cell in drafts_cells(row)))
-        for each in found
-    ]
-    return rows_of(tuple(heads), rows)
-
-
-def drafts_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """The cells of one row."""
-    speed = f"{row['decode']['median']:.0f}"
-    if row["speedup"] is None:
-        return "1", speed, "1", "–"
-    tau, ratio = row["tau"]["median"], row["speedup"]["median"]
-    return f"{tau:.2f}", speed, f"{ratio:.2f}", f"{row['identical']} of {row['compared']}"
-
-
 def rows_of(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """A Markdown table."""
     lines = [heads, ("---",) * len(heads), *rows]
@@ -133,19 +79,12 @@ def rows_of(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def filled(text: str) -> str:
     """A page with new tables."""
-    for name, table in (
-        *(("commands", commands()), ("pairs", pairs())),
-        *(("drafts", drafts()), ("types", types())),
-    ):
+    for name, table in (("commands", commands()), ("pairs", pairs()), ("types", types())):
         between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text = between.sub(lambda found, table=table: found[1] + table + "\n" + found[2], text)
     return text
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--drafts", type=Path, help="what `dflash bench --drafts --json` printed")
-    if measured := parser.parse_args().drafts:
-        keep_drafts(measured)
     for page in PAGES:
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")

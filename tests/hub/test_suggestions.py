@@ -95,5 +95,5 @@ def test_every_number_has_a_source() -> None:
     text = files("dflash_mlx.hub").joinpath("chips.toml").read_text(encoding="utf-8")
     sheet = forecast.sheet()
     numbers = [line for line in text.splitlines() if " = " in line]
-    assert len(numbers) == len(sheet["fitted"]) + 4 * len(sheet["chips"])
+    assert len(numbers) == len(sheet["fitted"]) + 2 * len(sheet["chips"])
     assert all(re.search(r"\d  # \w", line) for line in numbers)

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from counted_macs import DRAFTERS, auto_at, costs_at
-from ledger.chips import chip_named
-from ledger.recorded import CONTEXTS, MEMORY, Recorded, costs_of, counted_pair, load
+from counted_macs import CHIPS, DRAFTERS, Recorded, auto_at, costs_at, load
 from simulated import WRONG, Drafter
 
 import dflash_mlx.policy.adaptive as adaptive
@@ -20,7 +18,7 @@ import dflash_mlx.policy.adaptive as adaptive
 GUIDE = Path(__file__).parents[2] / "examples" / "guide" / "bench.md"
 MACS = load()
 CELLS = [(mac, depth) for mac in MACS for depth in mac.costs]
-LONG = CONTEXTS[-1]
+LONG = 131_072
 LOW = DRAFTERS["2"]
 LEAST = 0.97, 0.88  # of plain decoding, and of the best fixed width
 
@@ -71,7 +69,7 @@ def test_the_drafts_are_worth_what_is_said(tau: str, drafter: Drafter) -> None:
 
 def test_costs_grow_with_depth() -> None:
     """Nothing is cheaper after more tokens; between two depths costs are in between."""
-    assert {mac.chip for mac in MACS} == {*MEMORY}
+    assert {mac.chip for mac in MACS} == {chip for names in CHIPS.values() for chip in names}
     for mac in MACS:
         depths = sorted(mac.costs)
         for less, more in pairwise(depths):
@@ -81,12 +79,3 @@ def test_costs_grow_with_depth() -> None:
         middle = costs_at(mac, (depths[0] + depths[1]) // 2)
         assert mac.costs[depths[0]].verify[3] <= middle.verify[3] <= mac.costs[depths[1]].verify[3]
         assert costs_at(mac, 10 * depths[-1]) == mac.costs[depths[-1]]
-
-
-@pytest.mark.slow
-def test_the_record_is_what_is_counted() -> None:
-    """If not, the ledger or what is known of chips has changed: run `ledger record`."""
-    mac = mac_named("M4 Max")
-    pair, chip = counted_pair(mac.pair, mac.bits), chip_named(mac.chip)
-    for depth, costs in mac.costs.items():
-        assert costs == costs_of(pair, depth, chip)

@@ -81,5 +81,4 @@ def test_the_guide_has_the_tables_of_the_code(monkeypatch: pytest.MonkeyPatch) -
     assert [tables.filled(text) for text in texts] == texts
     assert "| `/undo` |" in texts[0]
     assert "| Qwen/Qwen3-4B |" in texts[1]
-    assert "| plain decoding |" in texts[2]
-    assert "| `mistral` | all drafts |" in texts[3]
+    assert "| `mistral` | all drafts |" in texts[2]

@@ -1,23 +1,27 @@
-"""Simulated Macs whose costs are counted by the ledger, at any depth of context, and their answers.
+"""Simulated Macs with counted costs, at any depth of context, and their answers.
 
-What mode auto knows of a Mac before its first round is the package's own table.
+counted_macs.json has the seconds of the passes of four pairs in three quantisations on five chips,
+as far as a common Mac's memory reaches. Nobody measured them: they were counted from the kernels of
+each pass, and from what others measured on Macs, as examples/guide/forecast.md says. The program
+was examples/measure/ledger of commit 8a3c197. What mode auto knows of a Mac before its first round
+is the package's own table.
 """
 
+import json
 from collections import Counter
 from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ledger.prior import CHIPS
-from ledger.recorded import WIDTHS, Costs, Recorded
 from simulated import Drafter, Process, TrueCosts, fixed_rates, play
 
 from dflash_mlx.policy import costs as policy_costs
 from dflash_mlx.policy.adaptive import AdaptivePolicy
 from dflash_mlx.policy.costs import Drafting, Passes
-from dflash_mlx.policy.prior import CACHES, WEIGHTS
+from dflash_mlx.policy.prior import CACHES, KNOTS, WEIGHTS
 from dflash_mlx.types import Plan
 
 # Drafts as they are kept in chats, in what was published, and in code or sums: by the tokens of a
@@ -31,6 +35,55 @@ DRAFT_CACHES = 0.14  # of a drafter of five layers, by the target's
 SYNC = 0.0003  # seconds until the host sees what the GPU has done
 PARTS = 6  # parts of a pass: the GPU computes each while the host builds the next
 OTHERS = range(1000, 1048)  # seeds of the answers by which the best width is known
+WIDTHS = tuple(rows for rows in KNOTS if 2 <= rows <= 16)  # of drafted blocks
+# The chips that each line of the package's table stands for.
+CHIPS = {"M1": ("M1",), "M2": ("M2 Pro",), "M4": ("M4", "M4 Max"), "M5": ("M5 Max",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds on the GPU of passes at one depth, and the host's seconds to build them.
+
+    `verify`: of 1, 2, ... rows, the whole block last. `draft`: of blocks of `WIDTHS` rows.
+    """
+
+    depth: int
+    verify: tuple[float, ...]
+    host: float
+    draft: tuple[float, ...]
+    draft_host: float
+    caches: float  # the bytes of the KV caches, by those of the target's weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """A pair on a chip, with its costs by depth, as far as its memory reaches.
+
+    `weights`: bytes of both models. `share`: bytes that a draft reads, by those of a decode step.
+    """
+
+    chip: str
+    pair: str
+    bits: int
+    weights: int
+    share: float
+    costs: dict[int, Costs]
+
+    def __str__(self) -> str:
+        return f"{self.chip}, {self.pair} {self.bits} bits"
+
+
+def load() -> list[Recorded]:
+    lines = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    found = []
+    for chip, pair, bits, weights, share, costs in lines:
+        each = [
+            Costs(depth, tuple(verify), host, tuple(draft), draft_host, caches)
+            for depth, verify, host, draft, draft_host, caches in costs
+        ]
+        known = {one.depth: one for one in each}
+        found.append(Recorded(chip, pair, bits, weights, share, known))
+    return found
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from dflash_mlx.device import Chip
 from dflash_mlx.kernels import row_limits
 from dflash_mlx.kernels.row_limits import MATRIX_TILE, TILE, WIDE_GENERATION
 
-from .chips import MATRIX, VECTOR, Work
 from .trace import Array, Operation
 
 NAMES = ("QuantizedMatmul", "Matmul", "AddMM")
@@ -108,16 +107,3 @@ class Product:
         """Bytes of the results of all parts; 0 of a product that is not cut."""
         count = self.parts(chip)
         return count * self.rows * self.outputs * ACCUMULATOR if count > 1 else 0
-
-    def work(self, moved: int, chip: Chip, batches: int = 1) -> Work:
-        """The work of a product that moves so many bytes, in whole tiles unless as vectors."""
-        if self.as_vectors(chip):
-            return Work(VECTOR, moved, 2 * batches * self.rows * self.outputs * self.inputs)
-        tiles = ceil(self.rows / MATRIX_TILE) * MATRIX_TILE
-        return Work(MATRIX, moved, 2 * batches * tiles * self.outputs * self.inputs)
-
-    def alone(self, chip: Chip) -> tuple[int, Work]:
-        """The dispatches and the work of MLX's kernels for these rows."""
-        partial = self.partial(chip)
-        moved = self.rows * self.row + self.matrix + 2 * partial
-        return 1 + (partial > 0), self.work(moved, chip)

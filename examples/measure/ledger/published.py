@@ -5,11 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
-
-from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.models.target import outline
 
 SIZES = (
     "hidden_size",
@@ -48,16 +44,6 @@ def published(name: str, bits: int = 4) -> Published:
     mode = "none" if bits == 16 else entry.get("mode", "affine")
     label = f"{name}-{bits}bit" if mode == "affine" else name
     return Published(label, target, drafter_of(entry["drafter"], target), mode, bits)
-
-
-def of_folders(name: str, target: Path, drafter: Path) -> Published:
-    """A pair from the configs in two folders; DFlashError for an invalid config."""
-    config = outline(Checkpoint.read(target)).config
-    found: dict[str, Any] = config.get("quantization") or {"mode": "none"}
-    bits, group = found.get("bits", 4), found.get("group_size", 64)
-    return Published(
-        name, config, Checkpoint.read(drafter).config, found.get("mode", "affine"), bits, group
-    )
 
 
 def target_of(name: str) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from dflash_mlx.device import Chip
 from dflash_mlx.kernels.grouped_experts import OP
 from dflash_mlx.kernels.grouped_experts import ROWS as TILE
 
-from .chips import gpu_of
 from .layout import Layout, layouts
 from .products import ACCUMULATOR, NAMES, Product
 from .trace import Array, Graph, Operation
@@ -49,7 +48,7 @@ LONG = 1024  # keys from which MLX's vector attention splits them on a large chi
 SORTED_PAIRS = 16  # pairs of rows and experts from which sorted ones share reads,
 SHARED_PAIRS = 4  # if there are as many an expert
 GROUPED = OP.name  # the kernel whose experts share reads
-CHIP = gpu_of("M4")  # that is counted for, unless told
+CHIP = Chip(16, "g")  # M4: that is counted for, unless told
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from sums import (
     multiply,
     subtract,
 )
-from wording import english, invented_word
+from wording import NUMBERS, invented_word
 
 PHRASES = read_words("later_turns")
 KIND_OF = {answer: kind for kind, table in FACTS.items() for answer, _ in table.values()}
@@ -305,7 +305,7 @@ def briefly(rng: Random, last: Turn) -> Turn | None:
     if rng.random() < 0.4:
         if number is not None and number > 100:
             return None
-        word = english(number) if number is not None else last.short
+        word = NUMBERS[number] if number is not None else last.short
         return same(last, said(rng, "one_word"), bare(word), "briefly")
     kind = "only_number" if number is not None and rng.random() < 0.5 else "briefly"
     return same(last, said(rng, kind), bare(last.short), "briefly")

@@ -248,71 +248,39 @@ def change(rng: Random) -> Story:
         adjective = rng.choice(PHRASES["adjectives"])
         fields["A"] = f"{a} {adjective} {things}"
     tell = placed if gains is PHRASES["put"] else told
-    ask = tell(rng, events, fields, up).format(**fields)
-    return ask, steps, ends(up, total, things)
+    return tell(rng, events, fields, up), steps, ends(up, total, things)
 
 
 def told(rng: Random, events: list[str], fields: dict[str, str], up: bool) -> str:
-    """The sentences of a change and its question, with places for the fields."""
-    both = " and ".join(events)
-    chain = both if len(events) == 1 else f"{events[0]}, then {events[1]}"
-    when = rng.choice(PHRASES["times"])
+    """The sentences of a change and its question."""
+    once, both = len(events) == 1, " and ".join(events)
+    names = {**fields, "When": capital(rng.choice(PHRASES["times"])), "both": both}
+    names |= {"chain": both if once else f"{events[0]}, then {events[1]}"}
+    names["start"] = f"start{'ed' if fields['had'] == 'had' else fields['s']}"
     question = rng.choice(PHRASES["have_now"] + PHRASES["up_only" if up else "down_only"])
     if fields["t"] in MONEY and rng.random() < 0.4:
         question = rng.choice(PHRASES["money_now"] + ([] if up else PHRASES["money_left"]))
-    asked = question[0].lower() + question[1:]
-    first = "{Who} {had} {A}"
-    early = question.replace("{he}", "{who}").replace("{again}", "{who}")
-    later = f"{{He}} {both}"
-    if len(events) == 2 and rng.random() < 0.6:
-        later = rng.choice(
-            (
-                f"{{He}} {events[0]}. Then {{he}} {events[1]}",
-                f"First {{he}} {events[0]}. Then {{he}} {events[1]}",
-                f"{{He}} {events[0]}. {capital(when)} {{he}} {events[1]}",
-                f"{{He}} {events[0]}, and later {{he}} {events[1]}",
-            )
-        )
-    once = (
-        f"{first} and {chain}. {question}",
-        f"{first}. {later}. {question}",
-        f"{first}. {later}. {question}",
-        f"{first}. {capital(when)} {{he}} {both}. {question}",
-        f"{first}, and {{he}} {both}. {question}",
-        f"{first}. Now {{he}} {both}. {question}",
-        f"If {{who}} {{had}} {{A}} and {chain}, {asked}",
-        f"{first} at first. {later}. {question}",
-        f"{first}, but {{he}} {both}. {question}"
-        if not up and len(events) == 1
-        else f"{first} and {chain}. {asked}",
-        f"{{Who}} start{'ed' if fields['had'] == 'had' else fields['s']} with {{A}} and {chain}. "
-        + question,
-        f"{early} {first} and {chain}.",
-        f"{early} {first}. {later}.",
-        f"How many {{t}} {{does}} {{who}} have if {{he}} {{had}} {{a}} and {both}?",
-        f"{first}. After {{he}} {both}, {asked}"
-        if len(events) == 1
-        else f"{first}. {later}. {question}",
-        f"{first} before {{he}} {both}. {question}",
-    )
-    return rng.choice(once)
+    names["early"] = question.replace("{he}", "{who}").replace("{again}", "{who}").format(**fields)
+    names["question"] = question = question.format(**fields)
+    names["asked"] = question[0].lower() + question[1:]
+    later = "{He} {both}"
+    if not once and rng.random() < 0.6:
+        later = rng.choice(PHRASES["told_later"])
+    names["later"] = later.format(**names, one=events[0], two=events[-1])
+    but = " and {chain}. {asked}" if up or not once else ", but {he} {both}. {question}"
+    after = ". After {he} {both}, {asked}" if once else ". {later}. {question}"
+    names |= {"but": but.format(**names), "after": after.format(**names)}
+    return rng.choice(PHRASES["told"]).format(**names)
 
 
 def placed(rng: Random, events: list[str], fields: dict[str, str], up: bool) -> str:
     """The same, where the things are in a place."""
     place = rng.choice(PHRASES["places"])
-    be = "were" if fields["had"] == "had" else "are"
-    first = f"There {be} {{A}} {place}"
-    question = rng.choice(PHRASES["up_place"] if up else PHRASES["down_place"])
+    names = {**fields, "place": place, "Place": capital(place), "one": events[0], "two": events[-1]}
+    names["be"] = "were" if fields["had"] == "had" else "are"
+    names["question"] = rng.choice(PHRASES["up_place"] if up else PHRASES["down_place"])
+    names["question"] = names["question"].format(**fields)
     if len(events) == 2:
-        return f"{first}. {{Who}} {events[0]}. Then {{he}} {events[1]}. {question}"
-    when = capital(rng.choice(PHRASES["times"]))
-    return rng.choice(
-        (
-            f"{first}. {{Who}} {events[0]}. {question}",
-            f"{first} and {{who}} {events[0]}. {question}",
-            f"{first}. {when} {{who}} {events[0]}. {question}",
-            f"{capital(place)} there {be} {{A}}. {{Who}} {events[0]}. {question}",
-            f"{question} There {be} {{A}} {place} and {{who}} {events[0]}.",
-        )
-    )
+        return PHRASES["placed_twice"].format(**names)
+    names["When"] = capital(rng.choice(PHRASES["times"]))
+    return rng.choice(PHRASES["placed"]).format(**names)

@@ -8,7 +8,7 @@ from random import Random
 
 from read_words import read_words
 from sample import Sample
-from wording import english, in_any_case
+from wording import NUMBERS, in_any_case
 
 SUM_LIMIT = 1000  # numbers in sums and differences are below it
 FACTOR_LIMIT = 12  # the greatest factor of a product
@@ -164,7 +164,7 @@ def spelled(rng: Random, prompt: str) -> str:
     if any(int(number) > 100 for number in re.findall(r"\d+", prompt)):
         return prompt
     hyphen = rng.choice("- ")
-    words = re.sub(r"\d+", lambda found: english(int(found[0])).replace("-", hyphen), prompt)
+    words = re.sub(r"\d+", lambda found: NUMBERS[int(found[0])].replace("-", hyphen), prompt)
     return words[0].upper() + words[1:]
 
 

@@ -1,7 +1,7 @@
 """Chats under a system prompt: it gives a name, wants a form of answer, or nothing special."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -12,66 +12,6 @@ from sample import Chat, Message, assistant, user
 from wording import invented_name
 
 PHRASES = read_words("system_prompts")
-GERMAN_ONES, GERMAN_TENS = PHRASES["german_ones"], PHRASES["german_tens"]
-FRENCH_ONES, FRENCH_TENS = PHRASES["french_ones"], PHRASES["french_tens"]
-SPANISH_ONES, SPANISH_TENS = PHRASES["spanish_ones"], PHRASES["spanish_tens"]
-ITALIAN_ONES, ITALIAN_TENS = PHRASES["italian_ones"], PHRASES["italian_tens"]
-
-
-def german(number: int) -> str:
-    """A number from 0 to 100 in German."""
-    if number == 100:
-        return "hundert"
-    if number < 20:
-        return GERMAN_ONES[number]
-    tens, one = GERMAN_TENS[number // 10], number % 10
-    if not one:
-        return tens
-    return f"{'ein' if one == 1 else GERMAN_ONES[one]}und{tens}"
-
-
-def french(number: int) -> str:
-    """A number from 0 to 100 in French."""
-    if number == 100:
-        return "cent"
-    if number < 20:
-        return FRENCH_ONES[number]
-    if number == 80:
-        return "quatre-vingts"
-    tens = FRENCH_TENS[number // 10]
-    rest = number % 20 if number >= 60 else number % 10
-    if not rest:
-        return tens
-    if rest in (1, 11) and number < 80:
-        return f"{tens} et {FRENCH_ONES[rest]}"
-    return f"{tens}-{FRENCH_ONES[rest]}"
-
-
-def spanish(number: int) -> str:
-    """A number from 0 to 100 in Spanish."""
-    if number == 100:
-        return "cien"
-    if number < 30:
-        return SPANISH_ONES[number]
-    tens, one = SPANISH_TENS[number // 10], number % 10
-    return f"{tens} y {SPANISH_ONES[one]}" if one else tens
-
-
-def italian(number: int) -> str:
-    """A number from 0 to 100 in Italian."""
-    if number == 100:
-        return "cento"
-    if number < 20:
-        return ITALIAN_ONES[number]
-    tens, one = ITALIAN_TENS[number // 10], number % 10
-    if not one:
-        return tens
-    if one in (1, 8):
-        tens = tens[:-1]
-    return tens + ("tré" if one == 3 else ITALIAN_ONES[one])
-
-
-LANGUAGES = {"German": german, "French": french, "Spanish": spanish, "Italian": italian}
 
 # Makes the answer that a system prompt asks for; None if the question does not fit it.
 Form = Callable[[Turn], Turn | None]
@@ -100,7 +40,7 @@ def in_one_line(turn: Turn) -> Turn | None:
     return None if "\n" in said else replace(turn, answer=answer)
 
 
-def numbers_as(in_words: Callable[[int], str]) -> Form:
+def numbers_as(words: Sequence[str]) -> Form:
     """The resulting number in words of a language."""
 
     def form(turn: Turn) -> Turn | None:
@@ -110,7 +50,7 @@ def numbers_as(in_words: Callable[[int], str]) -> Form:
         if not places or not turn.short.isdigit() or int(turn.short) > 100:
             return None
         start, end = places[-1].span()
-        word = in_words(int(turn.short))
+        word = words[int(turn.short)]
         said = f"{turn.said[:start]}{word if start else word.capitalize()}{turn.said[end:]}"
         return replace(turn, answer=turn.answer.removesuffix(turn.said) + said, said=said)
 
@@ -121,8 +61,8 @@ def special(rng: Random) -> tuple[str, Form]:
     """An instruction for the form of answers, and what makes answers of that form."""
     if rng.random() < 0.35:
         return rng.choice(PHRASES["one_line"]), in_one_line
-    language, in_words = rng.choice(list(LANGUAGES.items()))
-    return rng.choice(PHRASES["language"]).format(language), numbers_as(in_words)
+    language, words = rng.choice(list(PHRASES["numbers"].items()))
+    return rng.choice(PHRASES["language"]).format(language), numbers_as(words)
 
 
 def some_name(rng: Random) -> str:

@@ -1,6 +1,7 @@
 """Measure the total tokens per second by the number of concurrent sequences, on the bundled pair.
 
     .venv/bin/python examples/recipes/bundled_pair/throughput.py --plot throughput.png
+    .venv/bin/python examples/recipes/bundled_pair/throughput.py --draft FOLDER --prompts 16
 
 Each number of sequences answers the same prompts in three ways: in rounds of the engine (auto, and
 other modes if given), one request after another, and with mlx-lm's `BatchGenerator` on the stock
@@ -138,14 +139,17 @@ def plot(rates: dict[str, dict[int, list[float]]], file: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--draft", help="a drafter of the bundled target; default: the bundled one")
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--modes", default="dflash,auto")
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    pair = dflash_mlx.load(cache_ram=0)
+    pair = dflash_mlx.load(draft=options.draft, cache_ram=0)
     prompts = [
         tuple(pair.chat_tokens([{"role": "user", "content": sample.prompt}]))
         for sample in held_out(options.prompts)

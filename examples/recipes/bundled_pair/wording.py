@@ -6,7 +6,7 @@ from read_words import read_words
 
 PHRASES = read_words("wording")
 CODAS = PHRASES["codas"] + [""] * 8
-ONES, TENS = PHRASES["ones"], PHRASES["tens"]
+NUMBERS: list[str] = PHRASES["numbers"]
 
 
 def invented_word(rng: Random, least: int = 1, most: int = 3, english: float = 0.0) -> str:
@@ -45,12 +45,3 @@ def in_any_case(rng: Random, prompt: str) -> str:
     if dice < 0.2:
         return prompt.lower()
     return prompt.upper() if dice > 0.98 else prompt
-
-
-def english(number: int) -> str:
-    """A number from 0 to 100 in words."""
-    if number == 100:
-        return "one hundred"
-    if number < 20:
-        return ONES[number]
-    return TENS[number // 10] + (f"-{ONES[number % 10]}" if number % 10 else "")
