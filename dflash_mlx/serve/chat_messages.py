@@ -210,7 +210,7 @@ def tool_use(
     Raises Problem 400 for fields that contradict each other or are not supported.
     """
     schemas = [tool.for_template for tool in tools or []]
-    kind, name = choice or "auto", None
+    kind, name = "auto" if choice in (None, "") else choice, None
     if isinstance(kind, dict):
         function = kind.get("function")
         name = function.get("name") if isinstance(function, dict) else None
