@@ -106,8 +106,14 @@ class Server:
         self._ignored_fields: set[str] = set()
         layers = [Middleware(AccessMiddleware, log=self.log, count=self._count)]
         if settings.origins:
-            rules = {"allow_methods": ["GET", "POST"], "allow_headers": ["*"]}
-            layers.append(Middleware(CORSMiddleware, allow_origins=[*settings.origins], **rules))
+            layers.append(
+                Middleware(
+                    CORSMiddleware,
+                    allow_origins=list(settings.origins),
+                    allow_methods=["GET", "POST"],
+                    allow_headers=["*"],
+                )
+            )
         layers.append(Middleware(Guard, settings=settings))
         self.app = Starlette(
             routes=self._routes(),

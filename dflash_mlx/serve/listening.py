@@ -34,12 +34,13 @@ class Connection(H11Protocol):
     _head_until = 0.0  # by the loop's clock
 
     def connection_made(self, transport: Any) -> None:
-        idle: list[Any] = [one for one in self.connections if one.timeout_keep_alive_task]
+        others: set[Any] = self.connections
+        idle = [one for one in others if one.timeout_keep_alive_task is not None]
         limit = self.limit_concurrency
-        if idle and limit is not None and len(self.connections) + 1 >= limit:
+        if idle and limit is not None and len(others) + 1 >= limit:
             first = min(idle, key=lambda one: one.timeout_keep_alive_task.when())
             first.timeout_keep_alive_handler()
-            self.connections.discard(first)
+            others.discard(first)
         super().connection_made(transport)
         self._head_until = self.loop.time() + HEAD_SECONDS
         self._expect_head()
