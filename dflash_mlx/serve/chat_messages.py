@@ -215,7 +215,9 @@ def tool_use(
         function = kind.get("function")
         name = function.get("name") if isinstance(function, dict) else None
         kind = "named" if kind.get("type") == "function" and isinstance(name, str) else ""
-    if kind not in ("auto", "none", "required", "named"):
+    elif kind not in ("auto", "none", "required"):
+        kind = ""
+    if not kind:
         raise wrong("tool_choice", "must be auto, none, required, or a function")
     if kind in ("required", "named") and not schemas:
         raise wrong("tool_choice", "needs tools")
