@@ -42,9 +42,8 @@ LARGE_BODY = 1 << 20  # bytes; larger ones are read beside the event loop
 COUNT_TOKENS = f"{MESSAGES}/count_tokens"
 PROMPTS = ("messages", "prompt", "input")  # fields
 STAYS = "keep_alive (this model stays loaded)"
+MAX_LOGGED = 100  # fields without an effect
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
-
-
 APIS: tuple[type[Writer], ...] = (
     ChatWriter,
     CompletionWriter,
@@ -53,6 +52,7 @@ APIS: tuple[type[Writer], ...] = (
     OllamaChatWriter,
     GenerateWriter,
 )
+FIELDS = FieldRegister({api.path: api.body_model for api in APIS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,6 @@ class Asked:
     def all_ignored(self, served: Served) -> tuple[str, ...]:
         stays = served.stays and self.keep_alive is not None
         return (*self.ignored, STAYS) if stays else self.ignored
-
-
-FIELDS = FieldRegister({api.path: api.body_model for api in APIS})
-MAX_LOGGED = 100  # fields without an effect
 
 
 class Server:
@@ -108,18 +104,22 @@ class Server:
         self.began = int(time.time())
         self.stopping = StopSignal()  # set when running answers must end
         self._ignored_fields: set[str] = set()
-        origins, methods = list(settings.origins), ["GET", "POST"]
-        layers = [
-            Middleware(AccessMiddleware, log=self.log, count=self._count),
-            Middleware(
-                CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=["*"]
-            ),
-            Middleware(Guard, settings=settings),
-        ]
-        if not settings.origins:
-            del layers[1]
-        handlers = {HTTPException: problem_handler}
-        self.app = Starlette(False, self._routes(), layers, handlers)
+        layers = [Middleware(AccessMiddleware, log=self.log, count=self._count)]
+        if settings.origins:
+            layers.append(
+                Middleware(
+                    CORSMiddleware,
+                    allow_origins=list(settings.origins),
+                    allow_methods=["GET", "POST"],
+                    allow_headers=["*"],
+                )
+            )
+        layers.append(Middleware(Guard, settings=settings))
+        self.app = Starlette(
+            routes=self._routes(),
+            middleware=layers,
+            exception_handlers={HTTPException: problem_handler},
+        )
 
     def _routes(self) -> list[Route]:
         routes = list[Route]()

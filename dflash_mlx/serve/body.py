@@ -191,7 +191,7 @@ def read_body(model: type[Any], body: Any) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
+        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
         raise Problem(400, f"{place}: {message}.", param=place or None) from None
     except RecursionError:
         raise Problem(400, "the body is nested too deeply.") from None

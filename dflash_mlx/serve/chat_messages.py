@@ -210,12 +210,14 @@ def tool_use(
     Raises Problem 400 for fields that contradict each other or are not supported.
     """
     schemas = [tool.for_template for tool in tools or []]
-    kind, name = choice or "auto", None
+    kind, name = "auto" if choice in (None, "") else choice, None
     if isinstance(kind, dict):
         function = kind.get("function")
         name = function.get("name") if isinstance(function, dict) else None
         kind = "named" if kind.get("type") == "function" and isinstance(name, str) else ""
-    if kind not in ("auto", "none", "required", "named"):
+    elif kind not in ("auto", "none", "required"):
+        kind = ""
+    if not kind:
         raise wrong("tool_choice", "must be auto, none, required, or a function")
     if kind in ("required", "named") and not schemas:
         raise wrong("tool_choice", "needs tools")

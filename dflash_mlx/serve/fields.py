@@ -99,7 +99,7 @@ OTHERS = (
     # The form of the answer
     *rejected("format output_format", "use response_format", CHAT, COMPLETIONS, RESPONSES),
     *rejected("format output_format response_format", "use output_config.format", MESSAGES),
-    *rejected("response_format verbosity", "use text", RESPONSES),
+    *rejected("response_format", "use text", RESPONSES),
     *rejected("output_format response_format", "use format", *OLLAMA),
     *rejected("regex ebnf", "use structured_outputs"),
     *rejected("guided_whitespace_pattern", JSON_SPACE),
@@ -111,6 +111,7 @@ OTHERS = (
     *rejected("include_stop_str_in_output no_stop_trim", "stop texts are not part of the answer"),
     *rejected("skip_special_tokens", "special tokens are not shown", neutral=(True,)),
     OtherField("text.verbosity", "ignored", "the model has no such switch"),
+    OtherField("verbosity", "ignored", "the model has no such switch"),
     *rejected("audio", TEXT_OUT),
     *rejected("modalities", TEXT_OUT, *ALL_BUT_CHAT, neutral=(["text"],)),
     *rejected("width height steps", TEXT_OUT),

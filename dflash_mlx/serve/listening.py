@@ -27,11 +27,22 @@ NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 class Connection(H11Protocol):
     """A connection that is closed if the headers of a request do not come in time.
 
-    uvicorn has a timer for the time after a response; here it runs before one, too.
+    uvicorn has a timer for the time after a response; here it runs before one, too. At the limit of
+    connections, a new one takes the place of the one whose timer ends first.
     """
 
+    _head_until = 0.0  # by the loop's clock
+
     def connection_made(self, transport: Any) -> None:
+        others: set[Any] = self.connections
+        idle = [one for one in others if one.timeout_keep_alive_task is not None]
+        limit = self.limit_concurrency
+        if idle and limit is not None and len(others) + 1 >= limit:
+            first = min(idle, key=lambda one: one.timeout_keep_alive_task.when())
+            first.timeout_keep_alive_handler()
+            others.discard(first)
         super().connection_made(transport)
+        self._head_until = self.loop.time() + HEAD_SECONDS
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
@@ -39,9 +50,13 @@ class Connection(H11Protocol):
         if self.cycle is None or self.cycle.response_complete:
             self._expect_head()
 
+    def on_response_complete(self) -> None:
+        self._head_until = self.loop.time() + self.timeout_keep_alive + HEAD_SECONDS
+        super().on_response_complete()
+
     def _expect_head(self) -> None:
         close = self.timeout_keep_alive_handler
-        self.timeout_keep_alive_task = self.loop.call_later(HEAD_SECONDS, close)
+        self.timeout_keep_alive_task = self.loop.call_at(self._head_until, close)
 
 
 def listen(host: str, port: int) -> list[socket.socket]:

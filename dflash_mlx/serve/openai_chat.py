@@ -145,7 +145,7 @@ def variables_of(body: ChatBody, pair: Pair) -> tuple[dict[str, Any], list[str]]
     others = {n: v for n, v in given.items() if n not in EFFORT_VARIABLES or not isinstance(v, str)}
     unread = [shown_name(f"chat_template_kwargs.{name}") for name in others if name not in known]
     if len(unread) > MAX_IGNORED:
-        raise Problem(400, "more than 200 fields of the body have no effect.")
+        raise Problem(400, f"more than {MAX_IGNORED} fields of the body have no effect.")
     read = {name: value for name, value in others.items() if name in known}
     return read, [f"{name} (the chat template does not read it)" for name in unread]
 

@@ -202,6 +202,11 @@ WRONG: tuple[tuple[dict[str, Any], str], ...] = (
     ({"guided_choice": []}, "guided_choice"),
     ({"guided_json": {"$ref": "#"}}, "schema"),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": {}}, "tool_choice"),
+    (
+        {"tool_choice": "named", "tools": [{"type": "function", "function": {"name": "f"}}]},
+        "tool_choice",
+    ),
     ({"messages": []}, "messages"),
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"role": "robot", "content": "?"}]}, "messages.0.role"),

@@ -5,6 +5,7 @@ import json
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -118,6 +119,17 @@ def test_slow_heads(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         wire.sendall(b"POST / HTTP/1.1\r\nHost: ")
         wire.settimeout(10)
         assert wire.recv(4096) == b""
+
+
+def test_heads_that_come_byte_by_byte(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, and all of them together do not."""
+    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.5)
+    until = time.monotonic() + 10
+    with socket.create_connection(("127.0.0.1", served.port)) as wire, suppress(ConnectionError):
+        while time.monotonic() < until:
+            wire.sendall(b"G")
+            time.sleep(0.05)
+    assert time.monotonic() < until
 
 
 def test_heads_that_are_no_http(served: Served) -> None:

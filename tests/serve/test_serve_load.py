@@ -42,18 +42,31 @@ def is_open(wire: socket.socket) -> bool:
         return True
 
 
-def test_idle_connections_are_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than the limit are refused, until those that ask for nothing are gone."""
-    monkeypatch.setattr(listening, "HEAD_SECONDS", 1.0)
+def read_health(wire: socket.socket) -> bytes:
+    wire.sendall(HEALTH)
+    reply = wire.recv(4096)
+    while not reply.endswith(b"}"):
+        reply += wire.recv(4096)
+    return reply
+
+
+def test_idle_connections_make_room(served: Served) -> None:
+    """Of many more than the limit, with and without a request before, all are answered."""
     with ExitStack() as stack:
-        *idle, last = [stack.enter_context(connect(served)) for _ in range(LIMIT)]
-        last.sendall(HEALTH)
-        assert last.recv(4096).startswith(b"HTTP/1.1 503")
-        until = time.monotonic() + 20
-        while any(is_open(wire) for wire in idle):
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wires = []
+        for number in range(4 * LIMIT):
+            wires.append(stack.enter_context(connect(served)))
+            if number % 2:
+                assert read_health(wires[-1]).startswith(b"HTTP/1.1 200")
         assert httpx.post(served.url + PATH, json=BODY, timeout=30).status_code == 200
+        time.sleep(0.1)
+        assert sum(is_open(wire) for wire in wires) < LIMIT
+
+
+def test_idle_connections_are_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.5)
+    with connect(served) as wire:
+        assert wire.recv(1) == b""
 
 
 def test_busy_connections_stay(served: Served, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
