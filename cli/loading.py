@@ -49,8 +49,8 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
     from dflash_mlx.hub.registry import find
 
     use_openblas()  # must run before MLX is imported
-    entry = find(target)
-    if entry and (needed := entry.memory(model_options.draft_bits, model_options.kv_bits)):
+    if entry := find(target):
+        needed = entry.least_memory(model_options.draft_bits, model_options.kv_bits)
         check_memory(needed, target, model_options)
     return replace(model_options, model=target)
 

@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.hub import registry
 from dflash_mlx.hub import resolve as hub_resolve
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels.dispatch import item_bytes
@@ -110,6 +111,19 @@ def test_a_drafter_that_does_not_fit_is_left_out(
     studio.said.clear()
     assert studio.choice(no_draft=True).draft is None
     assert len(studio.said) == 1
+
+
+def test_too_large_is_refused_before_the_download(studio: Studio, hub: Any) -> None:
+    """A known target, also if the size of its drafter is not known."""
+    entry = registry.find("mlx-community/Qwen3-235B-A22B-4bit")
+    assert entry is not None
+    assert entry.memory_bytes is None
+    large = replace(NOTHING, model="qwen3:235b")
+    with pytest.raises(DFlashError, match="'mlx-community/Qwen3-235B-A22B-4bit' needs 13"):
+        loading.with_known_target(large, output.Output())
+    forced = loading.with_known_target(replace(large, force=True), output.Output())
+    assert forced.model == entry.target
+    assert hub.requests == 0
 
 
 def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:
