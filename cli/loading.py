@@ -49,8 +49,8 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
     from dflash_mlx.hub.registry import find
 
     use_openblas()  # must run before MLX is imported
-    entry = find(target)
-    if entry and (needed := entry.memory(model_options.draft_bits, model_options.kv_bits)):
+    if entry := find(target):
+        needed = entry.least_memory(model_options.draft_bits, model_options.kv_bits)
         check_memory(needed, target, model_options)
     return replace(model_options, model=target)
 
@@ -77,7 +77,7 @@ def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) 
     chat offers some then, see `first_model`.
     """
     prepare_libraries(offline=model_options.offline)
-    here = model_here(model_options)
+    here = model_here(model_options, out)
     if here is not None:
         out.note(
             f"no --model given: {here.model} is the largest here that fits in half of the memory;"
@@ -88,7 +88,7 @@ def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) 
     return here or model_options
 
 
-def model_here(model_options: ModelOptions) -> ModelOptions | None:
+def model_here(model_options: ModelOptions, out: Output) -> ModelOptions | None:
     """The options with the model that a chat uses if none is named; None is the bundled pair.
 
     The one with the largest weights, of those on this machine that have a chat template and fit in
@@ -104,7 +104,7 @@ def model_here(model_options: ModelOptions) -> ModelOptions | None:
         if sizes[model] > room or not can_chat(model.folder):
             continue
         try:
-            pair = pair_at_hand(model.source, model_options)
+            pair = pair_at_hand(model.source, model_options, out)
         except DFlashError:  # `dflash models list` says what is wrong with it
             continue
         if pair.memory.total <= room:
@@ -113,15 +113,26 @@ def model_here(model_options: ModelOptions) -> ModelOptions | None:
     return None
 
 
-def pair_at_hand(source: str | None, model_options: ModelOptions) -> "ResolvedPair":
-    """A target on this machine with its drafter, or with copies if that is not here."""
+def pair_at_hand(source: str | None, model_options: ModelOptions, out: Output) -> "ResolvedPair":
+    """A target on this machine with its drafter; with copies if that is not here or does not fit.
+
+    A warning says why a drafter does not fit. DFlashError if the target cannot run.
+    """
     from dflash_mlx.cpu.blas import use_openblas
 
     use_openblas()  # must run before MLX is imported
+    from dflash_mlx.hub.resolve import LOOKUP
     from dflash_mlx.resolved_pair import resolve_pair
 
     options = load_options(replace(model_options, adapter=None, lookup=False))
-    return resolve_pair(source, None, options, at_hand=True)
+    try:
+        return resolve_pair(source, None, options, at_hand=True)
+    except DFlashError as error:
+        if options.no_draft:
+            raise
+        pair = resolve_pair(source, LOOKUP, options, at_hand=True)
+        out.warn(f"{pair.target_name} answers without its drafter: {error.message}")
+        return pair
 
 
 def load_options(

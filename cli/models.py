@@ -316,7 +316,7 @@ def show(
         out.note(f"{hidden} more, and other versions of these: dflash models list --all")
     if kv_bits:
         out.note(f"memory with a KV cache of {kv_bits} bits, where it can be quantised")
-    chosen = model_here(options)
+    chosen = model_here(options, out)
     out.note(f"`dflash chat` uses {'the bundled pair' if chosen is None else chosen.model}")
     out.note("-m also takes short names: qwen3:4b, or what follows the /")
 

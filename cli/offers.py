@@ -61,7 +61,7 @@ class Offers:
         from dflash_mlx.files.checkpoint import context_length
         from dflash_mlx.serve.models import Offer
 
-        pair = pair_at_hand(source, self._options.model)
+        pair = pair_at_hand(source, self._options.model, self._out)
         context = context_length(pair.target.text_config)
         load = partial(self._load, source, pair.draft_name)
         return Offer(name, pair.memory.total, load, context, pair.draft_name, folder=folder)

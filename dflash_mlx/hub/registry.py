@@ -96,16 +96,16 @@ class Entry:
         """The bytes of the pair with a context of 4,096 tokens. Arguments as of `load`."""
         if self.target_bytes is None or self.draft_bytes is None:
             return None
-        bits = chosen_bits(draft_bits, target_quantised=self.quantised)
-        kv = share_of_bytes(kv_bits) if kv_bits and self.quantises_kv else 1
-        rows = CONTEXT * (self.kv_bytes * kv + self.draft_kv_bytes)
-        weights = self.target_bytes + round(self.draft_bytes * share_of_bytes(bits))
-        return weights + round(rows) + self.state_bytes + max_snapshot_bytes(self.state_bytes)
+        return self.least_memory(draft_bits, kv_bits)
 
-    @property
-    def quantises_kv(self) -> bool:
-        """Whether mlx-lm can quantise the target's KV cache."""
-        return self.family not in LATENTS_OR_SINKS
+    def least_memory(self, draft_bits: int | None = None, kv_bits: int | None = None) -> int:
+        """As `memory`, but a size that is not known counts 0."""
+        bits = chosen_bits(draft_bits, target_quantised=self.quantised)
+        kv = 1 if self.family in LATENTS_OR_SINKS else share_of_bytes(kv_bits or 0)
+        rows = CONTEXT * (self.kv_bytes * kv + self.draft_kv_bytes)
+        draft = round((self.draft_bytes or 0) * share_of_bytes(bits))
+        weights = (self.target_bytes or 0) + draft
+        return weights + round(rows) + self.state_bytes + max_snapshot_bytes(self.state_bytes)
 
     @property
     def lacks(self) -> str:

@@ -234,7 +234,7 @@ def drafter_cache_bytes(draft: Checkpoint, tokens: int, item_bytes: int) -> int:
     if draft.format == "language model":
         return cache_bytes(outline(draft).caches, tokens, item_bytes)
     config = draft.text_config
-    layers = config.get("num_hidden_layers", 0) - (config.get("num_kv_shared_layers") or 0)
+    layers = (config.get("num_hidden_layers") or 0) - (config.get("num_kv_shared_layers") or 0)
     kinds = config.get("layer_types") or ["full_attention"] * layers
     window = config.get("sliding_window") or tokens
     rows = [min(window, tokens) if k == "sliding_attention" else tokens for k in kinds[:layers]]

@@ -506,7 +506,7 @@ def outline_of(path: Path, label: str, config: str) -> Target:
         model = model_class(args_class.from_dict(json.loads(config)))
     except Exception as error:  # of many kinds, from mlx-lm's classes
         raise DFlashError(
-            f"the config of '{checkpoint.path.name}' does not describe a model of its type "
+            f"the config of '{checkpoint.name}' does not describe a model of its type "
             f"({first_line(error)}).",
             hint="download the model again",
         ) from error
@@ -518,7 +518,7 @@ def outline_of(path: Path, label: str, config: str) -> Target:
         raise
     except Exception as error:
         raise DFlashError(
-            f"'{checkpoint.path.name}' cannot be run by mlx-lm's code ({first_line(error)}).",
+            f"'{checkpoint.name}' cannot be run by mlx-lm's code ({first_line(error)}).",
             hint="try `mlx_lm.generate` with it, and report what it says",
         ) from error
 

@@ -14,6 +14,9 @@ import typer
 from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.hub import registry
+from dflash_mlx.hub import resolve as hub_resolve
+from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels.dispatch import item_bytes
 from dflash_mlx.models import memory
 
@@ -43,7 +46,7 @@ class Studio:
     def choice(self, **models: Any) -> Any:
         """The options that `dflash chat` would take; without a model for the bundled pair."""
         out = output.Output()
-        out.note = self.said.append
+        out.note = out.warn = self.said.append
         return loading.choose_pair(replace(NOTHING, **models), out, interactive=True)
 
     def taken(self) -> str | None:
@@ -94,6 +97,33 @@ def test_a_drafter_is_used_only_if_it_is_here(studio: Studio) -> None:
     studio.add("mlx-community/Qwen3-4B-4bit")
     assert studio.choice().draft == "lookup"
     assert studio.choice(no_draft=True).draft is None
+
+
+def test_a_drafter_that_does_not_fit_is_left_out(
+    studio: Studio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its target answers with copies, and a sentence says why."""
+    studio.add("me/Chat-1B")
+    monkeypatch.setattr(hub_resolve, "known_drafter", lambda target: str(bundled("draft")))
+    assert studio.choice().draft == "lookup"
+    assert "answers without its drafter: " in studio.said[0]
+    assert " expects a target with hidden size " in studio.said[0]
+    studio.said.clear()
+    assert studio.choice(no_draft=True).draft is None
+    assert len(studio.said) == 1
+
+
+def test_too_large_is_refused_before_the_download(studio: Studio, hub: Any) -> None:
+    """A known target, also if the size of its drafter is not known."""
+    entry = registry.find("mlx-community/Qwen3-235B-A22B-4bit")
+    assert entry is not None
+    assert entry.memory_bytes is None
+    large = replace(NOTHING, model="qwen3:235b")
+    with pytest.raises(DFlashError, match="'mlx-community/Qwen3-235B-A22B-4bit' needs 13"):
+        loading.with_known_target(large, output.Output())
+    forced = loading.with_known_target(replace(large, force=True), output.Output())
+    assert forced.model == entry.target
+    assert hub.requests == 0
 
 
 def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:

@@ -35,14 +35,14 @@ def plain_name(name: str) -> str:
     return name
 
 
-def is_used(name: str) -> bool:
-    return name not in UNUSED and not name.endswith("rotary_emb.inv_freq")
-
-
 def used(tensors: dict[str, Any]) -> dict[str, Any]:
     """The entries that drafting reads, by the authors' names."""
     plain = {plain_name(name): value for name, value in tensors.items()}
-    return {name: value for name, value in plain.items() if is_used(name)}
+    return {
+        name: value
+        for name, value in plain.items()
+        if name not in UNUSED and not name.endswith("rotary_emb.inv_freq")
+    }
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
