@@ -8,7 +8,12 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
-from mlx_lm.models.gated_delta import compute_g, gated_delta_update
+from mlx_lm.models.gated_delta import (
+    compute_g,
+    gated_delta_kernel,
+    gated_delta_ops,
+    gated_delta_update,
+)
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear
 
 from dflash_mlx.kernels import (
@@ -24,7 +29,7 @@ from dflash_mlx.kernels import (
     verify_accept_sample,
     verify_attention,
 )
-from dflash_mlx.kernels.dispatch import Kernels, Op
+from dflash_mlx.kernels.dispatch import Kernels, Op, by_metal
 from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.samples import Case
 from dflash_mlx.kernels.shapes import Shapes
@@ -156,19 +161,12 @@ def mlx_inputs(_: Kernels, *case: Any) -> Stock:
     return run
 
 
-def stock_rows(case: Case) -> list[mx.array]:
-    """What mlx-lm's recurrence reads beside queries: the gates come from other projections."""
-    _, k, v, g, beta, state = case[:6]
-    rows = [part[None] for part in (k, v, mx.log(1 / g - 1), mx.log(beta / (1 - beta)), state)]
-    mx.eval(rows)
-    return rows
-
-
 def mlx_chain(_: Kernels, *case: Any) -> Stock:
-    """mlx-lm's update of a chain; it also computes the gates, which take little time."""
-    k, v, a, b, state = stock_rows(case)
-    zeros = mx.zeros(v.shape[2])
-    return lambda q: gated_delta_update(q[None], k, v, a, b, zeros, zeros, state)
+    """mlx-lm's recurrence of a chain, with gates that are computed before, as for the kernel."""
+    rows = [part[None] for part in case[1:]]
+    mx.eval(rows)
+    recur = gated_delta_kernel if by_metal() else gated_delta_ops
+    return lambda q: recur(q[None], *rows)
 
 
 def mlx_tree(_: Kernels, *case: Any) -> Stock:
@@ -178,11 +176,12 @@ def mlx_tree(_: Kernels, *case: Any) -> Stock:
     for parent in parents:
         depths.append(depths[parent] + 1)
     tree = TreePass(Tree((0,) * len(parents), parents, tuple(depths[1:]), (0.0,) * len(parents)))
-    k, v, a, b, state = stock_rows(case)
-    zeros = mx.zeros(v.shape[2])
+    _, k, v, g, beta, state = case[:6]
+    rows = [part[None] for part in (k, v, mx.log(1 / g - 1), mx.log(beta / (1 - beta)), state)]
+    zeros = mx.zeros(v.shape[1])
     net = SimpleNamespace(A_log=zeros, dt_bias=zeros, training=False)
-    mx.eval(tree.levels, tree.by_level, tree.by_row)
-    return lambda q: update_tree(net, q[None], k, v, a, b, state, tree)
+    mx.eval(rows, tree.levels, tree.by_level, tree.by_row)
+    return lambda q: update_tree(net, q[None], *rows, tree)
 
 
 def mlx_replay(_: Kernels, *case: Any) -> Stock:

@@ -551,6 +551,25 @@ def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) ->
     assert kernels.wrong == {"crash"}
 
 
+def test_two_programs_keep_each_others_results() -> None:
+    """Each writes what it has found itself; one that begins anew drops what was known before."""
+    device = Device()
+    trials = [device.trial(name) for name in ("a", "b")]
+    one, other = device.check(trials), device.check(trials)
+    other.fail("b", "raised ValueError: ")
+    one.step()
+    assert STORE.read()[result_key(SHAPES)] == {
+        "a": one.results["a"],
+        "b": KernelResult("b", False, reason="raised ValueError: "),
+    }
+    launcher: Any = device
+    kernels = Kernels(launcher, on=frozenset())
+    anew = KernelCheck(kernels, SHAPES, anew=True, clock=device.clock, trials=trials[:1])
+    anew.step()
+    anew.step()
+    assert STORE.read()[result_key(SHAPES)] == anew.results
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "[" * 100_000, '{"format": 5}',
              '{"format": 4, "verdicts": {"KEY": {"a": {"name": "a", "right": true, "sizes": []}}}}',
