@@ -288,8 +288,11 @@ def compare_times(
         return result
 
     # As in an answer: many products are recorded together, other operations by themselves.
-    launcher = others.launcher if trial.recorded else None
-    runs = [recorded(launcher, partial(dependent, ours)), partial(dependent, stock, None)]
+    by_rival = trial.rival is not None and others.launches(trial.rival, *case[:2])
+    runs = [
+        recorded(others.launcher if trial.recorded else None, partial(dependent, ours)),
+        recorded(others.launcher if by_rival else None, partial(dependent, stock)),
+    ]
     durations: list[list[float]] = [[], []]
     for _ in range(RUNS + 1):
         for run, seconds in zip(runs, durations, strict=True):

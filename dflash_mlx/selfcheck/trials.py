@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +33,6 @@ from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.samples import Case
 from dflash_mlx.kernels.shapes import Shapes
 from dflash_mlx.kernels.small_m_qmm import Weights
-from dflash_mlx.kernels.source import recorded
 from dflash_mlx.kernels.verify_attention import Rows, Scores
 from dflash_mlx.models.cache.tree_pass import TreePass
 from dflash_mlx.models.gated_delta import feed_stock, update_tree
@@ -53,8 +51,9 @@ class Trial:
     `sizes(shapes)` are timed, by default the last case. `stock(kernels, *case)` is what runs
     without the operation where these kernels may run. The time may be `most` of that.
     `alone(*case)` are the arguments of one row, `row` is that row of the first output; exact mode
-    wants its bits. `recorded`: an answer launches it together with others. `again(case, number)`:
-    a case that reads other bytes; None copies all arrays.
+    wants its bits. `recorded`: an answer launches it together with others. `rival`: the kernel that
+    `stock` may launch, recorded like this one. `again(case, number)`: a case that reads other
+    bytes; None copies all arrays.
     """
 
     op: Op
@@ -67,6 +66,7 @@ class Trial:
     alone: Callable[..., Case] | None = None
     row: Callable[[mx.array], mx.array] = lambda output: output[:1]
     recorded: bool = False
+    rival: Op | None = None
     again: Callable[[Case, int], Case] | None = None
 
     @property
@@ -89,13 +89,7 @@ def defined_part(outcome: mx.array) -> mx.array:
 
 def layer_product(kernels: Kernels, _: mx.array, weights: Weights, *__: Any) -> Stock:
     """The product as a layer computes it: by MLX, or by our kernel where that is in use."""
-
-    def product(_: Any, x: mx.array) -> mx.array:
-        return multiply(kernels, weights, x)
-
-    if kernels.enables(small_m_qmm.OP):
-        return recorded(kernels.launcher, product)
-    return partial(product, None)
+    return lambda x: multiply(kernels, weights, x)
 
 
 def float32_product(x: mx.array, weights: Weights, *_: Any) -> mx.array:
@@ -273,5 +267,6 @@ TRIALS = (
         sizes=padded_rows.sizes,
         most=1 / MAX_RATIO,
         recorded=True,
+        rival=small_m_qmm.OP,
     ),
 )
