@@ -171,11 +171,12 @@ def mlx_tree(_: Kernels, *case: Any) -> Stock:
         depths.append(depths[parent] + 1)
     tree = TreePass(Tree((0,) * len(parents), parents, tuple(depths[1:]), (0.0,) * len(parents)))
     _, k, v, g, beta, state = case[:6]
-    rows = [part[None] for part in (k, v, mx.log(1 / g - 1), mx.log(beta / (1 - beta)), state)]
     zeros = mx.zeros(v.shape[1])
+    gates = mx.log(1 / g - 1), mx.log(beta / (1 - beta))
+    k, v, a, b, state = (part[None] for part in (k, v, *gates, state))
     net = SimpleNamespace(A_log=zeros, dt_bias=zeros, training=False)
-    mx.eval(rows, tree.levels, tree.by_level, tree.by_row)
-    return lambda q: update_tree(net, q[None], *rows, tree)
+    mx.eval(k, v, a, b, state, tree.levels, tree.by_level, tree.by_row)
+    return lambda q: update_tree(net, q[None], k, v, a, b, state, tree)
 
 
 def mlx_replay(_: Kernels, *case: Any) -> Stock:
