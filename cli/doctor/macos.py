@@ -55,13 +55,13 @@ def power() -> CheckResult:
     # `pmset -g therm` says nothing on Apple silicon.
     told = output("/usr/bin/notifyutil", "-g", "com.apple.system.thermalpressurelevel")
     heat = re.search(r"(\d)$", told)
-    if heat is None:
-        return combine([*results, ok("thermal pressure not told")])
-    summary = f"thermal pressure {HEAT[min(int(heat[1]), len(HEAT) - 1)]}"
-    if heat[1] == "0":
-        return combine([*results, ok(summary)])
-    hot = warn(f"{summary}: the Mac is hot, and slower", "let it cool before you measure speeds")
-    return combine([*results, hot])
+    pressure = f"thermal pressure {HEAT[min(int(heat[1]), len(HEAT) - 1)] if heat else 'not told'}"
+    if heat is None or heat[1] == "0":
+        results.append(ok(pressure))
+    else:
+        hint = "let it cool before you measure speeds"
+        results.append(warn(f"{pressure}: the Mac is hot, and slower", hint))
+    return combine(results)
 
 
 def service() -> CheckResult:

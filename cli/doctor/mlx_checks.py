@@ -32,7 +32,7 @@ IMPORT_HINT = (  # on a Mac
 
 @dataclass(frozen=True, slots=True)
 class MLXFacts:
-    """What the probe says. error: how it failed; empty if it did not.
+    """What the probe says. error: its last words if it failed, and the signal; else empty.
 
     folder: where MLX is; None if it could not be imported. gpu: whether MLX can use one. device:
     the default one, "gpu" or "cpu". info: MLX's facts of the GPU, or of the CPU without one.
@@ -53,26 +53,22 @@ def ask_mlx() -> MLXFacts:
     line = [sys.executable, "-P", "-m", "dflash_mlx.cli.doctor.probe"]
     try:
         done = subprocess.run(line, capture_output=True, timeout=PATIENCE, check=False)
-        printed, error = (
-            done.stdout,
-            ending(done.returncode, done.stderr.decode("utf-8", "replace")),
-        )
     except subprocess.TimeoutExpired as expired:
         printed = expired.stdout or b""
         error = f"no answer within {PATIENCE:.0f} seconds"
+    else:
+        printed = done.stdout
+        error = ""
+        if done.returncode:
+            said = done.stderr.decode("utf-8", "replace").strip() or "it said nothing"
+            error = said.splitlines()[-1].strip()[:200]
+        if done.returncode < 0:
+            error += f" ({signal.Signals(-done.returncode).name})"
     records = [json.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
     if not records:
         return MLXFacts(error)
     facts = {**records[0], "folder": Path(records[0]["folder"])}
     return MLXFacts(error, **facts, differences=records[1] if len(records) > 1 else {})
-
-
-def ending(code: int, errors: str) -> str:
-    """How a process failed: its last words and the signal that ended it; empty if it did not."""
-    if code == 0:
-        return ""
-    last = (errors.strip() or "it said nothing").splitlines()[-1].strip()[:200]
-    return last if code > 0 else f"{last} ({signal.Signals(-code).name})"
 
 
 def mlx(facts: MLXFacts) -> CheckResult:
@@ -102,7 +98,9 @@ def mlx(facts: MLXFacts) -> CheckResult:
             f"{summary}: MLX uses this GPU's matrix units, which need macOS 26.2",
             "update to macOS 26.2 or later",
         )
-    if not has_unit_kernels(kernels):
+    with kernels.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        has_unit_kernels = data.find(b"_nax_") >= 0  # as the macOS 26 wheel has
+    if not has_unit_kernels:
         return warn(f"{summary} has no kernels for this GPU's matrix units", reinstall_hint())
     return ok(f"{summary} · with kernels for the matrix units")
 
@@ -111,12 +109,6 @@ def reinstall_hint() -> str:
     """The command that installs MLX's wheel in the place of another one."""
     name = "mlx" if macos.on_mac() else "mlx[cpu]"
     return f"{install_command(name + REQUIRED['mlx'], again=True)} installs the right wheel"
-
-
-def has_unit_kernels(metallib: Path) -> bool:
-    """Whether a library of Metal kernels has MLX's "nax" ones. They are in the macOS 26 wheel."""
-    with metallib.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return data.find(b"_nax_") >= 0
 
 
 def metal(facts: MLXFacts) -> CheckResult:
@@ -159,7 +151,3 @@ def float32(facts: MLXFacts) -> CheckResult:
     if has_units and not has_full_float32():
         return warn(f"products are rounded to about 10 bits: {TF32} is {value}", f"`unset {TF32}`")
     return ok(f"products are not rounded: {TF32} is {value}")
-
-
-def not_imported() -> CheckResult:
-    return warn("not checked: MLX cannot be imported", "repair first what `mlx` says")

@@ -18,14 +18,19 @@ from .report import CheckReport, CheckResult, fail, ok
 def check_files(model: str | None, draft: str | None, out: Output, *, json: bool) -> bool:
     """Check the files of a target and a drafter; False if something is missing or damaged.
 
-    Without `draft` the target's known drafter is checked if it is downloaded. On a terminal, asks
-    whether damaged files are downloaded again; typer.Exit(1) after a no.
+    Without `draft` the target's known drafter is checked if a part of it is downloaded. On a
+    terminal, asks whether damaged files are downloaded again; typer.Exit(1) after a no.
     """
     prepare_libraries(offline=False)
+    from dflash_mlx.hub.cache import cached_state
+    from dflash_mlx.hub.registry import find
+
     names = {}
     if model is not None:
         names["target"] = known_target(model, out)
-        draft = draft or downloaded_drafter(names["target"])
+        entry = find(names["target"])
+        known = entry.repos[1:] if entry else ()
+        draft = draft or next((repo for repo in known if cached_state(repo) != "no"), None)
     if draft is not None:
         names["drafter"] = model_name(draft)
     report = CheckReport(out)
@@ -44,16 +49,6 @@ def check_files(model: str | None, draft: str | None, out: Output, *, json: bool
         download_models(damaged, out, yes=False)
         return {*broken} <= {*damaged}
     return not broken
-
-
-def downloaded_drafter(target: str) -> str | None:
-    """The known drafter of a target, if at least a part of it is downloaded."""
-    from dflash_mlx.hub.cache import cached_state
-    from dflash_mlx.hub.registry import find
-
-    entry = find(target)
-    others = entry.repos[1:] if entry else ()
-    return next((repo for repo in others if cached_state(repo) != "no"), None)
 
 
 def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:

@@ -7,9 +7,8 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ..terminal.output import ASCII_FALLBACKS, THEME, Output, is_utf8, strip_control
+from ..terminal.output import ASCII_FALLBACKS, THEME, Output, is_utf8, stdout_size, strip_control
 
 DEFAULT_WIDTH = 80
 MAX_WIDTH = 100
@@ -70,20 +69,16 @@ class CheckReport:
     def __init__(self, out: Output, name_columns: int = 9):
         self._out = out
         self._name_columns = name_columns
-        self.width = report_width() if out.stdout_is_tty else DEFAULT_WIDTH
+        columns = stdout_size()[0] if out.stdout_is_tty else 0
+        self.width = max(MIN_WIDTH, min(columns or DEFAULT_WIDTH, MAX_WIDTH))
         self._ascii = out.stdout_is_tty and not is_utf8(sys.stdout)
         self._styled = out.stdout_is_tty and os.environ.get("TERM") not in ("dumb", "unknown")
 
     def write_json(self, results: Mapping[str, CheckResult], *, healthy: bool) -> None:
-        checks: list[dict[str, Any]] = [
-            {
-                "name": name,
-                "status": result.status,
-                "found": one_line(result.summary),
-                "hint": one_line(result.hint),
-            }
-            for name, result in results.items()
-        ]
+        checks = []
+        for name, result in results.items():
+            texts = {"found": one_line(result.summary), "hint": one_line(result.hint)}
+            checks.append({"name": name, "status": result.status, **texts})
         self._out.write_json({"checks": checks, "ok": healthy})
 
     def show(self, name: str, result: CheckResult) -> None:
@@ -119,11 +114,3 @@ class CheckReport:
             lines += textwrap.wrap(joined, self.width - len(start), break_on_hyphens=False)
         lines = [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
         return [(" " * len(start) if number else start) + line for number, line in enumerate(lines)]
-
-
-def report_width() -> int:
-    try:
-        columns = os.get_terminal_size(sys.stdout.fileno()).columns
-    except (OSError, ValueError):
-        columns = 0
-    return max(MIN_WIDTH, min(columns or DEFAULT_WIDTH, MAX_WIDTH))

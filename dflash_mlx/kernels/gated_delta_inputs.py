@@ -193,17 +193,11 @@ def cases(shapes: Shapes) -> list[Case]:
     )
     found = []
     for places, rows in ((chain, 1), (tree, len(tree)), (chain, shapes.rows)):
+        projected = (rows, sizes.channels), (rows, heads), (rows, heads)
+        convolution = (sizes.window, sizes.channels), (sizes.channels, width, 1)
         fed = [
-            normal_array(seed, *shape, dtype=dtype_of(shapes.dtype))
-            for seed, shape in enumerate(
-                (
-                    (rows, sizes.channels),
-                    (rows, heads),
-                    (rows, heads),
-                    (sizes.window, sizes.channels),
-                    (sizes.channels, width, 1),
-                )
-            )
+            normal_array(seed, *size, dtype=dtype_of(shapes.dtype))
+            for seed, size in enumerate(projected + convolution)
         ]
         at = mx.array(places, mx.int32)
         found.append((*fed, decay, bias, at, sizes.key_heads, sizes.key_dim))

@@ -77,6 +77,7 @@ class KernelCheck:
         self._clock = clock
         self._key = result_key(shapes)
         self._keeps = True
+        self._anew = anew
         known = {} if anew else STORE.read().get(self._key, {})
         used = [trial for trial in trials if trial.fitting(shapes)]
         self.results: dict[str, KernelResult] = {
@@ -106,7 +107,7 @@ class KernelCheck:
     def fail(self, name: str, reason: str) -> None:
         """Remember that a kernel failed after its check, now and at later starts."""
         self.results[name] = KernelResult(name, False, reason=reason)
-        self._keep()
+        self._keep(self.results[name])
 
     def kernels(self) -> Kernels:
         """The pair's kernels: those that are right and fast are enabled, as far as is known."""
@@ -162,7 +163,7 @@ class KernelCheck:
                 return
         result = self.results[name]
         self.results[name] = replace(result, reason="" if result.won else why_slow(result.ratio))
-        self._keep()
+        self._keep(self.results[name])
         yield
 
     @contextmanager
@@ -172,13 +173,17 @@ class KernelCheck:
         try:
             yield
         finally:
-            self._keep()
+            self._keep(self.results[name])
 
-    def _keep(self, *instead: KernelResult) -> None:
-        """Write all results to the file until that fails (logged)."""
+    def _keep(self, result: KernelResult) -> None:
+        """Write one result to the file until that fails (logged); others are kept.
+
+        Another program may check the same pair. With `anew` the first result replaces the entry.
+        """
         if self._keeps:
-            entry = self.results | {result.name: result for result in instead}
-            self._keeps = STORE.write(self._key, entry)
+            known = {} if self._anew else STORE.read().get(self._key, {})
+            self._keeps = STORE.write(self._key, known | {result.name: result})
+            self._anew = False
 
 
 def why_slow(ratio: float | None) -> str:
@@ -283,8 +288,11 @@ def compare_times(
         return result
 
     # As in an answer: many products are recorded together, other operations by themselves.
-    launcher = others.launcher if trial.recorded else None
-    runs = [recorded(launcher, partial(dependent, ours)), partial(dependent, stock, None)]
+    by_rival = trial.rival is not None and others.launches(trial.rival, *case[:2])
+    runs = [
+        recorded(others.launcher if trial.recorded else None, partial(dependent, ours)),
+        recorded(others.launcher if by_rival else None, partial(dependent, stock)),
+    ]
     durations: list[list[float]] = [[], []]
     for _ in range(RUNS + 1):
         for run, seconds in zip(runs, durations, strict=True):

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
-from mlx_lm.models.gated_delta import compute_g, gated_delta_update
+from mlx_lm.models.gated_delta import (
+    compute_g,
+    gated_delta_kernel,
+    gated_delta_ops,
+    gated_delta_update,
+)
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear
 
 from dflash_mlx.kernels import (
@@ -24,12 +28,11 @@ from dflash_mlx.kernels import (
     verify_accept_sample,
     verify_attention,
 )
-from dflash_mlx.kernels.dispatch import Kernels, Op
+from dflash_mlx.kernels.dispatch import Kernels, Op, by_metal
 from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.samples import Case
 from dflash_mlx.kernels.shapes import Shapes
 from dflash_mlx.kernels.small_m_qmm import Weights
-from dflash_mlx.kernels.source import recorded
 from dflash_mlx.kernels.verify_attention import Rows, Scores
 from dflash_mlx.models.cache.tree_pass import TreePass
 from dflash_mlx.models.gated_delta import feed_stock, update_tree
@@ -48,8 +51,9 @@ class Trial:
     `sizes(shapes)` are timed, by default the last case. `stock(kernels, *case)` is what runs
     without the operation where these kernels may run. The time may be `most` of that.
     `alone(*case)` are the arguments of one row, `row` is that row of the first output; exact mode
-    wants its bits. `recorded`: an answer launches it together with others. `again(case, number)`:
-    a case that reads other bytes; None copies all arrays.
+    wants its bits. `recorded`: an answer launches it together with others. `rival`: the kernel that
+    `stock` may launch, recorded like this one. `again(case, number)`: a case that reads other
+    bytes; None copies all arrays.
     """
 
     op: Op
@@ -62,6 +66,7 @@ class Trial:
     alone: Callable[..., Case] | None = None
     row: Callable[[mx.array], mx.array] = lambda output: output[:1]
     recorded: bool = False
+    rival: Op | None = None
     again: Callable[[Case, int], Case] | None = None
 
     @property
@@ -84,13 +89,7 @@ def defined_part(outcome: mx.array) -> mx.array:
 
 def layer_product(kernels: Kernels, _: mx.array, weights: Weights, *__: Any) -> Stock:
     """The product as a layer computes it: by MLX, or by our kernel where that is in use."""
-
-    def product(_: Any, x: mx.array) -> mx.array:
-        return multiply(kernels, weights, x)
-
-    if kernels.enables(small_m_qmm.OP):
-        return recorded(kernels.launcher, product)
-    return partial(product, None)
+    return lambda x: multiply(kernels, weights, x)
 
 
 def float32_product(x: mx.array, weights: Weights, *_: Any) -> mx.array:
@@ -156,19 +155,12 @@ def mlx_inputs(_: Kernels, *case: Any) -> Stock:
     return run
 
 
-def stock_rows(case: Case) -> list[mx.array]:
-    """What mlx-lm's recurrence reads beside queries: the gates come from other projections."""
-    _, k, v, g, beta, state = case[:6]
-    rows = [part[None] for part in (k, v, mx.log(1 / g - 1), mx.log(beta / (1 - beta)), state)]
-    mx.eval(rows)
-    return rows
-
-
 def mlx_chain(_: Kernels, *case: Any) -> Stock:
-    """mlx-lm's update of a chain; it also computes the gates, which take little time."""
-    k, v, a, b, state = stock_rows(case)
-    zeros = mx.zeros(v.shape[2])
-    return lambda q: gated_delta_update(q[None], k, v, a, b, zeros, zeros, state)
+    """mlx-lm's recurrence of a chain, with gates that are computed before, as for the kernel."""
+    rows = [part[None] for part in case[1:]]
+    mx.eval(rows)
+    recur = gated_delta_kernel if by_metal() else gated_delta_ops
+    return lambda q: recur(q[None], *rows)
 
 
 def mlx_tree(_: Kernels, *case: Any) -> Stock:
@@ -178,10 +170,12 @@ def mlx_tree(_: Kernels, *case: Any) -> Stock:
     for parent in parents:
         depths.append(depths[parent] + 1)
     tree = TreePass(Tree((0,) * len(parents), parents, tuple(depths[1:]), (0.0,) * len(parents)))
-    k, v, a, b, state = stock_rows(case)
-    zeros = mx.zeros(v.shape[2])
+    _, k, v, g, beta, state = case[:6]
+    zeros = mx.zeros(v.shape[1])
+    gates = mx.log(1 / g - 1), mx.log(beta / (1 - beta))
+    k, v, a, b, state = (part[None] for part in (k, v, *gates, state))
     net = SimpleNamespace(A_log=zeros, dt_bias=zeros, training=False)
-    mx.eval(tree.levels, tree.by_level, tree.by_row)
+    mx.eval(k, v, a, b, state, tree.levels, tree.by_level, tree.by_row)
     return lambda q: update_tree(net, q[None], k, v, a, b, state, tree)
 
 
@@ -274,5 +268,6 @@ TRIALS = (
         sizes=padded_rows.sizes,
         most=1 / MAX_RATIO,
         recorded=True,
+        rival=small_m_qmm.OP,
     ),
 )

@@ -2,6 +2,7 @@
 
 import json
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,23 @@ def test_one_answer_after_another(ask, cache):
     assert ask(*PROMPT)["usage"]["cached"] == 0
     (text,) = listed(cache)
     assert (text["tokens"], text["target"], text["draft"]) == (len(PROMPT[0]) + 7, PAIR[1], PAIR[3])
+
+
+def test_a_sidecar_goes_with_its_file(tmp_path, monkeypatch):
+    """As on a drive without a Mac's file attributes."""
+    folder = tmp_path / "pair"
+    folder.mkdir()
+    for name in ("pair.json", "a.rows.safetensors", "._a.rows.safetensors"):
+        (folder / name).touch()
+    unlink = Path.unlink
+
+    def with_sidecar(file, **options):
+        unlink(file, **options)
+        unlink(file.with_name(f"._{file.name}"), missing_ok=True)
+
+    monkeypatch.setattr(Path, "unlink", with_sidecar)
+    disk.clear(tmp_path)
+    assert not folder.exists()
 
 
 def test_list_and_remove(ask, cache):

@@ -375,6 +375,25 @@ def test_kernels_are_timed_as_answers_run_them(trial: Trial) -> None:
     assert launcher.count <= 3 * CALLS
 
 
+def test_a_rival_is_recorded_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As rows of zeros are: a function for each product would cost time that answers do not."""
+    made: list[object] = []
+
+    def record(self: MetalLauncher, function: Callable[..., Any], _: object) -> Any:
+        made.append(function)
+        return mx.compile(partial(function, self))
+
+    monkeypatch.setattr(MetalLauncher, "recorded", record)
+    (trial,) = (trial for trial in TRIALS if trial.name == "padded_rows")
+    assert trial.sizes is not None
+    case = next(iter(trial.sizes(GENERIC)))
+    launcher = Tracing()
+    launch = partial(trial.op.launch, launcher)
+    others = Kernels(launcher).without([trial.name])
+    compare_times(trial, launch, case, others, time.perf_counter)
+    assert (len(made), launcher.count) == (2, CALLS)
+
+
 def test_what_is_not_recorded_is_written_each_time() -> None:
     """The count above can fail."""
     (trial,) = (trial for trial in TRIALS if trial.name == "small_m_qmm")
@@ -549,6 +568,25 @@ def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) ->
     assert not device.ran
     assert kernels.off == {"crash": STARTED}
     assert kernels.wrong == {"crash"}
+
+
+def test_two_programs_keep_each_others_results() -> None:
+    """Each writes what it has found itself; one that begins anew drops what was known before."""
+    device = Device()
+    trials = [device.trial(name) for name in ("a", "b")]
+    one, other = device.check(trials), device.check(trials)
+    other.fail("b", "raised ValueError: ")
+    one.step()
+    assert STORE.read()[result_key(SHAPES)] == {
+        "a": one.results["a"],
+        "b": KernelResult("b", False, reason="raised ValueError: "),
+    }
+    launcher: Any = device
+    kernels = Kernels(launcher, on=frozenset())
+    anew = KernelCheck(kernels, SHAPES, anew=True, clock=device.clock, trials=trials[:1])
+    anew.step()
+    anew.step()
+    assert STORE.read()[result_key(SHAPES)] == anew.results
 
 
 @pytest.mark.parametrize(

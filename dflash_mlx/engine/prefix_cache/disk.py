@@ -8,7 +8,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -397,8 +396,10 @@ def texts_of(folder: Path, labels: Labels, records: list[Record]) -> Iterator[Ca
 
 def clear(root: Path) -> None:
     """Remove the folders of all pairs, also with damaged files."""
-    for file in matching(root, f"*/{LABELS}"):
-        shutil.rmtree(file.parent)
+    for labels in matching(root, f"*/{LABELS}"):
+        for file in [*labels.parent.iterdir()]:
+            file.unlink(missing_ok=True)  # a sidecar goes with its file
+        labels.parent.rmdir()
 
 
 # The key of a pair's folder
