@@ -70,11 +70,3 @@ def test_other_messages_stay_token_for_token(family: str) -> None:
         text = template.write(messages)
         assert template_module.APART not in text
         assert template.encode(text) == tokenizer.encode(text, add_special_tokens=False)
-
-
-def test_fault_a_text_that_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    harmless = controls(ids_of("smollm3", chat("harmless")))
-    monkeypatch.setattr(template_module, "APART", "")
-    text = templates.template_of("smollm3").write(chat(typed("smollm3")))
-    ids = templates.tokenizer_of("smollm3").encode(text, add_special_tokens=False)
-    assert len(controls(ids)) > len(harmless)

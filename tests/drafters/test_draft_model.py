@@ -50,20 +50,6 @@ def test_answers_of_transformers(golden: Any) -> None:
         assert accepted[: len(drafts)] == said["accepted"][: len(drafts)]
 
 
-def test_a_row_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: one rejected draft stays in the model's cache. Answers stay right, drafts do not."""
-    honest = ModelCache._drop_drafts
-
-    def drop(self: ModelCache, kept: int = 0) -> None:
-        more = self._drafted is not None and kept < len(self._drafted) and kept > 0
-        honest(self, kept + more)
-        self._read -= more
-
-    monkeypatch.setattr(ModelCache, "_drop_drafts", drop)
-    with pytest.raises(AssertionError, match=r"assert \[\["):
-        test_answers_of_transformers(golden)
-
-
 def drafter_of(family: str = "qwen3", vocab_size: int | None = None, **changes: Any):
     reader = tiny.make_target(family, **changes)
     return SmallModelDrafter(reader, vocab_size or reader.vocab_size)
@@ -114,19 +100,6 @@ def check_cache(source: SmallModelDrafter) -> None:
 def test_what_was_drafted_is_not_read_again_and_nothing_is_lost() -> None:
     """At every round the drafts are those of a cache that has read just what was committed."""
     check_cache(drafter_of())
-
-
-def test_rows_of_drafts_that_were_not_kept_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = ModelCache.append
-
-    def append(self: ModelCache, taps: mx.array, tokens: Any = ()) -> None:
-        if self._drafted is not None:
-            tokens = np.array(self._drafted).tolist()[: len(tokens)]
-        honest(self, taps, tokens)
-
-    monkeypatch.setattr(ModelCache, "append", append)
-    with pytest.raises(AssertionError):
-        check_cache(drafter_of())
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gemma4", "gpt_oss"])
