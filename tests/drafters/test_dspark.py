@@ -13,16 +13,11 @@ import pytest
 import tiny
 from dspark_cases import ACCEPTED, ANCHORS, BY_NAME, LENGTHS, PROPOSALS, Case
 from engines import (
-    check_plain,
-    engine_of,
     recorded_drafts,
-    target_of,
 )
-from feature_texts import check_cache
 
 from dflash_mlx import api
 from dflash_mlx.drafters.chain import ChainBlock
-from dflash_mlx.drafters.dflash.config import MARKOV_HEADS
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter, DraftCache
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
@@ -138,26 +133,6 @@ def test_blocks_that_are_drafted_together() -> None:
 
 
 # Exactness
-
-
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gemma4", "qwen3_5 kv8"])
-@pytest.mark.parametrize("head", MARKOV_HEADS)
-def test_answers_are_those_of_plain_decoding(family: str, head: str) -> None:
-    """Chains, trees and seeded samples; sequences join and leave."""
-    target = target_of(family)
-    engine = engine_of(family, tiny.random_drafter(target, **tiny.dspark_settings(target, head)))
-    check_plain(engine)
-
-
-def drafts_of(cache: DraftCache, anchor: int) -> list[int]:
-    return np.array(cache.block(anchor, 6).greedy().tokens).tolist()
-
-
-def test_what_is_kept_is_what_was_committed() -> None:
-    """At every round the drafts are those of a cache that read just what was committed."""
-    target = target_of("qwen3")
-    source = tiny.random_drafter(target, **tiny.dspark_settings(target, "rnn"))
-    check_cache(source, 2 * tiny.BASE["hidden_size"], drafts_of)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -8,19 +8,16 @@ import numpy as np
 import pytest
 import tiny
 from eagle_heads import random_head
-from engines import check_plain
-from feature_texts import Text, check_cache
+from feature_texts import Text
 
 from dflash_mlx.drafters.chain import Chains
 from dflash_mlx.drafters.eagle3.config import EagleConfig
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
-from dflash_mlx.drafters.feature_head import FeatureCache
-from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.speculation.sampling import Draw, Shaper
-from dflash_mlx.speculation.tree import Tree, best_first
+from dflash_mlx.speculation.tree import Tree
 
 GOLDEN = tiny.GOLDEN / "eagle3"
 MODES: dict[str, dict[str, Any]] = {
@@ -68,26 +65,6 @@ def test_answers_of_the_authors_code(golden: Any, mode: str, monkeypatch: Any) -
         assert len(verifies) > 5
         for ours, theirs in zip(seen, said["drafts"], strict=False):
             assert ours == sorted(theirs)
-
-
-@pytest.mark.parametrize("family", ["qwen3", "gpt_oss", "qwen3_5", "gemma4"])
-def test_answers_are_those_of_plain_decoding(family: str) -> None:
-    """Chains, trees and seeded samples for targets with every cache; sequences join and leave."""
-    target = tiny.make_target(family)
-    engine = Engine(target, random_head(target))
-    engine.scheduler.prompt_chunks.sizes = {0: 7}
-    check_plain(engine)
-
-
-def drafts_of(cache: FeatureCache, anchor: int) -> tuple[Any, ...]:
-    (block,) = cache.source.draft([cache], [anchor], 5)
-    tree = best_first(block.top_tokens(12).to_host(), 12)
-    return np.array(block.greedy().tokens).tolist(), tree.tokens, tree.parents
-
-
-def test_what_is_kept_is_what_the_target_said() -> None:
-    """At every round the drafts are those of a cache that read just what was committed."""
-    check_cache(random_head(tiny.make_target("qwen3")), 3 * 32, drafts_of)
 
 
 def test_drafts_are_drawn_from_what_they_say() -> None:

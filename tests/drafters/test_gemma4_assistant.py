@@ -9,20 +9,16 @@ import numpy as np
 import pytest
 import tiny
 from assistants import GOLDEN, HEADS, TARGET, random_assistant
-from engines import check_plain
 
-from dflash_mlx import api
 from dflash_mlx.drafters.chain import Chains
 from dflash_mlx.drafters.gemma4_assistant.drafter import AssistantCache
 from dflash_mlx.drafters.load import check_drafter, load_drafter
-from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.pair import Pair, load
 
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
-FAMILIES = ("gemma4", "gemma4_text", "gemma4_unified")
 
 
 def check_golden(pair: Pair, head: str) -> None:
@@ -55,15 +51,6 @@ def test_drafts_of_the_reference(head: str) -> None:
     check_golden(golden_pair(head), head)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_answers_are_those_of_plain_decoding(family: str) -> None:
-    """Chains, trees and seeded samples; sequences join and leave, and their prefixes are kept."""
-    target = tiny.make_target(family)
-    engine = Engine(target, random_assistant(target))
-    engine.scheduler.prompt_chunks.sizes = {0: 7}
-    check_plain(engine)
-
-
 def test_a_fork_reads_its_own_caches() -> None:
     """And goes on by itself; a cut leaves nothing to draft from until a token is read."""
     target = tiny.make_target("gemma4_text")
@@ -85,28 +72,6 @@ def test_a_fork_reads_its_own_caches() -> None:
     assert source.preview(theirs, 7, 4) == ()
     twin.read([3])
     assert source.preview(theirs, 7, 4) is None
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_prefix_comes_back(
-    restart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the cache of prefixes, in memory or on disk, the answer is as before, with drafts."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    def loaded() -> Pair:
-        return load(TARGET, GOLDEN / "dense", cache_ram=1 << 26, cache_disk=restart << 26)
-
-    pair = loaded()
-    prompt = EXPECTED["texts"][0]
-    first = api.generate(pair, prompt, mode="dflash", max_tokens=20)
-    if pair.engine.prefix_cache.disk is not None:
-        pair.engine.prefix_cache.disk.wait()
-        pair = loaded()
-    again = api.generate(pair, prompt, mode="dflash", max_tokens=20)
-    assert again.stats.cached_tokens > len(prompt) // 2
-    assert first.tokens == again.tokens
-    assert again.stats.drafted > 0
 
 
 def saved(folder: Path, **changes: Any) -> Checkpoint:

@@ -4,22 +4,20 @@ import json
 from collections.abc import Callable
 from importlib import import_module
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from engines import check_plain, recorded_drafts
-from feature_texts import Text, check_cache
+from engines import recorded_drafts
+from feature_texts import Text
 from mtp_heads import GOLDEN, random_head
 
 from dflash_mlx import api
 from dflash_mlx.drafters.chain import Chains
 from dflash_mlx.drafters.feature_head import FeatureCache
 from dflash_mlx.drafters.mtp.drafter import MTPDrafter
-from dflash_mlx.engine.engine import Engine
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.speculation.tree import best_first
@@ -76,15 +74,6 @@ def test_drafts_of_the_reference_with_experts(name: str) -> None:
         check_golden(pair, depth, case=case)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen3_5 kv8"])
-def test_answers_are_those_of_plain_decoding(family: str) -> None:
-    """Chains, trees and seeded samples, dense and with experts; sequences join and leave."""
-    target = tiny.make_target(family)
-    engine = Engine(target, random_head(target))
-    engine.scheduler.prompt_chunks.sizes = {0: 7}
-    check_plain(engine)
-
-
 def check_trees(source: MTPDrafter) -> None:
     """The trees of two sequences are the likeliest paths by the distributions of each one's chain.
 
@@ -132,36 +121,6 @@ def test_the_final_norm_is_a_tap() -> None:
 def drafts_of(cache: FeatureCache, anchor: int) -> list[int]:
     (block,) = cache.source.draft([cache], [anchor], 5)
     return np.array(block.greedy().tokens).tolist()
-
-
-def test_what_is_kept_is_what_the_target_said() -> None:
-    """At every round the drafts are those of a cache that read just what was committed."""
-    source = random_head(tiny.make_target("qwen3_5"))
-    check_cache(source, tiny.BASE["hidden_size"], drafts_of)
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_a_prefix_comes_back_with_its_rows(
-    restart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the cache of prefixes, in memory or on disk: the drafts are those of the first time."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    size = 1 << 26
-
-    def loaded() -> Pair:
-        disk = size if restart else 0
-        return load(GOLDEN / "target", "mtp", cache_ram=size, cache_disk=disk)
-
-    pair = loaded()
-    prompt = [*EXPECTED["prompts"][3], *EXPECTED["greedy_tokens"][3]]
-    first = api.generate(pair, prompt, mode="dflash", max_tokens=20)
-    if pair.engine.prefix_cache.disk is not None:
-        pair.engine.prefix_cache.disk.wait()
-        pair = loaded()
-    again = api.generate(pair, prompt, mode="dflash", max_tokens=20)
-    assert again.stats.cached_tokens > len(prompt) // 2
-    assert first.tokens == again.tokens
-    assert first.stats.committed == again.stats.committed
 
 
 def test_a_head_that_agrees_with_nothing_is_a_suspect(golden: Pair) -> None:
