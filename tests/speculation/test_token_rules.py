@@ -111,10 +111,11 @@ def test_bad_words(params: SamplingParams) -> None:
     target = target_for(params)
     said = stock_answer(target, params, Rules())
     words = ((said[2],), (said[5], said[6]), (said[9], said[10], said[11]))
-    found = check(target, params, Rules(bad_word_ids=words))
-    assert found != said
-    for word in words:
-        assert all(tuple(found[n : n + len(word)]) != word for n in range(len(found)))
+    for some in (words, words[1:2], words[2:]):
+        found = check(target, params, Rules(bad_word_ids=some))
+        assert found != said
+        for word in some:
+            assert all(tuple(found[n : n + len(word)]) != word for n in range(len(found)))
 
 
 @by_params

@@ -52,7 +52,7 @@ def differing(params: SamplingParams, rows: mx.array) -> int:
     return same.count(False)
 
 
-@pytest.mark.quick_every(4)
+@pytest.mark.quick_every(5)
 @every_setting
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["random", "level"])
