@@ -1,4 +1,4 @@
-"""Kernels of mlx-lm 0.32: right where they are right, and one known race found."""
+"""A race that is known in kernels of mlx-lm 0.32 is found, and is one."""
 
 import mlx.core as mx
 import pytest

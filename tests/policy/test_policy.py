@@ -24,7 +24,7 @@ from simulated import (
 
 from dflash_mlx.policy.acceptance import Acceptance
 from dflash_mlx.policy.adaptive import AdaptivePolicy
-from dflash_mlx.policy.costs import Batch, at
+from dflash_mlx.policy.costs import Batch
 from dflash_mlx.policy.policy import Choice, DraftState, FixedPolicy, StepResult
 from dflash_mlx.types import DECODE_STEP, Plan
 
@@ -191,14 +191,6 @@ def once() -> Callable[[float], float | None]:
 
 
 # Costs.
-
-
-def test_no_width_is_cheaper_than_its_known_neighbours() -> None:
-    """Products step up somewhere between two known widths: nobody knows where."""
-    ratios = (1.0, 1.1, 1.1, 1.1, 3.0, 3.0, 2.0, 2.5, 4.0, 6.0)
-    found = [at(ratios, rows) for rows in range(1, 17)]
-    assert found == [1.0, 1.1, 1.1, 1.1, 3.0, 3.0, 3.0, 3.0, *[3.0] * 3, 2.0, *[2.5] * 4]
-    assert (at(ratios, 64), at(ratios, 65), at(ratios, 129)) == (6.0, 12.0, 18.0)
 
 
 def test_rows_that_were_never_run_cost_what_their_neighbours_do() -> None:
@@ -451,14 +443,6 @@ def test_an_answer_that_ends_teaches_no_rejection() -> None:
         assert ended.survivals(block, 7)[1] > 0.7 > lost.survivals(block, 7)[1]
 
 
-def test_survivals_fall() -> None:
-    """Longer prefixes are never likelier, whatever is stated."""
-    survivals = Acceptance().survivals((0.0001, 1.0, 0.9, 0.1, 0.9), 7)
-    assert len(survivals) == 5
-    assert survivals == sorted(survivals, reverse=True)
-    assert survivals[-1] > 0
-
-
 def test_room_bounds_the_rows() -> None:
     """Rows for tokens that may not be committed any more are never asked for."""
     policy = proven(AdaptivePolicy(FLAT.prior(), 8))
@@ -473,11 +457,7 @@ def test_room_bounds_the_rows() -> None:
         assert plan.rows <= room
         policy.update([result_of(acceptance, plan, plan.rows - 1)], None)
 
-
-def test_drafts_shorter_than_a_block() -> None:
-    """A drafter may give fewer drafts at the end of a context."""
-    policy = proven(AdaptivePolicy(FLAT.prior(), 8))
-    (acceptance,) = policy.new_sequence(1)
+    # Near the end of a context a drafter may give fewer drafts than a block has.
     for count in (3, 1):
         assert drafting(policy, acceptance)
         (plan,) = policy.choose_plans(

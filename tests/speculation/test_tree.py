@@ -1,6 +1,5 @@
 """Draft trees: the likeliest prefixes, their masks and walks, held against plain enumeration."""
 
-from collections.abc import Iterator
 from itertools import product
 
 import mlx.core as mx
@@ -61,43 +60,6 @@ def ranks_of(tree: Tree, candidates: Candidates) -> list[Prefix]:
         rank = tokens.index(token)
         found.append(((*ranks, rank), cases[rank]))
     return [ranks for ranks, _ in found[1:]]
-
-
-def closed_sets(known: dict[Prefix, float], size: int) -> Iterator[frozenset[Prefix]]:
-    """All sets of that many prefixes that have with every prefix also its own."""
-    seen = {frozenset[Prefix]()}
-    for _ in range(size):
-        seen = {
-            grown | {new}
-            for grown in seen
-            for new in known
-            if new not in grown and (len(new) == 1 or new[:-1] in grown)
-        }
-    yield from seen
-
-
-def matched(tree: set[Prefix], known: dict[Prefix, float], slots: int) -> float:
-    """The expected length of the longest match, over all texts (the paper's section 3)."""
-    texts = [ranks for ranks in known if len(ranks) == slots]
-    lengths = [
-        max([n for n in range(1, slots + 1) if text[:n] in tree], default=0) for text in texts
-    ]
-    chances = [np.exp(known[text]) for text in texts]
-    return float(np.dot(lengths, chances))
-
-
-@pytest.mark.parametrize("make", [independent, conditional])
-@pytest.mark.parametrize("seed", range(3))
-def test_no_other_tree_is_better(make, seed):
-    """Propositions 1 and 2: probabilities sum to the expected match; no closed set has more."""
-    candidates = make(seed)
-    known = prefixes(candidates)
-    for budget in range(1, 5):
-        tree = best_first(candidates, budget)
-        best = max(sum(np.exp(known[u]) for u in s) for s in closed_sets(known, budget))
-        assert np.exp(tree.logs).sum() == pytest.approx(best, abs=1e-6)
-        nodes = set(ranks_of(tree, candidates))
-        assert matched(nodes, known, candidates.positions) == pytest.approx(best, abs=1e-6)
 
 
 @pytest.mark.parametrize("make", [independent, conditional])
