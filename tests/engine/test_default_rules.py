@@ -4,10 +4,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from sampling_law import EOS, LIMIT, golden, golden_law, golden_settings, surprise
 
+from dflash_mlx.drafters.chain import ChainBlock
 from dflash_mlx.drafters.small_model import SmallModelDrafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
@@ -67,3 +69,17 @@ def packed_surprise(count: int) -> float:
 
 def test_law_of_unseeded_answers_in_shared_passes() -> None:
     assert packed_surprise(400) < LIMIT
+
+
+def test_another_q_in_shared_passes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: q of other drafts than those that were drawn."""
+    honest = ChainBlock.sample
+
+    def level(self: ChainBlock, draw: Any) -> Any:
+        draft = honest(self, draw)
+        assert draft.probabilities is not None
+        width = draft.probabilities.shape[-1]
+        return replace(draft, probabilities=mx.full(draft.probabilities.shape, 1 / width))
+
+    monkeypatch.setattr(ChainBlock, "sample", level)
+    assert packed_surprise(400) > LIMIT

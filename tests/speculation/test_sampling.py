@@ -255,6 +255,38 @@ def test_what_was_drawn_does_not_decide_what_is_verified(rule: str) -> None:
     assert (len(seen) > 1) == (rule != "match")
 
 
+class OtherQ(Lattice):
+    """A fault: q is that of a walk that ignores the token before, the drafts are not."""
+
+    def passed(self, path: mx.array, rows: mx.array | None = None) -> mx.array:
+        return super().passed(mx.zeros_like(path), rows)
+
+
+class Elsewhere:
+    """A fault: another block's drafts with the q of other drafts of it."""
+
+    def __init__(self, block: DraftBlock):
+        self.block = block
+
+    def sample(self, draw: Draw) -> Draft:
+        others = self.block.sample(replace(draw, key=mx.random.split(draw.key)[0]))
+        return replace(self.block.sample(draw), probabilities=others.probabilities)
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("drafter", ["dflash2", "model", "eagle3"])
+def test_a_q_of_other_drafts_is_noticed(rule: str, drafter: str) -> None:
+    """Planted: drafts and their q must come from one walk."""
+    honest = lattice_tables() if drafter == "dflash2" else chain_tables(drafter)
+    block: Any = honest.block
+    faulty: Any = (
+        OtherQ(block.candidates, block.scores) if drafter == "dflash2" else Elsewhere(block)
+    )
+    tables = Tables(faulty, honest.rows, honest.history)
+    count = 8 * COUNT if drafter == "dflash2" else FEWER
+    assert block_surprise(RULES[rule], SETTINGS["hot"], tables, count) > 3 * LIMIT
+
+
 @pytest.mark.parametrize("params", [PLAIN, SETTINGS["everything"]])
 def test_walks_are_drawn_one_position_after_another(params: SamplingParams) -> None:
     """Drawing every row at once is drawing after each draft: the walks' law, and each walk's q."""
