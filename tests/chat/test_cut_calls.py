@@ -52,10 +52,7 @@ def prefixes(family: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("family", sorted(ONE_TOKEN_STARTS))
 def test_the_length_cuts_a_call(family: str) -> None:
-    """The calls before it are there; arguments that came are those of the whole answer.
-
-    The first letters of Harmony's "to=" are text here: the reasoning parser drops such headers.
-    """
+    """The calls before it are there; arguments that came are those of the whole answer."""
     *cut, whole = prefixes(family)
     found = parser_of(family).feed(whole, final=True)
     wanted = calls_of(found.calls)
@@ -86,10 +83,7 @@ def test_a_stop_string_cuts_a_call(family: str) -> None:
     "family", sorted(ONE_TOKEN_STARTS - {"harmony", "mistral", "mistral_list"})
 )
 def test_the_model_ends_inside_a_call(family: str) -> None:
-    """What it wrote after the start tag may be anything: it is no text, and told by name.
-
-    A call with all its arguments is one without the end tag, too, where arguments are streamed.
-    """
+    """What it wrote after the start tag may be anything: it is no text, and told by name."""
     wanted = calls_of(parser_of(family).feed(CALLS[family], final=True).calls)
     for text in prefixes(family):
         parser = parser_of(family)

@@ -1,8 +1,4 @@
-"""Calls of every format, in random pieces: the same objects and the same text, or none of them.
-
-Values hold tags, quotes, escapes and Unicode; tags are left out, answers are cut, calls come from
-inside of thinking. The seed of each case is in its failure.
-"""
+"""Calls of every format, in random pieces: the same objects and the same text, or none of them."""
 
 import json
 from collections.abc import Sequence

@@ -187,10 +187,7 @@ def test_marks_in_json_are_text() -> None:
 
 @pytest.mark.parametrize("family", sorted(FORCED))
 def test_a_forced_answer_is_calls_that_fit(family: str) -> None:
-    """Whatever a model says under the grammar, its parser finds calls whose arguments fit.
-
-    llguidance's own grammar of each schema judges the arguments.
-    """
+    """Whatever a model says under the grammar, its parser finds calls whose arguments fit."""
     tools = [FLAT, NOW, DEEP]
     tokenizer = tokenizer_of(family)
     compiler = Compiler(tokenizer, len(tokenizer), frozenset({256}))

@@ -1,11 +1,6 @@
-"""Answers that follow a grammar: those of plain decoding under its masks, in every mode.
-
-Plain decoding is stock mlx-lm with a logits processor (constrained.py); random targets say
-something else in every place, so a mask of another place shows.
-"""
+"""Answers that follow a grammar: those of plain decoding under its masks, in every mode."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any, cast
@@ -30,7 +25,6 @@ from dflash_mlx.models.target import Target
 from dflash_mlx.options import MODES, Mode, SamplingParams
 from dflash_mlx.pair import load
 from dflash_mlx.session import Session
-from dflash_mlx.speculation import sampling
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
 from dflash_mlx.types import Block
 
@@ -293,48 +287,7 @@ def neighbours_masks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Constraint, "_draft_masks", rows)
 
 
-def cut_before(patch: pytest.MonkeyPatch) -> None:
-    """A fault: drafts that were drawn end before the one that is not allowed."""
-    honest = Constraint.filter_draft
-
-    def filter_draft(self: Constraint, chain: Draft, count: int, most: int) -> Draft:
-        found = honest(self, chain, count, most)
-        illegal = found.judged is not None and found.judged < found.drafted
-        return found.first(found.drafted - 1) if illegal else found
-
-    patch.setattr(Constraint, "filter_draft", filter_draft)
-
-
-def after_filters(patch: pytest.MonkeyPatch) -> None:
-    """A fault: the mask is put on what the filters have left, not on the target's own logits."""
-    honest = Constraint.mask_logits
-
-    def mask(self: Constraint, logits: mx.array, draft: Draft) -> mx.array:
-        best = sampling.apply_top_p(logits - mx.logsumexp(logits, axis=-1, keepdims=True), 0.9)
-        masked = honest(self, best, draft)
-        lost = mx.isinf(mx.max(masked, axis=-1, keepdims=True))
-        return mx.where(lost, honest(self, logits, draft), masked)
-
-    patch.setattr(Constraint, "mask_logits", mask)
-
-
-@pytest.mark.quick_every(4)
-@pytest.mark.parametrize(
-    ("fault", "accept", "params", "count"),
-    [
-        (neighbours_masks, "match", SamplingParams(1.0), 400),
-        (neighbours_masks, "block", SamplingParams(1.0), 400),
-        (cut_before, "token", SamplingParams(1.0), 1000),
-        (after_filters, "match", SamplingParams(1.0, top_p=0.9), 400),
-    ],
-)
-def test_faults_are_noticed(
-    fault: Callable[[pytest.MonkeyPatch], None],
-    accept: str,
-    params: SamplingParams,
-    count: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert law_surprise(accept, params=params, count=count) < LIMIT
-    fault(monkeypatch)
-    assert law_surprise(accept, params=params, count=count) > LIMIT
+def test_masks_of_other_rows_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many answers are enough to see one."""
+    neighbours_masks(monkeypatch)
+    assert law_surprise("match") > LIMIT

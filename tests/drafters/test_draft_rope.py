@@ -49,10 +49,7 @@ def yarn_angles(scaling: dict[str, Any]) -> np.ndarray:
     ],
 )
 def test_yarn_is_that_of_transformers(more: dict[str, Any], scale: float) -> None:
-    """Guards `truncate: false` and `attention_factor`, which mlx-lm's YaRN ignores.
-
-    A drafter that was trained with them would otherwise read turned positions, and be wrong.
-    """
+    """Guards `truncate: false` and `attention_factor`, which mlx-lm's YaRN ignores."""
     config = dataclasses.replace(
         tiny.DRAFT_CONFIG, head_dim=DIMS, rope_theta=BASE, rope_scaling=more
     )

@@ -2,8 +2,6 @@
 
 import json
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,20 +13,12 @@ import pytest
 import tiny
 from dspark_cases import ACCEPTED, ANCHORS, BY_NAME, LENGTHS, PROPOSALS, Case
 from engines import (
-    accept_one_too_many,
-    check_plain,
-    engine_of,
     recorded_drafts,
-    target_of,
 )
-from feature_texts import check_cache
 
 from dflash_mlx import api
 from dflash_mlx.drafters.chain import ChainBlock
-from dflash_mlx.drafters.dflash import model
-from dflash_mlx.drafters.dflash.config import MARKOV_HEADS, DraftConfig
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter, DraftCache
-from dflash_mlx.drafters.dflash.markov import MarkovHead, Walks
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
 
@@ -37,7 +27,6 @@ TARGET = tiny.GOLDEN / "qwen3_full" / "target"
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
 LOGITS = dict(np.load(tiny.GOLDEN / "dspark" / "expected.npz"))
 EVERY = 7  # one of so many logits is kept
-Fault = Callable[[pytest.MonkeyPatch], None]
 
 
 def golden_pair(**options: Any) -> Pair:
@@ -128,94 +117,6 @@ def test_logits_of_pytorch(case: Case) -> None:
     check_case(case, drafter)
 
 
-def no_anchor_offset(patch: pytest.MonkeyPatch) -> None:
-    """The anchor's position does not draft, as in DFlash."""
-    honest = DFlashDrafter._hidden
-
-    def shifted(self: DFlashDrafter, *inputs: Any) -> mx.array:
-        config = self.config
-        self.config = replace(config, from_anchor=not config.from_anchor)
-        try:
-            return honest(self, *inputs)
-        finally:
-            self.config = config
-
-    patch.setattr(DFlashDrafter, "_hidden", shifted)
-
-
-def causal(patch: pytest.MonkeyPatch) -> None:
-    """The rows of a block see those before them only, or all where they should not."""
-    honest = DraftConfig.causal
-    patch.setattr(DraftConfig, "causal", lambda self, layer: not honest(self, layer))
-
-
-def one_place_on(patch: pytest.MonkeyPatch) -> None:
-    honest = model.DraftModel.__call__
-    patch.setattr(
-        model.DraftModel, "__call__", lambda self, x, rows, at, m: honest(self, x, rows, at + 1, m)
-    )
-
-
-def anchor_before_all(patch: pytest.MonkeyPatch) -> None:
-    """The Markov head takes the anchor as the token before every position."""
-    honest = Walks.chains
-
-    def chains(self: Walks, caches: Any, anchors: Any, count: int, choose: Any) -> Any:
-        first = mx.array(anchors)
-        patch.setattr(MarkovHead, "__call__", lambda head, _, *rest: call(head, first, *rest))
-        return honest(self, caches, anchors, count, choose)
-
-    call = MarkovHead.__call__
-    patch.setattr(Walks, "chains", chains)
-
-
-def forgets(patch: pytest.MonkeyPatch) -> None:
-    """The state of a recurrent Markov head is lost between positions."""
-    call = MarkovHead.__call__
-    patch.setattr(MarkovHead, "__call__", lambda self, b, h, state: call(self, b, h, None))
-
-
-def no_gate(patch: pytest.MonkeyPatch) -> None:
-    """The gate of a Markov head is open."""
-    patch.setattr(mx, "sigmoid", mx.ones_like)
-
-
-def half_apart(patch: pytest.MonkeyPatch) -> None:
-    """Pairs of the rotation are half a head apart, as in other drafters."""
-    honest = mx.fast.rope
-    patch.setattr(
-        mx.fast, "rope", lambda *x, traditional, **more: honest(*x, traditional=False, **more)
-    )
-
-
-@pytest.mark.parametrize(
-    ("fault", "name"),
-    [
-        (no_anchor_offset, "deepspec"),
-        (no_anchor_offset, "deepspec_dflash"),
-        (no_anchor_offset, "jetspec"),
-        (causal, "specforge"),
-        (causal, "speculators"),
-        (causal, "jetspec"),
-        (one_place_on, "deepspec"),
-        (one_place_on, "gemma4"),
-        (anchor_before_all, "liquid"),
-        (anchor_before_all, "speculators"),
-        (forgets, "specforge"),
-        (no_gate, "speculators"),
-        (half_apart, "liquid"),
-    ],
-)
-def test_a_fault_is_noticed(fault: Fault, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: each way to read a drafter wrongly, of which none raises an error."""
-    drafter = case_pair(name).drafter
-    assert isinstance(drafter, DFlashDrafter)
-    check_case(BY_NAME[name], drafter, lengths=(7,))
-    fault(monkeypatch)
-    with pytest.raises(AssertionError):
-        check_case(BY_NAME[name], drafter, lengths=(7,))
-
-
 def test_blocks_that_are_drafted_together() -> None:
     """In one pass: each is what it is alone, whatever stands beside it."""
     for name in ("deepspec_rnn", "speculators", "gemma4"):
@@ -232,32 +133,6 @@ def test_blocks_that_are_drafted_together() -> None:
 
 
 # Exactness
-
-
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gemma4", "qwen3_5 kv8"])
-@pytest.mark.parametrize("head", MARKOV_HEADS)
-def test_answers_are_those_of_plain_decoding(family: str, head: str) -> None:
-    """Chains, trees and seeded samples; sequences join and leave."""
-    target = target_of(family)
-    engine = engine_of(family, tiny.random_drafter(target, **tiny.dspark_settings(target, head)))
-    check_plain(engine)
-
-
-def test_a_draft_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    accept_one_too_many(monkeypatch)
-    with pytest.raises(AssertionError):
-        test_answers_are_those_of_plain_decoding("qwen3", "rnn")
-
-
-def drafts_of(cache: DraftCache, anchor: int) -> list[int]:
-    return np.array(cache.block(anchor, 6).greedy().tokens).tolist()
-
-
-def test_what_is_kept_is_what_was_committed() -> None:
-    """At every round the drafts are those of a cache that read just what was committed."""
-    target = target_of("qwen3")
-    source = tiny.random_drafter(target, **tiny.dspark_settings(target, "rnn"))
-    check_cache(source, 2 * tiny.BASE["hidden_size"], drafts_of)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -8,19 +8,16 @@ import numpy as np
 import pytest
 import tiny
 from eagle_heads import random_head
-from engines import check_plain
-from feature_texts import Text, check_cache, rewind_rows_alone
+from feature_texts import Text
 
 from dflash_mlx.drafters.chain import Chains
 from dflash_mlx.drafters.eagle3.config import EagleConfig
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
-from dflash_mlx.drafters.feature_head import FeatureCache
-from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.speculation.sampling import Draw, Shaper
-from dflash_mlx.speculation.tree import Tree, best_first
+from dflash_mlx.speculation.tree import Tree
 
 GOLDEN = tiny.GOLDEN / "eagle3"
 MODES: dict[str, dict[str, Any]] = {
@@ -70,55 +67,6 @@ def test_answers_of_the_authors_code(golden: Any, mode: str, monkeypatch: Any) -
             assert ours == sorted(theirs)
 
 
-def test_plain_answer_of_transformers(golden: Any) -> None:
-    """The target is read as transformers reads it, taps or none."""
-    pair, expected = golden
-    tokens = tiny.plain(pair.target, expected["prompts"][1], expected["new"])
-    assert tokens == expected["plain"]
-
-
-@pytest.mark.parametrize("family", ["qwen3", "gpt_oss", "qwen3_5", "gemma4"])
-def test_answers_are_those_of_plain_decoding(family: str) -> None:
-    """Chains, trees and seeded samples for targets with every cache; sequences join and leave."""
-    target = tiny.make_target(family)
-    engine = Engine(target, random_head(target))
-    engine.scheduler.prompt_chunks.sizes = {0: 7}
-    check_plain(engine)
-
-
-def test_a_draft_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: a tree's walk takes one more node. The answers differ."""
-    honest = Tree.walk
-
-    def walk(self: Tree, chosen: Any) -> tuple[tuple[int, ...], int]:
-        path, bonus = honest(self, chosen)
-        row = path[-1] if path else 0
-        more = [child for child, parent in enumerate(self.parents, 1) if parent == row]
-        return ((*path, more[0]), chosen[more[0]]) if more else (path, bonus)
-
-    monkeypatch.setattr(Tree, "walk", walk)
-    with pytest.raises(AssertionError):
-        test_answers_of_the_authors_code(golden, "tree", monkeypatch)
-
-
-def drafts_of(cache: FeatureCache, anchor: int) -> tuple[Any, ...]:
-    (block,) = cache.source.draft([cache], [anchor], 5)
-    tree = best_first(block.top_tokens(12).to_host(), 12)
-    return np.array(block.greedy().tokens).tolist(), tree.tokens, tree.parents
-
-
-def test_what_is_kept_is_what_the_target_said() -> None:
-    """At every round the drafts are those of a cache that read just what was committed."""
-    check_cache(random_head(tiny.make_target("qwen3")), 3 * 32, drafts_of)
-
-
-def test_features_that_stay_behind_a_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: a cut takes the rows back and leaves the features."""
-    monkeypatch.setattr(FeatureCache, "rewind", rewind_rows_alone)
-    with pytest.raises(AssertionError):
-        test_what_is_kept_is_what_the_target_said()
-
-
 def test_drafts_are_drawn_from_what_they_say() -> None:
     """Rejection needs q: each row is the head's own distribution after the tokens drawn before."""
     source = random_head(tiny.make_target("qwen3"))
@@ -136,28 +84,6 @@ def test_drafts_are_drawn_from_what_they_say() -> None:
     assert chances.min() > 0
     kept = np.array(wanted).sum(0) > 0
     assert set(np.flatnonzero(kept)) <= set(np.array(source.model.ids(mx.arange(60))).tolist())
-
-
-@pytest.mark.parametrize("rule", ["token", "block"])
-def test_a_head_that_knows_nothing_loses_no_token_by_rejection(golden: Any, rule: str) -> None:
-    """Drafts that were drawn are verified by rejection; a seed gives an answer twice."""
-    pair, expected = golden
-    said = [
-        tiny.joined(
-            list(
-                tiny.start(
-                    Sequence(pair.target, pair.drafter),
-                    expected["prompts"][2],
-                    SamplingParams(temperature=1.0, seed=4),
-                    rule,
-                    **{**MODES["chain"], "max_tokens": 12},
-                )
-            )
-        )
-        for _ in range(2)
-    ]
-    assert said[0] == said[1]
-    assert len(said[0]) == 12
 
 
 OPTIONS: tuple[dict[str, Any], ...] = (

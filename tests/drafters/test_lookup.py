@@ -111,43 +111,18 @@ def drafts_of(drafter: NgramDrafter, cache: NgramCache, anchor: int) -> list[int
     return tokens
 
 
-def fork_goes_on_by_itself(cache: NgramCache) -> bool:
-    """Whether what a fork commits leaves the original's drafts as they are."""
+def test_a_fork_shares_nothing() -> None:
+    """What a fork commits leaves the original's drafts as they are."""
     drafter, none = NgramDrafter(), mx.zeros((1, 0, 0))
+    cache = drafter.make_cache()
+    cache.append(none, [1, 2, 3, 1])
     before = drafts_of(drafter, cache, 2)
     twin = cache.fork()
+    assert twin.automaton is not cache.automaton
     twin.append(none, [2, 7, 8, 9, 1])
     drafts_of(drafter, twin, 2)
-    return drafts_of(drafter, cache, 2) == before and cache.offset == 4
-
-
-@pytest.mark.parametrize("shared", [None, "_tokens"])
-def test_a_fork_shares_nothing(shared: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork that shares the tokens is noticed; a shared automaton is found anew from them."""
-    honest = NgramCache.fork
-
-    def fork(cache: NgramCache) -> NgramCache:
-        twin = honest(cache)
-        if shared is not None:
-            setattr(twin, shared, getattr(cache, shared))
-        return twin
-
-    monkeypatch.setattr(NgramCache, "fork", fork)
-    cache = NgramDrafter().make_cache()
-    cache.append(mx.zeros((1, 0, 0)), [1, 2, 3, 1])
-    assert fork_goes_on_by_itself(cache) == (shared is None)
-    assert honest(cache).automaton is not cache.automaton
-
-
-def test_drawn_copies_say_from_what() -> None:
-    """For the rules that draw drafts, each is certain under its own distribution."""
-    block = CopiedBlock(SuffixAutomaton([7, 8, 9, 7, 8]), 4)
-    draft = block.sample(None)  # type: ignore[arg-type]
-    assert draft.tokens.tolist() == [9, 7, 8, 9]
-    assert draft.candidates is not None
-    assert draft.probabilities is not None
-    assert draft.candidates.tolist() == [[9], [7], [8], [9]]
-    assert np.array(draft.probabilities).tolist() == [[1.0]] * 4
+    assert drafts_of(drafter, cache, 2) == before
+    assert cache.offset == 4
 
 
 def chi_square(rule: type[TokenRejection], certain: float) -> float:

@@ -15,7 +15,6 @@ from dflash_mlx.drafters.chain import ChainDrafter
 from dflash_mlx.drafters.eagle3.model import BoundHead
 from dflash_mlx.drafters.mtp.model import MTPHead
 from dflash_mlx.drafters.small_model import SmallModelDrafter
-from dflash_mlx.models.packed import PackedPass
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.speculation.sampling import Draw, Shaper
@@ -87,32 +86,6 @@ def check(kind: str) -> None:
 def test_drafts_in_company_are_those_of_a_sequence_alone(kind: str) -> None:
     """With texts of different lengths, drafts that are drawn beside the likeliest ones."""
     check(kind)
-
-
-def places_of_the_first(patch: pytest.MonkeyPatch) -> None:
-    """The rows of other sequences follow those of the first one."""
-    begin, level = PackedPass.__init__, BoundHead.level
-
-    def begun(self: PackedPass, segments: Any) -> None:
-        begin(self, segments)
-        self.positions = self.positions[0] + mx.arange(self.positions.size)
-
-    def levelled(
-        self: BoundHead, tokens: Any, before: Any, positions: mx.array, segments: Any
-    ) -> mx.array:
-        if len(segments) > 1:
-            positions = positions[0] + mx.arange(positions.size)
-        return level(self, tokens, before, positions, segments)
-
-    patch.setattr(PackedPass, "__init__", begun)
-    patch.setattr(BoundHead, "level", levelled)
-
-
-@pytest.mark.parametrize("kind", ["small model", "eagle3", "mtp"])
-def test_rows_at_other_places_are_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    places_of_the_first(monkeypatch)
-    with pytest.raises(AssertionError):
-        check(kind)
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)

@@ -11,7 +11,6 @@ import pytest
 import tiny
 from train_runs import start
 
-from dflash_mlx.drafters.dflash import model
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.files.checkpoint import tensor_headers
 from dflash_mlx.options import SamplingParams
@@ -45,14 +44,6 @@ def test_the_authors_code_says_the_same(kind: str) -> None:
             rest = [anchor, *(next(tokens) for _ in range(count - 1))]
             found = sequence.verify(anchor, mx.array(rest[1:], dtype=mx.int32))
             sequence.commit(tuple(rest), found.taps)
-
-
-def test_convolutions_read_backwards_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: what was trained is enough to tell."""
-    honest = model.convolve
-    monkeypatch.setattr(model, "convolve", lambda x, kernel: honest(x, kernel[:, :, ::-1]))
-    with pytest.raises(AssertionError):
-        test_the_authors_code_says_the_same("dflash2")
 
 
 @every_kind

@@ -8,12 +8,10 @@ from tiny import make_target, prompt_of, random_drafter
 
 from dflash_mlx.engine.prompt_chunks import PREFILL_STEP_SIZE
 from dflash_mlx.engine.request import Request
-from dflash_mlx.engine.scheduler import Scheduler
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import Mode
 from dflash_mlx.pair import Pair
-from dflash_mlx.policy.adaptive import AdaptivePolicy
 from dflash_mlx.policy.policy import FixedPolicy
 from dflash_mlx.session import Session
 from dflash_mlx.types import DECODE_STEP
@@ -60,20 +58,6 @@ def test_an_answer_takes_no_passes_but_its_own(
         assert needed <= passes <= needed + 1
 
 
-def test_fault_a_policy_that_measures(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above can fail: a pass at the beginning of an answer is noticed."""
-    begin = AdaptivePolicy.new_sequence
-
-    def measuring(self: AdaptivePolicy, drafters: int) -> Any:
-        for _ in range(2):
-            TokenSequence(pair.target).read([1, 2])
-        return begin(self, drafters)
-
-    monkeypatch.setattr(AdaptivePolicy, "new_sequence", measuring)
-    with pytest.raises(AssertionError):
-        test_an_answer_takes_no_passes_but_its_own(pair, "auto", 5, monkeypatch)
-
-
 class Timed(FixedPolicy):
     """Plain decoding that keeps whether each round told its time, and who was ahead."""
 
@@ -95,15 +79,6 @@ def told_rounds(pair: Pair) -> list[bool]:
     return policy.told
 
 
-def test_rounds_that_take_one_pass_are_timed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_that_take_one_pass_are_timed(pair: Pair) -> None:
     """Not the last one, which only waits for a pass of the round before."""
     assert told_rounds(pair) == [True, True, True, True, False]
-    with monkeypatch.context() as patch:  # planted: every round counts
-        honest = Scheduler.update
-        patch.setattr(Scheduler, "update", lambda *a, ahead, **o: honest(*a, ahead=Everyone(), **o))
-        assert told_rounds(pair) != [True, True, True, True, False]
-
-
-class Everyone:
-    def __contains__(self, sequence: object) -> bool:
-        return True

@@ -1,7 +1,6 @@
 """The engine: many sequences in one round, each with the tokens that it has alone."""
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.models.packed import PackedCache, PackedPass
 from dflash_mlx.types import Block
 
 
@@ -24,11 +22,6 @@ def check(family: str, count: int, seed: int = 0) -> None:
     requests = [request_of(number + seed) for number in range(count)]
     wanted = [alone(engine, request) for request in requests]
     assert together(engine, requests, random.Random(seed)) == wanted
-
-
-def check_all(family: str, seeds: range) -> None:
-    for seed in seeds:
-        check(family, 6, seed)
 
 
 @pytest.mark.parametrize("family", [*tiny.FAMILIES, *tiny.QUANTISED])
@@ -65,60 +58,6 @@ def test_copies_of_earlier_text(family: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_one_to_sixteen_sequences(family: str, count: int) -> None:
     """The same for more of them, in other orders."""
     check(family, count, seed=count)
-
-
-def neighbours_offset(patch: pytest.MonkeyPatch) -> None:
-    honest = PackedPass.__init__
-
-    def init(self: PackedPass, segments: Any) -> None:
-        honest(self, segments)
-        first = segments[0].count
-        self.positions = mx.concatenate([self.positions[first:], self.positions[:first]])
-
-    patch.setattr(PackedPass, "__init__", init)
-
-
-def neighbours_mask(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a tree's rows see all rows before them, as those of a chain do."""
-    honest = PackedCache.make_mask
-
-    def make_mask(self: PackedCache, N: int, **options: Any) -> Any:
-        for member in self.members:
-            vars(member).pop("make_mask", None)
-        return honest(self, N, **options)
-
-    patch.setattr(PackedCache, "make_mask", make_mask)
-
-
-def neighbours_state(patch: pytest.MonkeyPatch) -> None:
-    honest = PackedCache.__init__
-
-    def init(self: PackedCache, packed: PackedPass, members: Any) -> None:
-        honest(self, packed, members)
-        counts = [segment.count for segment in packed.segments]
-        if len(set(counts)) < len(counts):
-            self.members.reverse()
-
-    patch.setattr(PackedCache, "__init__", init)
-
-
-@pytest.mark.parametrize(
-    ("fault", "family"),
-    [
-        (neighbours_offset, "qwen3"),
-        (neighbours_offset, "gpt_oss"),
-        (neighbours_mask, "llama"),
-        (neighbours_state, "qwen3_5"),
-        (neighbours_state, "lfm2"),
-        (neighbours_state, "qwen3"),
-    ],
-)
-def test_a_neighbour_that_interferes_is_noticed(
-    fault: Callable[[pytest.MonkeyPatch], None], family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fault(monkeypatch)
-    with pytest.raises((AssertionError, ValueError, DFlashError)):
-        check_all(family, range(6))
 
 
 def test_a_broken_sequence_does_not_break_others() -> None:

@@ -14,7 +14,7 @@ from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.faults import gpu_fault
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
-from dflash_mlx.errors import DFlashError, GPUFault, KernelFailed
+from dflash_mlx.errors import GPUFault, KernelFailed
 from dflash_mlx.kernels import verify_accept
 from dflash_mlx.kernels.dispatch import Kernels, LaunchFailed
 from dflash_mlx.kernels.source import StepwiseLauncher
@@ -57,22 +57,11 @@ def check(family: str, seed: int, patch: pytest.MonkeyPatch) -> int:
     return gpu.count
 
 
-def check_all(family: str, seeds: range, patch: pytest.MonkeyPatch) -> int:
-    return sum(check(family, seed, patch) for seed in seeds)
-
-
 @pytest.mark.quick_every(6)
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_faults_cost_no_token(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains, trees and plain steps, alone and in company, greedy and seeded."""
-    assert check_all(family, range(2), monkeypatch) > 3
-
-
-def test_caches_from_before_a_fault_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: sequences go on with the caches that they have."""
-    monkeypatch.setattr(Engine, "_renew", lambda self, sequence: None)
-    with pytest.raises((AssertionError, ValueError, DFlashError)):
-        check_all("qwen3", range(4), monkeypatch)
+    assert sum(check(family, seed, monkeypatch) for seed in range(2)) > 3
 
 
 @pytest.mark.parametrize("options", MODES)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
-from typing import Any
 
 import pytest
 import tiny
@@ -10,11 +9,10 @@ from known_costs import drafts_pay
 
 from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.drafters.ngram import NgramDrafter
-from dflash_mlx.drafters.small_model import ModelCache, SmallModelDrafter
+from dflash_mlx.drafters.small_model import SmallModelDrafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
-from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.types import Block
 
@@ -119,44 +117,3 @@ def test_a_fork_counts_its_own_acceptance(monkeypatch: pytest.MonkeyPatch) -> No
     list(tiny.rounds(engine, twin))
     assert acceptance.survivals(None, 3) == before
     assert twin.answer.acceptance[0].survivals(None, 3) != before
-
-
-def share(kind: type, name: str) -> Callable[[pytest.MonkeyPatch], None]:
-    """A fault: a fork of `kind` shares an attribute with its original."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        honest: Any = kind.__dict__["fork"]
-
-        def fork(self: Any) -> Any:
-            twin = honest(self)
-            setattr(twin, name, getattr(self, name))
-            return twin
-
-        patch.setattr(kind, "fork", fork)
-
-    return plant
-
-
-@pytest.mark.parametrize(
-    ("fault", "family", "kind"),
-    [
-        (share(TargetCache, "layers"), "qwen3", "dflash"),
-        (share(ModelCache, "cache"), "qwen3", "small"),
-        (share(Sequence, "tokens"), "qwen3", "ngram"),
-        (share(Sequence, "last_answer"), "qwen3", "small"),
-    ],
-)
-def test_what_is_shared_is_noticed(
-    fault: Callable[[pytest.MonkeyPatch], None],
-    family: str,
-    kind: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = engine_of(family, kind)
-    wanted = apart(engine)
-    fault(monkeypatch)
-    try:
-        blocks = forked(engine)
-    except Exception:
-        return
-    assert blocks != wanted

@@ -66,10 +66,7 @@ def test_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     [(11, 0, False), (12, 0, True), (45, 0, True), (45, 1, False), (100, 2, True), (100, 3, False)],
 )
 def test_a_drafter_that_is_of_no_use(passes: int, accepted: int, useless: bool) -> None:
-    """Nearly no draft was accepted; a few passes, or one accepted draft among them, prove nothing.
-
-    The number of drafts in a pass does not matter, and passes without any do not count.
-    """
+    """Nearly no draft was accepted; a few passes, or one accepted draft of few, prove nothing."""
     record = DraftRecord()
     for number in range(passes):
         record.count(own=1 + number % 15, kept=number < accepted)

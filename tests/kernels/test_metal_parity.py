@@ -1,7 +1,4 @@
-"""Every operation's kernel on a real Apple GPU, against its reference: what no emulator can say.
-
-Times are measured by `dflash doctor --kernels --json`; none is asserted here.
-"""
+"""Every operation's kernel on a real Apple GPU, against its reference: what no emulator can say."""
 
 from dataclasses import replace
 
@@ -68,11 +65,7 @@ CASES = {
 def test_a_kernel_gives_what_its_reference_gives(
     trial: Trial, shapes: Shapes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The cases of the proof that every user's machine does, at more shapes.
-
-    pytest shows the output of a failed test: each source as MLX generates it, and the compiler's
-    lines.
-    """
+    """The cases of the proof that every user's machine does, at more shapes."""
     caplog.set_level("INFO")
     launcher = MetalLauncher(verbose=True)
     for exact in (False, True):

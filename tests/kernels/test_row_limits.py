@@ -1,7 +1,4 @@
-"""MLX's row limits by chip, how often a product reads its weights, and where padding is tried.
-
-The limits are those of the machine code of MLX 0.32.4; nothing here runs on a GPU.
-"""
+"""MLX's row limits by chip, how often a product reads its weights, and where padding is tried."""
 
 from types import SimpleNamespace
 

@@ -26,7 +26,6 @@ __all__ = [
     "Refused",
     "Traffic",
     "Work",
-    "caught",
     "check",
     "compare",
     "emulated",
@@ -66,13 +65,11 @@ def run(
 ) -> Outcome:
     """`fn(*arrays)` with its kernels emulated; findings are returned, not raised.
 
-    `fn` makes its kernels itself, or takes a keyword `launch` (see `Emulator.launch`) and
-    launches them through it. `options` are fields of `Emulator`: `limit`, `shift`, `edit`.
+    `options` are fields of `Emulator`: `limit`, `shift`.
     """
     with emulated(build, schedule, strict=False, **options) as emulator:
-        call = {"launch": emulator.launch} if _takes_launch(fn) else {}
         try:
-            result = fn(*arrays, **call)
+            result = fn(*arrays)
             outputs = tuple(result) if isinstance(result, list | tuple) else (result,)
             mx.eval(outputs)
         except KernelFault as fault:
@@ -115,28 +112,6 @@ def check(
     return outcome
 
 
-def caught(
-    fn: Callable[..., Any],
-    reference: Callable[..., Any],
-    *arrays: mx.array,
-    old: str,
-    new: str,
-    **options: Any,
-) -> str:
-    """What `check` says when `old` is `new` in the text of the kernels: the mutant's obituary.
-
-    Raises AssertionError if `check` is content with the mutant, or `old` is not in the text, and
-    Refused if the mutant does not compile.
-    """
-    outcome = run(fn, *arrays)
-    assert any(old in r.launch.source for r in outcome.records), f"not in the text: {old}"
-    try:
-        check(fn, reference, *arrays, edit=(old, new), **options)
-    except AssertionError as error:
-        return str(error)
-    raise AssertionError(f"nothing changed when {old!r} became {new!r}")
-
-
 def compare(got: mx.array, want: mx.array, rtol: float, atol: float, label: str) -> None:
     """Raise AssertionError where two arrays differ by more than allowed."""
     assert got.shape == want.shape, f"{label}: shape {got.shape}, not {want.shape}"
@@ -154,8 +129,3 @@ def compare(got: mx.array, want: mx.array, rtol: float, atol: float, label: str)
         raise AssertionError(
             f"{label}: {bad.sum()} of {bad.size} differ, {at}: {g[at]} not {w[at]}"
         )
-
-
-def _takes_launch(fn: Callable[..., Any]) -> bool:
-    code = getattr(fn, "__code__", None)
-    return bool(code and "launch" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])

@@ -20,24 +20,6 @@ row[18] = thread_index_in_threadgroup; row[19] = thread_index_in_simdgroup;
 row[20] = simdgroup_index_in_threadgroup; row[21] = simdgroups_per_threadgroup;
 row[22] = threads_per_simdgroup; row[23] = thread_index_in_quadgroup;
 """
-ATOMICS = """
-threadgroup atomic_int here;
-uint i = thread_position_in_grid.x, l = thread_position_in_threadgroup.x;
-if (l == 0) atomic_store_explicit(&here, 0, memory_order_relaxed);
-threadgroup_barrier(mem_flags::mem_threadgroup);
-atomic_fetch_add_explicit(&here, a[i], memory_order_relaxed);
-atomic_fetch_add_explicit(&o[0], a[i], memory_order_relaxed);
-atomic_fetch_max_explicit(&o[1], a[i], memory_order_relaxed);
-atomic_fetch_min_explicit(&o[2], a[i], memory_order_relaxed);
-atomic_fetch_or_explicit(&o[3], 1 << (i % 8), memory_order_relaxed);
-int old = atomic_load_explicit(&o[4], memory_order_relaxed);
-while (!atomic_compare_exchange_weak_explicit(&o[4], &old, old + 2, memory_order_relaxed,
-                                              memory_order_relaxed)) {}
-threadgroup_barrier(mem_flags::mem_threadgroup);
-if (l == 0) atomic_store_explicit(&o[5 + threadgroup_position_in_grid.x],
-                                  atomic_load_explicit(&here, memory_order_relaxed),
-                                  memory_order_relaxed);
-"""
 MATRIX = """
 threadgroup T s[8 * 11 + 5];
 uint l = thread_index_in_simdgroup;

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 from unittest.mock import patch
@@ -47,7 +47,6 @@ class Emulator:
     limit: float = 20.0  # seconds of CPU a launch
     strict: bool = True  # raise KernelFault for any finding, not only for those that end a launch
     shift: int = 0  # elements that inputs stand off a boundary, as slices on a Mac do
-    edit: tuple[str, str] | None = None  # text to replace in every kernel, and by what
     records: list[Record] = field(default_factory=list)
 
     def launch(
@@ -90,8 +89,6 @@ class Emulator:
             raise Refused(f"an empty grid or threadgroup: {launch.grid}, {launch.threadgroup}")
         if threads > 1024:
             raise KernelFault(Finding("threads", f"{threads} threads in a threadgroup: over 1024"))
-        if self.edit is not None:
-            launch = replace(launch, source=launch.source.replace(*self.edit))
         unit = _translated(launch)
         given = [to_host(a, launch.row_contiguous) for a in arrays]
         outputs = [empty_output(o.shape, o.dtype, init_value) for o in launch.outputs]

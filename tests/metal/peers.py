@@ -36,16 +36,3 @@ def with_kernels(name: str, build: str, schedule: str, **options: Any) -> Iterat
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
         yield module, emulator
-
-
-def gated_delta_inputs(dk: int, dtype: mx.Dtype, vector: bool = False) -> list[mx.array]:
-    """Grouped heads, odd Dv and two sequences."""
-    batch, steps, hk, hv, dv = 2, 3, 1, 2, 5 if dk != 128 else 8
-    gates = (batch, steps, hv, dk) if vector else (batch, steps, hv)
-    keys = mx.random.split(mx.random.key(7), 6)
-    q, k = (mx.random.normal((batch, steps, hk, dk), key=key) * 0.3 for key in keys[:2])
-    v = mx.random.normal((batch, steps, hv, dv), key=keys[2])
-    g = mx.random.uniform(0.5, 1.0, gates, key=keys[3])
-    beta = mx.random.uniform(0.0, 1.0, (batch, steps, hv), key=keys[4])
-    state = mx.random.normal((batch, hv, dv, dk), key=keys[5])
-    return [q.astype(dtype), k.astype(dtype), v.astype(dtype), g, beta.astype(dtype), state]

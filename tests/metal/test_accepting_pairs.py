@@ -10,13 +10,15 @@ import pytest
 import tiny
 
 from dflash_mlx import api
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import Launcher, MetalLauncher
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
+from dflash_mlx.speculation.acceptance import make_rule
+from dflash_mlx.speculation.drafts import Draft
 
 from .emulator import emulated
-from .ours import Edit, Faulty
 
 GREEDY = {"dflash_verify_accept_argmax", "dflash_verify_accept_prefix"}
 SAMPLED = {"dflash_verify_accept_sample_sums", "dflash_verify_accept_sample_draw"}
@@ -26,9 +28,7 @@ OPERATIONS = frozenset({"verify_accept", "verify_accept_sample", "selector_walk"
 
 @cache
 def pair_of(name: str) -> Pair:
-    """A golden pair, the pair of twelve tokens, or the bundled one; nobody else's."""
-    if name == "bundled":
-        return load()
+    """A golden pair, or the pair of twelve tokens; nobody else's."""
     if name.startswith("sampling"):
         draft = name.replace("sampling", "draft")
         return load(tiny.GOLDEN / "sampling" / "target", tiny.GOLDEN / "sampling" / draft)
@@ -90,43 +90,8 @@ def test_sampled_answers(name: str, accept: str) -> None:
     assert ran == SAMPLED
 
 
-def test_the_bundled_pair() -> None:
-    """Greedy, with a penalty, and sampled by each rule."""
-    pair, prompt, few = pair_of("bundled"), "What is 12 plus 7?", 60 if tiny.ALL else 12
-    assert compared(pair, prompt, max_tokens=few) == GREEDY
-    penalised = SamplingParams(frequency_penalty=0.3)
-    assert compared(pair, prompt, sampling=penalised, max_tokens=few) == GREEDY
-    for accept in ("token", "block"):
-        params = SamplingParams(temperature=0.9, seed=3)
-        ran = compared(pair, prompt, sampling=params, accept=accept, max_tokens=few)
-        assert ran == SAMPLED
-
-
-@pytest.mark.quick_every(2)
-@pytest.mark.parametrize(
-    ("name", "edit"),
-    [
-        (
-            "qwen3_full",
-            ("outcome[1] = int(end);", "outcome[1] = min(int(end) + 1, int(rows) - 1);"),
-        ),
-        ("qwen3_full", ("outcome[2] = chosen[end];", "outcome[2] = chosen[rows - 1];")),
-    ],
-)
-def test_a_broken_kernel_is_noticed(name: str, edit: Edit) -> None:
-    """The comparison above can fail: one draft too many, or the wrong bonus token."""
-    pair, expected = pair_of(name), tiny.expected(name)
-    with kernels_of(pair, lambda: Faulty(edit)):
-        result = api.generate(pair, expected["prompts"][0], max_tokens=expected["max_new_tokens"])
-    assert result.tokens != expected["greedy_tokens"][0]
-
-
 def test_damaged_logits_are_refused() -> None:
     """A NaN reaches the user as an error, by the kernel's flag."""
-    from dflash_mlx.errors import DFlashError
-    from dflash_mlx.speculation.acceptance import make_rule
-    from dflash_mlx.speculation.drafts import Draft
-
     logits = mx.zeros((3, 12))
     logits[2, 7] = mx.nan
     draft = Draft(mx.array([0, 0]), mx.full((2, 12), 1 / 12))

@@ -150,20 +150,6 @@ def test_the_order_of_a_rows_experts_does_not_matter() -> None:
     assert same_bits(turned[:, ::-1], output(x, indices, layer))
 
 
-def test_sums_whose_order_depends_on_the_rows_are_seen() -> None:
-    """A kernel that is right, but not the same for a row with others, has other bits."""
-    edit = (
-        "dflash_lanes_sum<DFLASH_LANES>(sum[c * Rows + row])",
-        "(count > 1 ? simd_sum(-sum[c * Rows + row] * 3.0f) / -3.0f "
-        ": dflash_lanes_sum<DFLASH_LANES>(sum[c * Rows + row]))",
-    )
-    x, indices, layer = bits_case(rows=4)
-    out = output(x, indices, layer, edit=edit)
-    compare(out, OP.reference(x, indices, layer), 1e-5, 1e-5, "another order")
-    alone = output(x[:1], indices[:1], layer, edit=edit)
-    assert not same_bits(out[:1], alone)
-
-
 def test_a_row_that_is_not_finite_stays_alone() -> None:
     """Others of the same expert keep their bits when one overflowed."""
     x, indices, layer = bits_case(rows=6)

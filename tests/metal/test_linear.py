@@ -15,7 +15,6 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 
 from .emulator import emulated
-from .ours import Edit, Faulty
 
 PROMPT = tiny.prompt_of(12)
 TOKENS = 40 if tiny.ALL else 12
@@ -79,25 +78,6 @@ def test_a_generation_of_a_mixture(family: str, exact: bool) -> None:
         assert bool(steps) == exact  # a row has two experts
 
 
-def test_broken_experts_are_noticed() -> None:
-    """The comparison above can fail: rows of other pairs."""
-    pair = quantised_pair("qwen3_moe")
-    wanted = answer(pair)
-    with emulated():
-        install(pair.target.model, Kernels(Faulty(("pair / (P / R)", "pair % R"))))
-        assert answer(pair) != wanted
-
-
-def test_a_broken_kernel_is_noticed() -> None:
-    """The comparison above can fail: the last tile of K left out."""
-    pair = quantised_pair("qwen3")
-    wanted = answer(pair)
-    with emulated():
-        broken = Faulty(("begin < K;", "begin + 32 < K;"))
-        install(pair.target.model, Kernels(broken))
-        assert answer(pair) != wanted
-
-
 def test_exactness_uses_it_for_plain_steps_too() -> None:
     """The same tokens by both ways of decoding; a plain step launches one row."""
     pair = quantised_pair("qwen3")
@@ -110,21 +90,15 @@ def test_exactness_uses_it_for_plain_steps_too() -> None:
 
 
 def test_a_layer_has_the_same_bits_in_plain_steps_and_verifies() -> None:
-    """Row by row against all at once, packed and plain, table and head; a fault shows."""
+    """Row by row against all at once, packed and plain, table and head."""
     model: Any = nn.Module()
     model.packed, model.plain = nn.Linear(512, 40), nn.Linear(512, 40)
     model.table = nn.Embedding(33, 512)
     model.packed = nn.QuantizedLinear.from_linear(model.packed, 64, 5)
     x = mx.random.normal((1, 20, 512))
 
-    def same(edit: Edit | None) -> list[bool]:
-        with emulated():
-            launcher = Faulty(edit) if edit else MetalLauncher()
-            install(model, Kernels(launcher, exact=True))
-            calls = model.packed, model.plain, model.table.as_linear
-            steps = [mx.concatenate([f(x[:, i : i + 1]) for i in range(20)], 1) for f in calls]
-            return [bool(mx.array_equal(f(x), s)) for f, s in zip(calls, steps, strict=True)]
-
-    assert all(same(None))
-    backwards = "sums[(M > 1 ? SIMDGROUPS - 1 - other : other) * Rows"
-    assert not any(same(("sums[other * Rows", backwards)))
+    with emulated():
+        install(model, Kernels(MetalLauncher(), exact=True))
+        for call in (model.packed, model.plain, model.table.as_linear):
+            steps = mx.concatenate([call(x[:, i : i + 1]) for i in range(20)], axis=1)
+            assert mx.array_equal(call(x), steps)

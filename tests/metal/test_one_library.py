@@ -1,7 +1,4 @@
-"""MLX builds a library for each text of a kernel: none may be built because a block has other rows.
-
-Inputs of fewer than 8 elements are in another address space, which is another text.
-"""
+"""MLX builds a library for each text of a kernel: none because a block has other rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -148,10 +145,7 @@ def test_without_sinks_nothing_is_made_for_them() -> None:
 
 
 def test_mlx_names_a_kernel_by_all_that_its_text_depends_on() -> None:
-    """One name of ours is enough: dtypes, address spaces and template arguments are in MLX's.
-
-    With one name for two texts MLX would compile anew at every change from one to the other.
-    """
+    """One name of ours is enough: dtypes, address spaces and template arguments are in MLX's."""
     source = Source("selector_walk", ("a",), ("o",))
     launcher, found = MetalLauncher(), {}
     few, many = mx.zeros((3,)), mx.zeros((8,))

@@ -1,53 +1,10 @@
-"""Kernels of mlx-lm 0.32: right where they are right, and one known race found.
-
-Guards the emulator as a whole: a published kernel gives what its own reference gives, by running.
-"""
+"""A race that is known in kernels of mlx-lm 0.32 is found, and is one."""
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models import gated_delta
 
-from .emulator import RUNS, KernelFault, compare
-from .peers import LOSSES, gated_delta_inputs, with_kernels
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dk", "dtype", "masked", "vector"),
-    [
-        (64, mx.float32, False, False),
-        (32, mx.bfloat16, True, False),
-        (32, mx.float16, False, True),
-        (128, mx.float32, False, False),  # the packed kernel
-    ],
-)
-def test_gated_delta_equals_its_reference(
-    dk: int, dtype: mx.Dtype, masked: bool, vector: bool
-) -> None:
-    """Dv of 5 with threadgroups of 4 rows: a partial threadgroup at the edge.
-
-    The one finding is true: where the mask is off, all 32 lanes write the same zero to `y`.
-    """
-    arrays = gated_delta_inputs(dk, dtype, vector)
-    mask = mx.array([[True, True, False], [True, False, True]]) if masked else None
-    q, k, v, g, beta, state = (a.astype(mx.float32) for a in arrays)
-    wanted = gated_delta.gated_delta_ops(q, k, v, g, beta, state, mask)
-    for build, schedule in RUNS:
-        with with_kernels("mlx_lm.models.gated_delta", build, schedule, strict=False) as mac:
-            got = mac[0].gated_delta_kernel(*arrays, mask)
-        (record,) = mac[1].records  # the kernel ran
-        lines = record.launch.source.splitlines()
-        findings = [[lines[n - 1].strip() for n in f.lines] for f in record.findings]
-        zero = "y[dv_idx] = static_cast<InT>(0);"
-        assert findings == ([[zero, zero]] if masked and build == "race" else [])
-        tolerance = {mx.float32: 1e-5, mx.float16: 2e-3, mx.bfloat16: 2e-2}[dtype]
-        if (
-            mask is not None
-        ):  # the kernel writes zeros where the mask is off, the reference does not
-            got = [mx.where(mask[..., None, None], got[0], 0), got[1]]
-            wanted = [mx.where(mask[..., None, None], wanted[0], 0), wanted[1]]
-        for name, a, b in zip(("y", "state"), got, wanted, strict=True):
-            compare(a.astype(mx.float32), b, 0, tolerance, f"{build} {schedule} {name}")
+from .emulator import KernelFault
+from .peers import LOSSES, with_kernels
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -43,10 +43,7 @@ def lattice(
 
 
 def test_every_run_equals_the_reference() -> None:
-    """Schedules, sanitizers and the race check; a rank that is no multiple of 32, 13 candidates.
-
-    Of the predecessors only the rows that the walk goes through are read.
-    """
+    """Schedules, sanitizers and the race check; a rank that is no multiple of 32, 13 candidates."""
     case = lattice(5, 13, 70)
     outcome = check(through(OP), OP.reference, *case)
     traffic = outcome.traffic

@@ -44,10 +44,7 @@ CASES = [
 
 
 def test_every_run_equals_the_reference() -> None:
-    """Schedules, sanitizers and the race check; two chunks a row, more rows than simdgroups.
-
-    The logits are read once, each byte by one threadgroup.
-    """
+    """Schedules, sanitizers and the race check; two chunks a row, more rows than simdgroups."""
     logits, drafts = CASES[0]
     outcome = check(through(OP), OP.reference, logits, drafts)
     read, _ = outcome.records

@@ -34,11 +34,7 @@ def agree(case: tuple[mx.array, ...], block: bool, **how: str) -> mx.array:
 @every_rule
 @every_q
 def test_every_run_equals_the_reference(block: bool, k: int) -> None:
-    """Schedules, sanitizers and the race check, two chunks a row; what is read, and how often.
-
-    The rows of p are summed once, the row of the bonus token alone if token by token; then one
-    chunk of it is looked at again.
-    """
+    """Schedules, sanitizers and the race check, two chunks a row; what is read, and how often."""
     rows, vocab = 4, 4500
     case = sampled(1, rows, vocab, k)
     outcome = check(through(OP), OP.reference, *full(case, block))

@@ -9,7 +9,7 @@ from tiny import ALL
 
 from dflash_mlx.kernels import verify_attention
 from dflash_mlx.kernels.dispatch import Op
-from dflash_mlx.kernels.verify_attention import Scores, by_matrices
+from dflash_mlx.kernels.verify_attention import Scores
 
 from .attention_rows import CONTEXT, TREE, block, plain_steps
 from .delta_rows import random_tree
@@ -171,34 +171,6 @@ def test_traffic(heads: tuple[int, int], dim: int, reads: int, memory: int) -> N
         assert first.threadgroup_bytes == 4 * memory
 
 
-@pytest.mark.parametrize(
-    ("packed", "dim", "smaller", "threads", "count"),
-    [
-        (1, 256, False, 128, 1),
-        (32, 256, False, 128, 1),
-        (33, 256, False, 256, 1),
-        (96, 256, False, 384, 1),
-        (97, 256, False, 384, 2),
-        (8, 128, False, 64, 1),
-        (128, 128, False, 256, 1),
-        (129, 64, False, 256, 2),
-        (512, 128, False, 256, 4),
-        (32, 256, True, 128, 1),
-        (64, 256, True, 256, 1),
-        (96, 256, True, 256, 2),
-        (129, 192, True, 256, 3),
-        (128, 128, True, 256, 1),
-    ],
-)
-def test_threadgroups(packed: int, dim: int, smaller: bool, threads: int, count: int) -> None:
-    """As few as hold the rows of queries, all of one size: most rows have the largest.
-
-    The smaller ones have at most 256 threads for heads of every size.
-    """
-    plan = by_matrices(packed, dim, mx.float32, mx.float32, smaller=smaller)
-    assert (plan.threads, plan.count) == (threads, count)
-
-
 def test_smaller_threadgroups_compute_the_same() -> None:
     """Two of them for 91 packed rows of a large head, which read keys and values twice."""
     case = block(CHAIN, heads=(13, 1), dim=256)
@@ -342,12 +314,7 @@ FAULTS = [
 @pytest.mark.quick_every(5)
 @pytest.mark.parametrize(("edit", "op"), FAULTS)
 def test_planted_faults_are_caught(edit: tuple[str, str], op: Op) -> None:
-    """Barriers, bounds, lanes, splits and masks: each shows in some run.
-
-    Splits of two tiles, a block whose first row alone is in the split of the context's end, scores
-    far apart, and rows for two teams of simdgroups, one of them with fewer; a split that the last
-    row sees only from its second position on.
-    """
+    """Barriers, bounds, lanes, splits and masks: each shows in some run."""
     split = 64 if op is OP else 32
     near, far = block(TREE, 58, start=5), block(TREE, split + 5, start=5)
     cases = [(*near, SCORES[0]), (*near, SCORES[1]), (*far, Scores(20.0))]

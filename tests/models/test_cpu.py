@@ -54,19 +54,6 @@ def test_same_rotation_as_mlx(base):
     assert difference(SharedRope(rope), rope) == 0.0
 
 
-def test_a_stale_table_is_caught():
-    """The check above can fail: a table that is kept for another position is seen."""
-
-    class Stale(SharedRope):
-        def __call__(
-            self, x: mx.array, offset: int | mx.array = 0, depths: mx.array | None = None
-        ) -> mx.array:
-            return super().__call__(x, 0 if offset == 51 else offset, depths)  # pyright: ignore
-
-    rope = nn.RoPE(32, traditional=False)
-    assert difference(Stale(rope), rope) > 0.01
-
-
 def test_batched_offsets_and_partial_rotations_go_to_mlx():
     """Guards training (one offset a block) and models that rotate only part of a head."""
     rope = nn.RoPE(16, traditional=False)

@@ -1,8 +1,4 @@
-"""A quantised KV cache: each mode has the tokens of plain decoding with the same cache.
-
-Packed passes, forks, and the prefix cache with it: its families are among those of test_engine.py,
-test_fork.py, test_prefix_cache.py and test_prefix_disk.py (`tiny.QUANTISED`).
-"""
+"""A quantised KV cache: each mode has the tokens of plain decoding with the same cache."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +24,6 @@ from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.registry import CONTEXT, find
 from dflash_mlx.kernels import verify_attention
 from dflash_mlx.kernels.dispatch import Kernels, Op
-from dflash_mlx.models.cache.rows import RowsAdapter
 from dflash_mlx.models.cache.sizes import cache_bytes, check_quantisable
 from dflash_mlx.models.target import outline
 from dflash_mlx.options import GenerationOptions, SamplingParams
@@ -97,34 +92,6 @@ def test_every_mode_has_the_tokens_of_plain_decoding(family: str, sampling: Samp
 def test_beside_short_convolutions(sampling: SamplingParams) -> None:
     """The same of LFM2, whose heads are as large as its hidden size makes them."""
     check_modes("lfm2 kv8", sampling, hidden_size=128, block_dim=128)
-
-
-def rewind_to_the_row_after(patch: pytest.MonkeyPatch) -> None:
-    def rewind(self: RowsAdapter, caches: Any, length: int) -> None:
-        for cache in caches:
-            surplus = isinstance(cache, QuantizedKVCache) and cache.offset > length
-            cache.trim(cache.offset - length - surplus)
-
-    patch.setattr(RowsAdapter, "rewind", rewind)
-
-
-def keep_the_first_rows_of_a_tree(patch: pytest.MonkeyPatch) -> None:
-    honest = RowsAdapter.keep_path
-
-    def keep_path(self: RowsAdapter, caches: Any, rows: tuple[int, ...], count: int) -> None:
-        honest(self, caches, tuple(range(len(rows))), count)
-
-    patch.setattr(RowsAdapter, "keep_path", keep_path)
-
-
-@pytest.mark.parametrize("fault", [rewind_to_the_row_after, keep_the_first_rows_of_a_tree])
-@pytest.mark.parametrize("family", tiny.QUANTISED[:2])  # in the last one a row decides no token
-def test_faults_are_noticed(
-    family: str, fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fault(monkeypatch)
-    with pytest.raises(AssertionError):
-        check_modes(family, SAMPLINGS[0])
 
 
 # Bytes

@@ -109,10 +109,7 @@ def test_free_rows_behind_windows_are_counted():
 
 @pytest.mark.parametrize("family", [*tiny.FAMILIES, *tiny.QUANTISED])
 def test_caches_are_as_big_as_the_engine_makes_them(family, monkeypatch):
-    """Against the arrays of a real cache, and of a snapshot, for every family; nested configs too.
-
-    A snapshot of a window has one row less than the window.
-    """
+    """Against the arrays of a real cache and of a snapshot, for every family."""
     monkeypatch.setattr(sliding, "ROOM", 0)  # free rows are counted by themselves
     target = tiny.make_target(family)
     cache = target.make_cache()
@@ -323,10 +320,7 @@ def test_working_set(monkeypatch):
 
 @pytest.mark.parametrize("mode", ["dflash", "baseline", "ddtree", "auto"])
 def test_mlx_lm_prints_no_warning(mode, monkeypatch):
-    """Its `wired_limit` would print into the terminal for a large model: no answer goes there.
-
-    Stock's own `stream_generate` does, which shows that the trap works.
-    """
+    """Its `wired_limit` would print into the terminal for a large model: no answer goes there."""
     entered = []
     honest = stock_generate.wired_limit
 
@@ -465,10 +459,7 @@ def test_memory_is_wired_while_answers_run(
 def test_prompts_are_read_in_pieces_whose_scores_fit(
     config: dict[str, Any], tokens: list[int]
 ) -> None:
-    """Pieces are smaller where MLX writes the scores of attention to memory.
-
-    After 0, 14,000 and 100,000 tokens. Those of a mixture have at least 512.
-    """
+    """Pieces are smaller where MLX writes the scores of attention to memory."""
     config = {**tiny.config_of("llama"), "head_dim": None, **config}
     target = outline(Checkpoint(Path("tiny"), config))
     chunks = PromptChunks(target)

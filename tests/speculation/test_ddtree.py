@@ -1,7 +1,4 @@
-"""DDTree changes speed, never the answer: the authors' answers, every family, whole conversations.
-
-What trees do to caches is in test_tree_caches.py, to distributions in test_tree_law.py.
-"""
+"""DDTree changes speed, never the answer: the authors' answers, every family, conversations."""
 
 import random
 from collections.abc import Sequence

@@ -1,14 +1,12 @@
 """Log-probabilities are the target's own: those of plain decoding, for accepted drafts too."""
 
 from dataclasses import replace
-from typing import Any
 
 import mlx.core as mx
 import pytest
 import tiny
 
 from dflash_mlx import api
-from dflash_mlx.engine import round
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
@@ -51,18 +49,6 @@ def check(pair: Pair, mode: Mode, sampling: SamplingParams) -> None:
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "sampled"])
 def test_they_are_those_of_plain_decoding(pair: Pair, mode: Mode, sampling: SamplingParams) -> None:
     check(pair, mode, sampling)
-
-
-@pytest.mark.parametrize("mode", ["dflash", "ddtree"])
-def test_a_row_too_late_is_caught(pair: Pair, mode: Mode, monkeypatch: Any) -> None:
-    right = round.read_logprobs
-
-    def late(logits: mx.array, rows: Any, tokens: Any, count: int) -> Any:
-        return right(logits, [min(r + 1, len(logits) - 1) for r in rows], tokens, count)
-
-    monkeypatch.setattr(round, "read_logprobs", late)
-    with pytest.raises(AssertionError):
-        check(pair, mode, SAMPLINGS[0])
 
 
 def test_none_unless_asked_for(pair: Pair) -> None:

@@ -1,8 +1,4 @@
-"""Above temperature 0 the output has the target's distribution: chi-square against exact laws.
-
-The laws are enumerated with mlx-lm's own sampler and processors. Rules are run 60,000 times at
-once, on tables of logits; whole answers a few hundred times. Every seed is fixed.
-"""
+"""Above temperature 0 the output has the target's distribution: chi-square against exact laws."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -247,10 +243,7 @@ def test_broken_rules_are_noticed(
 
 @every_rule
 def test_what_was_drawn_does_not_decide_what_is_verified(rule: str) -> None:
-    """Not even a draft that ends the answer cuts the chain.
-
-    If one went unverified because it is what it is, its law would not be the target's.
-    """
+    """Not even a draft that ends the answer cuts the chain."""
     logits, ends, seen = mx.array([[2.0, 0.0, 1.0, 1.9]] * 5), frozenset({0}), set()
     block = Independent(logits)
     chosen = make_rule(rule, replace(PLAIN, seed=3), 4)
@@ -269,46 +262,6 @@ class OtherQ(Lattice):
         return super().passed(mx.zeros_like(path), rows)
 
 
-class OtherWalk(Lattice):
-    """A fault: the drafts ignore the token before, q does not."""
-
-    def _walk(self, choices: mx.array) -> mx.array:
-        return choices[:, 0]
-
-
-class ColderQ(Lattice):
-    """A fault: q at temperature 1, whatever the drafts were drawn at."""
-
-    def passed(self, path: mx.array, rows: mx.array | None = None) -> mx.array:
-        return super().passed(path)
-
-
-@pytest.mark.quick_every(3)
-@pytest.mark.parametrize("rule", ["token", "block"])
-@pytest.mark.parametrize("fault", [OtherQ, OtherWalk, ColderQ])
-def test_a_q_that_was_not_drawn_from_is_noticed(rule: str, fault: type[Lattice]) -> None:
-    """Drafts and their q must come from one walk: each fault breaks the law of both rules."""
-    honest = lattice_tables()
-    block: Any = honest.block
-    faulty = fault(block.candidates, block.scores)
-    tables = Tables(faulty, honest.rows, honest.history)
-    params = SETTINGS["hot"]
-    assert block_surprise(RULES[rule], params, tables, 8 * COUNT) > 3 * LIMIT
-
-
-class Colder:
-    """A fault: another block's q at temperature 1, whatever the drafts were drawn at."""
-
-    def __init__(self, block: DraftBlock):
-        self.block = block
-
-    def sample(self, draw: Draw) -> Draft:
-        draft = self.block.sample(draw)
-        assert draft.probabilities is not None
-        logits = SETTINGS["hot"].temperature * mx.log(draft.probabilities)
-        return replace(draft, probabilities=mx.softmax(logits, axis=-1))
-
-
 class Elsewhere:
     """A fault: another block's drafts with the q of other drafts of it."""
 
@@ -321,17 +274,17 @@ class Elsewhere:
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
-@pytest.mark.parametrize("drafter", ["model", "eagle3"])
-@pytest.mark.parametrize("fault", [Colder, Elsewhere])
-def test_a_q_of_other_drafts_is_noticed(rule: str, drafter: str, fault: Any) -> None:
-    """Planted: q at another temperature, and q of what was not drafted."""
-    honest = chain_tables(drafter)
-    tables = replaced(honest, fault(honest.block))
-    assert block_surprise(RULES[rule], SETTINGS["hot"], tables, FEWER) > 3 * LIMIT
-
-
-def replaced(tables: Tables, block: DraftBlock) -> Tables:
-    return Tables(block, tables.rows, tables.history)
+@pytest.mark.parametrize("drafter", ["dflash2", "model", "eagle3"])
+def test_a_q_of_other_drafts_is_noticed(rule: str, drafter: str) -> None:
+    """Planted: drafts and their q must come from one walk."""
+    honest = lattice_tables() if drafter == "dflash2" else chain_tables(drafter)
+    block: Any = honest.block
+    faulty: Any = (
+        OtherQ(block.candidates, block.scores) if drafter == "dflash2" else Elsewhere(block)
+    )
+    tables = Tables(faulty, honest.rows, honest.history)
+    count = 8 * COUNT if drafter == "dflash2" else FEWER
+    assert block_surprise(RULES[rule], SETTINGS["hot"], tables, count) > 3 * LIMIT
 
 
 @pytest.mark.parametrize("params", [PLAIN, SETTINGS["everything"]])
@@ -366,26 +319,8 @@ def test_walks_are_drawn_one_position_after_another(params: SamplingParams) -> N
     assert np.abs(q.sum(axis=-1) - 1).max() < 1e-5
 
 
-@every_rule
-def test_stale_history_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Penalties that do not look at the block's own drafts break the law."""
-
-    def stale(self: Shaper, logits: mx.array, history: list[int], drafts: mx.array) -> mx.array:
-        rows = [logits[j : j + 1] for j in range(logits.shape[0])]
-        return mx.concatenate([honest(self, row, history, drafts) for row in rows])
-
-    honest = Shaper.penalise
-    params = SETTINGS["frequency"]
-    assert block_surprise(RULES[rule], params, random_tables()) < LIMIT
-    monkeypatch.setattr(Shaper, "penalise", stale)
-    assert block_surprise(RULES[rule], params, random_tables()) > 3 * LIMIT
-
-
 def test_block_verification_rounding() -> None:
-    """A prefix of joint ratio 1 is kept though the next rows are all but equal.
-
-    1 + surplus - 1 in float32 is not the surplus.
-    """
+    """A prefix of joint ratio 1 is kept though the next rows are all but equal."""
     p = mx.array([[0.5, 0.5], [1.0, 1e-30], [0.5, 0.5]])
     q = mx.array([[0.5, 0.5], [1 - 1.788e-7, 1.788e-7]])
     kept = set()
@@ -651,29 +586,3 @@ def test_rows_are_drawn_as_each_alone(vocab: int) -> None:
         wanted = [mx.random.categorical(found[j : j + 1], key=keys[3 + j]) for j in range(16)]
         drawn = sampling.categorical(found, keys.uniforms(range(3, 19)))
         assert drawn.tolist() == mx.concatenate(wanted).tolist()
-
-
-class KeyOfRound(Match):
-    """A fault: the key belongs to the round, whose rows are drawn at once."""
-
-    def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
-        self.rounds = getattr(self, "rounds", -1) + 1
-        return mx.random.categorical(self.shaper.shape(rows), key=self.keys[self.rounds])
-
-
-class KeysFromRound(Match):
-    """A fault: a row's key counts from the round, not from the answer's first token."""
-
-    def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
-        self.rounds = getattr(self, "rounds", -1) + 1
-        return super().choose(rows, [self.rounds + place - places[0] for place in places])
-
-
-@pytest.mark.parametrize("fault", [KeyOfRound, KeysFromRound])
-def test_keys_of_rounds_are_noticed(fault: type[Match], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above can fail: plain steps are still stock's, blocks and trees are not."""
-    monkeypatch.setitem(RULES, "match", fault)
-    wanted, said, _ = seeded_answers("qwen3", SamplingParams(1.0, seed=7))
-    assert said["baseline"] == [wanted] * 2
-    for mode in ("dflash", "ddtree"):
-        assert said[mode][1] != wanted

@@ -9,7 +9,6 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 from trace_ops import operations
 
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.speculation import sampling
 from dflash_mlx.speculation.sampling import GROUP, Shaper
 
 SORTS = {"Sort", "ArgSort", "Partition", "ArgPartition"}
@@ -53,7 +52,7 @@ def differing(params: SamplingParams, rows: mx.array) -> int:
     return same.count(False)
 
 
-@pytest.mark.quick_every(4)
+@pytest.mark.quick_every(5)
 @every_setting
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["random", "level"])
@@ -61,30 +60,6 @@ def test_the_same_tokens_stay(params: SamplingParams, kind: str, dtype: mx.Dtype
     """Filters of the k likeliest give what mlx-lm's give on all, also where many are level."""
     assert not differing(params, logits(kind, dtype))
     assert not differing(params, logits(kind, dtype, vocab=999))
-
-
-def test_other_ties_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above can fail: of equal tokens the larger ids are taken."""
-    honest = sampling.top_ids
-
-    def last(rows: mx.array, count: int) -> mx.array:
-        return rows.shape[-1] - 1 - honest(rows[:, ::-1], count)
-
-    monkeypatch.setattr(sampling, "top_ids", last)
-    assert not differing(SETTINGS["all"], logits("random", mx.float32))
-    assert differing(SETTINGS["top_k"], logits("level", mx.float32))
-
-
-def test_a_share_of_the_k_likeliest_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above can fail: top-p as a share of the k likeliest instead of the row."""
-    honest = sampling.nucleus
-
-    def narrow(best: mx.array, mass: mx.array) -> mx.array:
-        return honest(best, 0.8 * mx.exp(best).sum(axis=-1, keepdims=True))
-
-    assert not differing(SETTINGS["top_k_top_p"], logits("random", mx.float32))
-    monkeypatch.setattr(sampling, "nucleus", narrow)
-    assert differing(SETTINGS["top_k_top_p"], logits("random", mx.float32))
 
 
 @every_setting
@@ -99,10 +74,3 @@ def test_min_p_alone_sorts_nothing() -> None:
     """Its limit is a share of the likeliest token; temperature alone has none."""
     assert sorted_widths(replace(HOT, min_p=0.05)) == []
     assert sorted_widths(HOT) == []
-
-
-def test_a_wide_sort_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above can fail: mlx-lm's filters sort whole rows."""
-    monkeypatch.setattr(Shaper, "_filter", stock_filters)
-    assert max(sorted_widths(SETTINGS["top_k"])) == VOCAB
-    assert sorted_widths(SETTINGS["all"]).count(VOCAB) == 2

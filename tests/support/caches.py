@@ -4,11 +4,9 @@ from functools import cache
 from typing import Any
 
 import mlx.core as mx
-import pytest
 import tiny
 from mlx_lm.models.cache import ChunkedKVCache, QuantizedKVCache
 
-from dflash_mlx.models import recurrent
 from dflash_mlx.models.cache.recurrent import RecurrentCache
 from dflash_mlx.models.cache.sliding import SlidingCache
 from dflash_mlx.models.cache.target_cache import TargetCache
@@ -85,12 +83,3 @@ def chunked(reads: list[int]) -> ChunkedKVCache:
         keys = mx.arange(cache.offset, cache.offset + count, dtype=mx.float32)
         cache.update_and_fetch(keys.reshape(1, 1, -1, 1), keys.reshape(1, 1, -1, 1))
     return cache
-
-
-def state_of_the_row_before(patch: pytest.MonkeyPatch) -> None:
-    """Plant a fault: treat the rows of a tree as a chain in the recurrence."""
-
-    def chained(net: Any, *fed: Any) -> mx.array:
-        return recurrent.update(net, *fed[:-1])[0]
-
-    patch.setattr(recurrent, "update_tree", chained)

@@ -8,7 +8,6 @@ import mlx.core as mx
 import tiny
 
 from dflash_mlx.drafters.base import Drafter
-from dflash_mlx.drafters.feature_head import FeatureCache
 
 
 class Text:
@@ -28,12 +27,6 @@ class Text:
         cache = self.source.make_cache()
         cache.append(self.taps(0, tokens), tokens)
         return cache
-
-
-def rewind_rows_alone(cache: FeatureCache, length: int) -> None:
-    """A planted fault: a cut takes the rows back and leaves the features."""
-    cache.commit_waiting()
-    cache.rows.trim(max(0, cache.rows.offset - length))
 
 
 def check_cache(source: Drafter, width: int, drafts_of: Callable[[Any, int], Any]) -> None:
