@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.options import GenerationOptions, declared
+from dflash_mlx.options import GenerationOptions, SamplingParams, declared
 
 from .config_file import config_path, flag_key, flag_value, read_config, settings_text, tables_of
 from .options import BUNDLED, PromptOptions, option, wanted_number
@@ -97,8 +97,9 @@ class OptionTables:
     def _value(self, place: str, key: str, value: Any, parameter: Any) -> Any:
         try:
             parsed = parameter.process_value(self.ctx, flag_value(key, value, parameter))
-            if parameter.name in DECLARED and not parameter.multiple:
-                DECLARED[parameter.name].check(parsed)
+            if entry := DECLARED.get(parameter.name):
+                kind = SamplingParams if entry.sampling else GenerationOptions
+                kind(**{entry.name: parsed})
         except (typer.BadParameter, DFlashError) as error:
             if isinstance(error, DFlashError):
                 hint = error.hint
