@@ -222,7 +222,7 @@ def test_adapters_stay_with_their_model(state, use, config):
     seen = []
     for name in ("B", "C", "B"):
         use(f"/model {name}")
-        seen.append(state.model_options.adapter)
+        seen.append(state.options.model.adapter)
     assert seen == [Path("for-b"), None, Path("for-b")]
 
 
