@@ -134,10 +134,10 @@ def usage_hint(error: typer.TyperException) -> str:
         return f"`{ctx.command_path}` has the commands {', '.join(commands)}"
     hints = [number_hint(error)]
     if parameter is not None:
-        origin = source_of(ctx, parameter.name)
-        if origin is ValueSource.VARIABLE:
+        source = source_of(ctx, parameter.name)
+        if source is ValueSource.VARIABLE:
             hints.append(f"the value is that of {parameter.envvar}")
-        if origin is ValueSource.FILE:
+        if source is ValueSource.FILE:
             hints.append(f"the value is in {config_path()}")
     default = f"`{ctx.command_path} --help` lists what can be given"
     return "; ".join(filter(None, hints)) or default

@@ -202,6 +202,8 @@ def generate(
         choose=lambda options: options if chat is None else with_saved_pair(options, chat),
         keep_system=own.raw or (chat is not None and chat.system is not None),
     )
+    if is_address(options.model.model):  # `resolve` refuses these flags, and leaves variables out
+        own = replace(own, raw=False, grammar=None, compare=False)
     check_flags(own, options)
     system = options.prompt.system
     messages = prompt_messages(text, system, raw=own.raw)

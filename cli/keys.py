@@ -14,9 +14,9 @@ KeyOption = Literal["api_key", "api_key_file"]
 
 
 def key_option(ctx: typer.Context) -> KeyOption | None:
-    """Which of the two options of `dflash serve` has the key: that of the higher origin.
+    """Which of the two options of `dflash serve` has the key: that of the higher source.
 
-    None without a key. UsageError if both have one of the same origin.
+    None without a key. UsageError if both have one of the same source.
     """
     names: tuple[KeyOption, ...] = ("api_key", "api_key_file")
     given: dict[KeyOption, ValueSource] = {

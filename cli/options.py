@@ -335,8 +335,8 @@ def sources_of(ctx: typer.Context) -> dict[str, ValueSource]:
 class Options:
     """The options of a run, in groups. Changes return a new object.
 
-    sources: of the values that are no defaults, by option name. tables: the table of the config
-    file that set a value, in words. ctx: of the command, which names flags and variables.
+    sources: of the values, by option name; DEFAULT for one that has none. tables: the table of the
+    config file that set a value, in words. ctx: of the command, which names flags and variables.
     """
 
     ctx: typer.Context

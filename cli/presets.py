@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.options import GenerationOptions, declared
+from dflash_mlx.options import GenerationOptions, SamplingParams, declared
 
 from .config_file import config_path, flag_key, flag_value, read_config, settings_text, tables_of
 from .options import BUNDLED, PromptOptions, option, wanted_number
@@ -35,10 +35,10 @@ MODEL_KEYS = set(KEYS) - {"model"}
 class OptionTables:
     """The tables of the config file, checked like the flags of a command.
 
-    Each call reads the file again. Without a context there are no tables.
+    Each call reads the file again.
     """
 
-    def __init__(self, ctx: typer.Context | None = None):
+    def __init__(self, ctx: typer.Context):
         self.ctx = ctx
 
     def presets(self) -> dict[str, Any]:
@@ -73,11 +73,10 @@ class OptionTables:
 
     def _tables(self, kind: str) -> dict[str, Any]:
         path = config_path()
-        return {} if self.ctx is None else tables_of(read_config(path), kind, path)
+        return tables_of(read_config(path), kind, path)
 
     def _checked(self, place: str, table: Any, allowed: set[str]) -> dict[str, Any]:
         """The values as from flags, without those of options that the command does not have."""
-        assert self.ctx is not None
         known = {flag_key(p): p for p in self.ctx.command.params if p.name in allowed}
         place = f"{place} in '{config_path()}'"
         if not isinstance(table, dict):
@@ -97,8 +96,9 @@ class OptionTables:
     def _value(self, place: str, key: str, value: Any, parameter: Any) -> Any:
         try:
             parsed = parameter.process_value(self.ctx, flag_value(key, value, parameter))
-            if parameter.name in DECLARED and not parameter.multiple:
-                DECLARED[parameter.name].check(parsed)
+            if entry := DECLARED.get(parameter.name):
+                kind = SamplingParams if entry.sampling else GenerationOptions
+                parsed = getattr(kind(**{entry.name: parsed}), entry.name)
         except (typer.BadParameter, DFlashError) as error:
             if isinstance(error, DFlashError):
                 hint = error.hint

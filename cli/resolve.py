@@ -193,7 +193,7 @@ def without_contradictions(options: Options) -> Options:
 
 
 def without_overridden_draft(options: Options) -> Options:
-    """The options without --draft or --no-draft if the other has a higher origin."""
+    """The options without --draft or --no-draft if the other has a higher source."""
     draft = options.source("draft")
     no_draft = options.source("no_draft")
     if options["draft"] is None or not options["no_draft"] or draft == no_draft:
@@ -237,7 +237,7 @@ def given_local(options: Options) -> list[tuple[Any, ValueSource]]:
 def with_recommended(options: Options, info: ModelInfo, out: Output) -> Options:
     """The options with the recommended sampling, if `--sampling recommended` is given.
 
-    Sampling options of the same or a higher origin stay. If the model recommends nothing,
+    Sampling options of the same or a higher source stay. If the model recommends nothing,
     DFlashError for a flag, else a note.
     """
     if options.prompt.sampling_by != RECOMMENDED:

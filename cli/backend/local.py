@@ -3,7 +3,6 @@
 import os
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -48,6 +47,7 @@ class LocalBackend:
         self._pair = pair
         self._drafting = drafting and pair.drafts
         self._info: ModelInfo | None = None
+        self._info_of: tuple[int, Kernels] | None = None
 
     def release(self) -> None:
         """Free the pair and its caches; `use` must follow before the next answer."""
@@ -64,12 +64,11 @@ class LocalBackend:
 
     @property
     def info(self) -> ModelInfo:
-        if self._info is None:
+        # A context becomes shorter with the memory; kernels are also checked between answers.
+        changing = (self.pair.engine.context_length, self.pair.target.kernels)
+        if self._info is None or changing != self._info_of:
             self._info = info_of(self.pair, drafting=self._drafting)
-        length = self.pair.engine.context_length  # shorter where memory has become short
-        if self._info.context_length != length:
-            context = describe_context(self.pair)
-            self._info = replace(self._info, context_length=length, context=context)
+            self._info_of = changing
         return self._info
 
     @property

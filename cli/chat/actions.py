@@ -24,6 +24,7 @@ from ..loading import (
     load_downloaded,
     with_known_target,
 )
+from ..options import ValueSource
 from ..presets import KEYS
 from ..report import (
     Comparison,
@@ -65,7 +66,7 @@ def known_targets(state: ChatState) -> list[str]:
     from dflash_mlx.hub.local import local_models
     from dflash_mlx.hub.registry import entries
 
-    here = (model.name for model in local_models(state.model_options.folders) if not model.lacks)
+    here = (model.name for model in local_models(state.options.model.folders) if not model.lacks)
     return list(dict.fromkeys([*here, *(entry.target for entry in entries())]))
 
 
@@ -92,25 +93,26 @@ def change_model(state: ChatState, model_id: str) -> None:
             f"this chat stays with {info.heading}, which a server runs.",
             hint=f"leave, and continue with another model: dflash chat -c -m {model_id}",
         )
-    model_options = replace(state.model_options, model=model_id, draft=None, no_draft=False)
+    before = state.options.model
+    cache = state.options.cache
+    model_options = replace(before, model=model_id, draft=None, no_draft=False)
     model_options = with_known_target(model_options, state.out)
     adapter = state.tables.of_model(model_options.model).get("adapter")
     model_options = replace(model_options, adapter=adapter)
     defaults = defaults_of(state, model_options.model)
-    resolved = fetch_pair(model_options, state.out, state.cache_options)
+    resolved = fetch_pair(model_options, state.out, cache)
     started_at = time.perf_counter()
     local_backend(state.dialogue.backend).release()
     try:
         pair = load_downloaded(resolved, state.out)
     except BaseException:
         try:
-            before = find_pair(state.model_options, state.out, state.cache_options)
-            pair = load_downloaded(before, state.out)
+            pair = load_downloaded(find_pair(before, state.out, cache), state.out)
         except KeyboardInterrupt:
             raise LeaveChat(130) from None  # no pair is loaded any more
         state.dialogue.set_pair(pair)
         raise
-    state.model_options = model_options
+    state.options = replace(state.options, model=model_options)
     state.dialogue.set_pair(pair)
     state.dialogue.settings = drop_unknown_thinking(
         state.dialogue.settings, state.dialogue.info.thinking, state.out
@@ -136,13 +138,10 @@ def change_drafter(state: ChatState, argument: str) -> None:
         dialogue.set_pair(dialogue.pair, drafting=False)
     elif argument:
         if argument != "on" or back_to_known or not dialogue.pair.drafts:
-            model_options = replace(
-                state.model_options,
-                draft=None if argument == "on" else argument,
-                no_draft=False,
-            )
+            draft = None if argument == "on" else argument
+            model_options = replace(state.options.model, draft=draft, no_draft=False)
             pair = add_drafter(dialogue.pair, model_options, state.out)
-            state.model_options = model_options
+            state.options = replace(state.options, model=model_options)
         else:
             pair = dialogue.pair
         dialogue.set_pair(pair)
@@ -408,7 +407,7 @@ def use_preset(state: ChatState, name: str) -> None:
     keys = ", ".join(KEYS[name] for name in values)
     model = values.pop("model", None)
     if model is not None:
-        target = known_target(model, state.out, state.model_options.folders)
+        target = known_target(model, state.out, state.options.model.folders)
         if target != state.dialogue.info.name:
             state.print_line(
                 f"  the preset '{name}' is of another model: {target} is loaded", "dim"
@@ -425,9 +424,9 @@ def use_preset(state: ChatState, name: str) -> None:
     if values.get("mode", "baseline") != "baseline" and not can_draft:
         change_drafter(state, "on")
     apply_values(state, values)
-    for option in values:  # from now on the defaults of another target do not change it
-        state.general.pop(option, None)
-        state.defaults.pop(option, None)
+    # From now on the defaults of another target do not change these.
+    sources = {**state.options.sources, **dict.fromkeys(values, ValueSource.PRESET)}
+    state.options = replace(state.options, sources=sources)
     state.print_line(f"  preset {name}: {keys or 'it sets nothing'}", "dim")
 
 

@@ -24,10 +24,8 @@ from ..options import (
     Options,
     PromptOptions,
     RemoteOptions,
-    ValueSource,
     option_groups,
 )
-from ..presets import OptionTables
 from ..report import LogOptions
 from ..resolve import fit, sampling_is_open, with_target_defaults
 from ..terminal.keys import KeyReader, TypeAhead
@@ -40,9 +38,7 @@ from .dialogue import Dialogue, DisplaySettings
 from .loop import chat_loop
 from .pages import show_header
 from .settings import (
-    NAMES,
     chat_sampling_note,
-    chat_settings,
     defaults_of,
     recommended_defaults,
 )
@@ -139,7 +135,9 @@ def open_chat(
     out: Output,
 ) -> ChatState:
     """The chat with a loaded model; UsageError for options that the model cannot use."""
-    settings = chat_settings(options.generation)
+    settings = options.generation
+    if settings.mode == "baseline":  # which is kept in `ModelInfo.drafting` instead
+        settings = replace(settings, mode="auto")
     backend.check(settings)
     prompt = options.prompt
     dialogue = Dialogue(
@@ -156,12 +154,8 @@ def open_chat(
     )
     dialogue.chat = Chat(system=prompt.system)
     dialogue.tools = tools
-    tables = OptionTables(options.ctx)
-    state = ChatState(dialogue, out, options.model, options.cache, tables=tables, keys=keys)
     general = start.options
-    state.general = {
-        name: general[name] for name in NAMES if general.source(name) < ValueSource.VARIABLE
-    }
+    state = ChatState(dialogue, out, replace(general, model=options.model), keys=keys)
     state.sampling_by = None if sampling_is_open(general) else general.prompt.sampling_by
     state.defaults = recommended_defaults(state, defaults_of(state, options.model.model))
     return state

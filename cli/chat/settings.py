@@ -8,6 +8,7 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions, Option, declared
 
 from ..backend.base import ThinkingSwitches
+from ..options import ValueSource
 from ..passes import MARK, shows_colours
 from ..presets import DECLARED, MODEL_KEYS, PRESET_KEYS
 from ..resolve import (
@@ -183,11 +184,6 @@ def watch(state: ChatState, argument: str) -> None:
 # Values of several options, by option name
 
 
-def chat_settings(options: GenerationOptions) -> GenerationOptions:
-    """The first settings of a chat; the mode baseline is kept in `ModelInfo.drafting` instead."""
-    return replace(options, mode="auto") if options.mode == "baseline" else options
-
-
 NAMES = PRESET_KEYS & MODEL_KEYS  # what both a preset and a target may set
 
 
@@ -233,12 +229,17 @@ def apply_values(state: ChatState, values: dict[str, Any]) -> None:
 
 
 def defaults_of(state: ChatState, target: str | None) -> dict[str, Any]:
-    """The defaults of a target in the config file, without those that a flag or variable overrides.
+    """The defaults of a target in the config file that nothing overrides.
 
     DFlashError for a wrong value.
     """
     table = state.tables.of_model(target)
-    return {name: value for name, value in table.items() if name in state.general}
+    return {name: value for name, value in table.items() if follows_target(state, name)}
+
+
+def follows_target(state: ChatState, name: str) -> bool:
+    """Whether a target may set an option: neither a flag, a preset nor a variable has."""
+    return name in NAMES and state.options.source(name) < ValueSource.VARIABLE
 
 
 def recommended_defaults(state: ChatState, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -253,21 +254,18 @@ def recommended_defaults(state: ChatState, defaults: dict[str, Any]) -> dict[str
     if source != RECOMMENDED:
         return defaults
     recommended = state.dialogue.info.recommended
-    return {n: value for n, value in recommended.items() if n in state.general} | defaults
+    return {n: v for n, v in recommended.items() if follows_target(state, n)} | defaults
 
 
 def change_defaults(state: ChatState, defaults: dict[str, Any]) -> None:
     """Replace one target's defaults by another's; keep the values that were changed in the chat."""
     defaults = recommended_defaults(state, defaults)
     present = present_values(state)
-    before = {**state.general, **state.defaults}
-    after = {**state.general, **defaults}
-    names = [
-        name for name in (*state.defaults, *defaults) if present[name] == as_setting(before[name])
-    ]
+    values = {}
+    for name in (*state.defaults, *defaults):
+        general = state.options[name]
+        before = state.defaults.get(name, general)
+        if follows_target(state, name) and present[name] == before:
+            values[name] = defaults.get(name, general)
     state.defaults = defaults
-    apply_values(state, {name: after[name] for name in names})
-
-
-def as_setting(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    apply_values(state, values)

@@ -1,4 +1,4 @@
-"""The state that slash commands act on: conversation, output and model options."""
+"""The state that slash commands act on: conversation, output and options."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..options import NO_CACHE, CacheOptions, ModelOptions
+from ..options import Options
 from ..presets import OptionTables
 from ..prompt import Attachment
 from ..terminal import line_editor
@@ -23,19 +23,19 @@ from .dialogue import Dialogue
 class ChatState:
     dialogue: Dialogue
     out: Output
-    model_options: ModelOptions
-    cache_options: CacheOptions = NO_CACHE
+    options: Options  # the loaded pair, and what the chat began with but the target's defaults
     edit: Callable[[str], str] = edit_externally
     attached: list[str] = field(default_factory=list)  # names of files for the next prompt
     outputs: list[Attachment] = field(default_factory=list)  # of shell commands, likewise
-    tables: OptionTables = field(default_factory=OptionTables)
-    # Values by option name. general: for every target, except those of flags, presets and
-    # variables. defaults: those of the loaded target, which override `general`.
-    general: dict[str, Any] = field(default_factory=dict)
+    # Of the loaded target, by option name; they override `options`.
     defaults: dict[str, Any] = field(default_factory=dict)
     # --sampling, unless a target's defaults set it; None: recommended where nothing else is given.
     sampling_by: str | None = None
     keys: KeyReader | None = None  # reads what is typed while a command runs
+
+    @property
+    def tables(self) -> OptionTables:
+        return OptionTables(self.options.ctx)
 
     def drop_attachments(self) -> None:
         self.attached = []

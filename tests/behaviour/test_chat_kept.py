@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import tiny
+from recorded_chat import chat_options
 from terminal import SLOWED, ChatTerminal, Terminal, environment
 
 import dflash_mlx
@@ -23,7 +24,6 @@ from dflash_mlx.options import GenerationOptions
 backends = import_module("dflash_mlx.cli.backend.local")
 loop = import_module("dflash_mlx.cli.chat.loop")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
-options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
@@ -41,7 +41,7 @@ def state() -> Any:
         autosaves=True,
     )
     out.stderr_is_tty = True  # notes are for terminals
-    return states.ChatState(talk, out, options.ModelOptions())
+    return states.ChatState(talk, out, chat_options())
 
 
 @pytest.fixture

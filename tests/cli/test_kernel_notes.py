@@ -99,6 +99,14 @@ def test_stats_have_it(dialogue: Any) -> None:
     assert "selector_walk · verify_attention off" in line
 
 
+def test_a_kernel_that_fails_later_is_told(dialogue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the check runs between answers: `--json` and `--log` say what is in use then."""
+    monkeypatch.setattr(dialogue.pair.target, "kernels", Kernels(LAUNCHER))
+    assert (dialogue.info.warnings, dialogue.info.json["kernels"]["off"]) == ((), {})
+    monkeypatch.setattr(dialogue.pair.target, "kernels", KERNELS)
+    assert (dialogue.info.warnings, dialogue.info.json["kernels"]["off"]) == ((LINE,), OFF)
+
+
 def test_scripts_are_told_too(cli_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On stderr, whoever reads it; not with --quiet."""
     pair = tiny.golden_pair("qwen3_full")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import tiny
+from recorded_chat import chat_options
 from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import local, registry
 from dflash_mlx.hub.resolve import pair_names
 
-options = import_module("dflash_mlx.cli.options")
 actions = import_module("dflash_mlx.cli.chat.actions")
 
 KNOWN = "mlx-community/Qwen3-4B-4bit"
@@ -158,7 +158,7 @@ def test_a_known_target_in_a_folder_has_its_drafter(studio: Path) -> None:
 
 
 def test_model_completes_their_names(studio: Path) -> None:
-    state = type("State", (), {"model_options": options.ModelOptions()})()
+    state = type("State", (), {"options": chat_options()})()
     names = actions.known_targets(state)
     assert "lmstudio-community/Qwen2.5-7B-Instruct-MLX-4bit" in names[:2]
     assert "Qwen/Qwen3-4B" in names

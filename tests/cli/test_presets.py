@@ -75,6 +75,7 @@ def test_a_preset_names_model_and_mode(run, config, monkeypatch):
         ("[preset.review]\ntop_p = 1\n", "there is no key 'top_p'.", "did you mean 'top-p'?"),
         ("[preset.review]\nexact = true\n", "there is no key 'exact'.", "keys: model, "),
         ("[preset.review]\ntemp = -1\n", "'temp' cannot be -1.", "0 to 100"),
+        ("[preset.review]\ntemp = 1e-31\n", "'temp' cannot be 1e-31.", "1e-30 to 1e+30"),
         ("[preset.review]\nmode = 'tree'\n", "'mode' cannot be tree.", "'tree' is not one of"),
         ("[preset.review]\ntop-k = 1.5\n", "'top-k' cannot be 1.5.", "give a whole number"),
         ("[preset.review]\nthink = 'so'\n", "'think' cannot be so.", "a valid boolean"),
@@ -221,7 +222,7 @@ def test_adapters_stay_with_their_model(state, use, config):
     seen = []
     for name in ("B", "C", "B"):
         use(f"/model {name}")
-        seen.append(state.model_options.adapter)
+        seen.append(state.options.model.adapter)
     assert seen == [Path("for-b"), None, Path("for-b")]
 
 

@@ -173,7 +173,6 @@ def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -
     pair = tiny.golden_pair("qwen3_full")
     monkeypatch.setattr(pair.target, "checkpoint", Checkpoint(target, {}))
     state = recorded_chat(cli_app, pair)
-    state.general["sampling_by"] = "given"
     state.sampling_by = "given"
     actions = import_module("dflash_mlx.cli.chat.actions")
 
@@ -212,7 +211,8 @@ def test_in_a_chat(state: RecordedState, target: Path, config: Callable[[str], i
     assert use("/preset p") == "  preset p: sampling, top-k"
     assert now() == SamplingParams(temperature=0.6, top_p=0.95, top_k=7)
     state.dialogue.settings = replace(state.dialogue.settings, sampling=SamplingParams())
-    state.general = {**settings.present_values(state), "sampling_by": "given"}
+    state.options = state.options.changed(**settings.present_values(state))
+    state.options = replace(state.options, sources={})
     (target.parent / "B").mkdir()
     (target.parent / "B/generation_config.json").write_text('{"temperature": 0.9, "top_p": 0.8}')
     (target.parent / "C").mkdir()

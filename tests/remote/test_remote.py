@@ -19,7 +19,7 @@ import openai_server
 import pytest
 import typer
 from openai_server import KEY, TIMINGS, Behaviour
-from recorded_chat import start_dialogue
+from recorded_chat import chat_options, start_dialogue
 from serving import Served, serving
 from terminal import Terminal, environment
 from typer.testing import CliRunner, Result
@@ -509,18 +509,25 @@ LOCAL_FLAGS = (
 )  # fmt: skip
 
 
-def test_flags_of_a_model_here_are_refused(fake: Behaviour, run: Run) -> None:
-    """By their names; and commands that need one, and commands that take no server."""
+def test_flags_of_a_model_here_are_refused(
+    fake: Behaviour, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their names, variables are left out; and commands that need one, or take no server."""
     for flags in LOCAL_FLAGS:
         found = run("generate", "-m", fake.url, *flags, "hi")
         assert (found.exit_code, found.stdout) == (2, "")
         assert f"{flags[0]} needs a model on this machine" in found.stderr
+    with monkeypatch.context() as variables:
+        for name, value in (("RAW", "1"), ("COMPARE", "1"), ("GRAMMAR", "no-file")):
+            variables.setenv(f"DFLASH_{name}", value)
+        found = run("generate", "-m", fake.url, "hi")
+    assert (found.exit_code, "You said: hi" in found.stdout) == (0, True), found.output
     found = run("bench", "-m", fake.url)
     assert "is a server's address" in found.stderr
     state = import_module("dflash_mlx.cli.chat.state").ChatState
     dispatch = import_module("dflash_mlx.cli.chat.commands").dispatch
     talk = dialogue_with(fake)
-    here = state(talk, talk.out, import_module("dflash_mlx.cli.options").ModelOptions())
+    here = state(talk, talk.out, chat_options())
     for command, said in (
         ("/compare", "/compare needs a model on this machine"),
         ("/draft off", "/draft needs a model on this machine"),

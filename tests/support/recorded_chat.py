@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
@@ -13,7 +14,6 @@ commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
-presets = import_module("dflash_mlx.cli.presets")
 settings = import_module("dflash_mlx.cli.chat.settings")
 states = import_module("dflash_mlx.cli.chat.state")
 
@@ -34,6 +34,12 @@ class RecordedState(states.ChatState):
         return "\n".join(self.lines)
 
 
+def chat_options(*, command: Any = None, **model: Any) -> Any:
+    """The options of a chat that got none but these of the model; without a command no tables."""
+    ctx = typer.Context(command or TyperCommand("chat"))
+    return options.Options(ctx, {}, model=options.ModelOptions(**model))
+
+
 def start_dialogue(
     backend: Any, settings: GenerationOptions, *, quiet: bool = True, autosaves: bool = True
 ) -> Any:
@@ -52,7 +58,6 @@ def recorded_chat(cli_app: typer.Typer, pair: Pair) -> RecordedState:
     begin = GenerationOptions(mode="dflash")
     talk = start_dialogue(backends.LocalBackend(pair), begin, autosaves=False)
     command = typer.main.get_command(cli_app).commands["chat"]  # type: ignore[attr-defined]
-    tables = presets.OptionTables(typer.Context(command))
-    state = RecordedState(talk, talk.out, options.ModelOptions(model="A"), tables=tables)
-    state.general = settings.present_values(state)
+    state = RecordedState(talk, talk.out, chat_options(model="A", command=command))
+    state.options = state.options.changed(**settings.present_values(state))
     return state

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from paths import SUPPORT
+from recorded_chat import chat_options
 from tool_talk import says, talking_pair
 
 from dflash_mlx.options import GenerationOptions
@@ -17,7 +18,6 @@ from dflash_mlx.tools import ServerConfig
 backends = import_module("dflash_mlx.cli.backend.local")
 dialogue_module = import_module("dflash_mlx.cli.chat.dialogue")
 loop = import_module("dflash_mlx.cli.chat.loop")
-options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 tool_box = import_module("dflash_mlx.cli.chat.tools")
@@ -43,7 +43,7 @@ class ToolChat:
         self.talk.tools = tool_box.ToolBox(out, configs)
         self.talk.tools.ask = self.ask
         self.talk.tools.wait()
-        self.state = states.ChatState(self.talk, out, options.ModelOptions())
+        self.state = states.ChatState(self.talk, out, chat_options())
 
     def ask(self, question: str) -> str:
         """Answer a question with the next of `answers`; "^C" raises KeyboardInterrupt."""

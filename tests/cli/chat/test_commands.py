@@ -16,7 +16,7 @@ import pytest
 import templates
 import tiny
 from paths import ROOT
-from recorded_chat import RecordedState, start_dialogue
+from recorded_chat import RecordedState, chat_options, start_dialogue
 
 import dflash_mlx
 from dflash_mlx.chat.template import Template
@@ -28,7 +28,6 @@ backends = import_module("dflash_mlx.cli.backend.local")
 commands = import_module("dflash_mlx.cli.chat.commands")
 messages = import_module("dflash_mlx.cli.chat.messages")
 signals = import_module("dflash_mlx.cli.terminal.signals")
-options = import_module("dflash_mlx.cli.options")
 shell = import_module("dflash_mlx.cli.chat.attachments")
 output = import_module("dflash_mlx.cli.terminal.output")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
@@ -46,7 +45,7 @@ def golden() -> Pair:
 def state(golden: Pair) -> RecordedState:
     settings = GenerationOptions(max_tokens=12, mode="dflash")
     talk = start_dialogue(backends.LocalBackend(golden), settings)
-    return RecordedState(talk, talk.out, options.ModelOptions(model="x", draft="y"))
+    return RecordedState(talk, talk.out, chat_options(model="x", draft="y"))
 
 
 @pytest.fixture
@@ -266,7 +265,7 @@ def test_draft_off_and_on(state: Any, use: Callable[[str], str]) -> None:
 def test_back_to_the_known_drafter(state: Any, use: Callable[[str], str]) -> None:
     """After /draft lookup there was no way back to the bundled drafter: it was said to be on."""
     state.dialogue.set_pair(dflash_mlx.load())
-    state.model_options = options.ModelOptions()
+    state.options = chat_options()
     assert use("/draft on") == "  drafting is on already"
     assert "drafter lookup" in use("/draft lookup")
     assert "drafter bundled" in use("/draft on")
@@ -381,7 +380,7 @@ def test_a_drafter_too_big_for_the_memory(
     with pytest.raises(DFlashError, match="needs"):
         use(f"/draft {path}")
     assert state.dialogue.ask("hello").stats.verifies
-    state.model_options = replace(state.model_options, force=True)
+    state.options = state.options.changed(force=True)
     assert "draft" in use(f"/draft {path}")
 
 

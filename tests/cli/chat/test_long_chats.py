@@ -11,7 +11,7 @@ import openai_server
 import pytest
 import tiny
 from openai_server import Behaviour
-from recorded_chat import RecordedState, start_dialogue
+from recorded_chat import RecordedState, chat_options, start_dialogue
 
 from dflash_mlx.address import parse_address
 from dflash_mlx.errors import DFlashError, UsageError
@@ -23,7 +23,6 @@ local = import_module("dflash_mlx.cli.backend.local")
 remote = import_module("dflash_mlx.cli.backend.remote")
 compacts = import_module("dflash_mlx.cli.chat.compact")
 messages = import_module("dflash_mlx.cli.chat.messages")
-options = import_module("dflash_mlx.cli.options")
 tool_box = import_module("dflash_mlx.cli.chat.tools")
 terminal_keys = import_module("dflash_mlx.cli.terminal.keys")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
@@ -39,7 +38,7 @@ def fake() -> Iterator[Behaviour]:
 
 def chat_with(backend: Any, **changes: Any) -> RecordedState:
     talk = start_dialogue(backend, GenerationOptions(mode="dflash", **changes))
-    return RecordedState(talk, talk.out, options.ModelOptions())
+    return RecordedState(talk, talk.out, chat_options())
 
 
 @pytest.fixture

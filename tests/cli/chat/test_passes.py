@@ -10,7 +10,7 @@ import openai_server
 import pytest
 import tiny
 from golden_pair import RAW, said
-from recorded_chat import RecordedState, start_dialogue
+from recorded_chat import RecordedState, chat_options, start_dialogue
 from screen import Screen, Wire
 from typer.testing import Result
 
@@ -20,10 +20,10 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 from dflash_mlx.types import Block
 
-answers, backends, chat_view, options, output, pages, passes, render = (
+answers, backends, chat_view, output, pages, passes, render = (
     import_module(f"dflash_mlx.cli.{name}")
     for name in (
-        *("answer", "backend.local", "chat.view", "options", "terminal.output"),
+        *("answer", "backend.local", "chat.view", "terminal.output"),
         *("chat.pages", "passes", "terminal.render"),
     )
 )
@@ -210,7 +210,7 @@ def state(golden: Pair) -> RecordedState:
     settings = GenerationOptions(max_tokens=40, mode="dflash")
     backend = backends.LocalBackend(golden)
     talk = start_dialogue(backend, settings, quiet=False, autosaves=False)
-    return RecordedState(talk, talk.out, options.ModelOptions(model="x", draft="y"))
+    return RecordedState(talk, talk.out, chat_options(model="x", draft="y"))
 
 
 def test_watch_in_a_chat(state: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import openai_server
 import pytest
 import tiny
 from openai_server import Behaviour
-from recorded_chat import RecordedState, start_dialogue
+from recorded_chat import RecordedState, chat_options, start_dialogue
 from screen import Screen, Wire
 
 from dflash_mlx import api, batch
@@ -25,7 +25,6 @@ from dflash_mlx.remote.session import connect
 
 answers = import_module("dflash_mlx.cli.answer")
 local = import_module("dflash_mlx.cli.backend.local")
-options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
 remote = import_module("dflash_mlx.cli.backend.remote")
 several = import_module("dflash_mlx.cli.chat.several")
@@ -51,7 +50,7 @@ def chat_with(backend: Any, **changes: Any) -> Asked:
     sampling = SamplingParams(temperature=1.0, seed=SEED)
     settings = GenerationOptions(sampling=sampling, mode="dflash", **changes)
     talk = start_dialogue(backend, settings)
-    return Asked(talk, talk.out, options.ModelOptions())
+    return Asked(talk, talk.out, chat_options())
 
 
 @pytest.fixture(scope="module")
