@@ -400,9 +400,9 @@ class Options:
 SAMPLING = "sampling"
 # The group of each option.
 GROUP_OF = {
-    field.name: group
+    member.name: group
     for group, kind in (("model", ModelOptions), ("prompt", PromptOptions), ("cache", CacheOptions))
-    for field in fields(kind)
+    for member in fields(kind)
 }
 GROUP_OF |= {
     entry.name: SAMPLING if entry.sampling else "generation"

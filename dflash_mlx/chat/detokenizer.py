@@ -59,9 +59,8 @@ def token_text(tokenizer: TokenizerWrapper, token: int) -> str:
     return tokenizer.decode([token, token])[len(tokenizer.decode([token])) :]
 
 
-def token_bytes(tokenizer: TokenizerWrapper, token: int) -> list[int]:
-    """Those of its text; of a part of a character its own, if its name tells them."""
-    text = token_text(tokenizer, token)
+def token_bytes(tokenizer: TokenizerWrapper, token: int, text: str) -> list[int]:
+    """Those of its `token_text`; of a part of a character its own, if its name tells them."""
     if REPLACEMENT in text:
         name = tokenizer.convert_ids_to_tokens(token)
         if name.startswith("<0x"):  # as in SentencePiece

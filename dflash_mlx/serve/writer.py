@@ -132,10 +132,11 @@ class Writer:
 
         def entry(token: int, logprob: float) -> dict[str, Any]:
             tokenizer = self.runner.pair.tokenizer
+            text = token_text(tokenizer, token)
             return {
-                "token": token_text(tokenizer, token),
+                "token": text,
                 "logprob": max(logprob, MIN_LOGPROB),
-                "bytes": token_bytes(tokenizer, token),
+                "bytes": token_bytes(tokenizer, token, text),
             }
 
         return [

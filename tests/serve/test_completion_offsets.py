@@ -9,7 +9,7 @@ import tiny
 from scripted_pair import speaking
 from scripted_server import URL, server_of, tool_tokenizer, transport
 
-from dflash_mlx.chat.detokenizer import token_bytes
+from dflash_mlx.chat.detokenizer import token_bytes, token_text
 
 PROMPT = "it is"
 TEXTS = ["  so é漢 on", " 👍🏽 yes", "\n\n    x\x00y", "plain"]
@@ -54,4 +54,5 @@ def test_offsets_are_places_in_the_text(text: str, asked: dict[str, Any]) -> Non
 def test_bytes_of_tokens_join_to_the_text(text: str, tokenizer: Any) -> None:
     """Also where a character has many tokens: each was told as U+FFFD, three bytes of its own."""
     tokens = tokenizer.encode(text, add_special_tokens=False)
-    assert bytes(byte for one in tokens for byte in token_bytes(tokenizer, one)) == text.encode()
+    told = [token_bytes(tokenizer, one, token_text(tokenizer, one)) for one in tokens]
+    assert bytes(byte for one in told for byte in one) == text.encode()
