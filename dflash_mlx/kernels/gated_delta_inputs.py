@@ -4,7 +4,7 @@ Convolution, SiLU, the norms of queries and keys, gates. Rows are a chain or a t
 is `gated_delta_tape` or `gated_delta_tree`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx import nn
@@ -90,44 +90,21 @@ def split_heads(
     )
 
 
-def launch(
-    launcher: Launcher,
-    mixed: mx.array,
-    a: mx.array,
-    b: mx.array,
-    window: mx.array,
-    weight: mx.array,
-    A_log: mx.array,
-    dt_bias: mx.array,
-    places: mx.array,
-    heads: int,
-    dim: int,
-) -> Inputs:
+def launch(launcher: Launcher, *args: Any) -> Inputs:
     """As `reference`, in one dispatch. The bits of a row do not depend on the number of rows."""
-    run = recorded(launcher, dispatch, len(mixed))
-    return Inputs(*run(mixed, a, b, window, weight, A_log, dt_bias, places, heads, dim))
+    return Inputs(*recorded(launcher, dispatch, len(args[0]))(*args))
 
 
-def dispatch(
-    launcher: Launcher,
-    mixed: mx.array,
-    a: mx.array,
-    b: mx.array,
-    window: mx.array,
-    weight: mx.array,
-    A_log: mx.array,
-    dt_bias: mx.array,
-    places: mx.array,
-    heads: int,
-    dim: int,
-) -> list[mx.array]:
+def dispatch(launcher: Launcher, *args: Any) -> list[mx.array]:
     """`launch`, recorded once for each number of rows."""
+    *arrays, heads, dim = args
+    mixed, a, b, window, _, _, dt_bias, _ = arrays
     rows, channels = mixed.shape
     value_heads = a.shape[1]
     value_dim = (channels - 2 * heads * dim) // value_heads
     return launcher(
         SOURCE,
-        [mixed, a, b, window, weight, A_log, dt_bias, places],
+        arrays,
         template=[
             ("InT", mixed.dtype),
             ("SumT", mx.result_type(a, dt_bias)),
@@ -152,19 +129,9 @@ def dispatch(
     )
 
 
-def fits(
-    mixed: mx.array,
-    a: mx.array,
-    b: mx.array,
-    window: mx.array,
-    weight: mx.array,
-    A_log: mx.array,
-    dt_bias: mx.array,
-    places: mx.array,
-    heads: int,
-    dim: int,
-) -> bool:
+def fits(*args: Any) -> bool:
     """Whether the kernel supports the inputs: one dtype of the convolution, at least 8 places."""
+    mixed, a, b, window, weight, A_log, dt_bias, places, *_ = args
     return (
         mixed.dtype == window.dtype == weight.dtype
         and places.dtype == mx.int32

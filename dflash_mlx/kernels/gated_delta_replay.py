@@ -50,69 +50,45 @@ def reference(
     return state, mx.take(inputs, order[count + mx.arange(width)], axis=1)
 
 
-def launch(
-    launcher: Launcher,
-    state: mx.array,
-    delta: mx.array,
-    k: mx.array,
-    g: mx.array,
-    path: mx.array,
-    count: mx.array,
-    inputs: mx.array,
-) -> tuple[mx.array, mx.array]:
+def launch(launcher: Launcher, *inputs: mx.array) -> list[mx.array]:
     """As `reference`, in one dispatch. The states have the same bits as in the verify kernels.
 
     A path of fewer than DEVICE_MEMORY_SIZE rows takes two dispatches more.
     """
+    state, delta, k, g, path, count, rows = inputs
     run = recorded(launcher, dispatch, delta.shape[1])
-    return run(state, delta, k, g, pad_small(path), count, inputs)
+    return run(state, delta, k, g, pad_small(path), count, rows)
 
 
-def dispatch(
-    launcher: Launcher,
-    state: mx.array,
-    delta: mx.array,
-    k: mx.array,
-    g: mx.array,
-    path: mx.array,
-    count: mx.array,
-    inputs: mx.array,
-) -> tuple[mx.array, mx.array]:
+def dispatch(launcher: Launcher, *inputs: mx.array) -> list[mx.array]:
     """`launch`, recorded once for each number of verified rows."""
+    state, delta, k, g, _, _, rows = inputs
     layers, heads, values, keys = state.shape
-    width = inputs.shape[1] - delta.shape[1]
-    channels = inputs.shape[2]
-    after, window = launcher(
+    width = rows.shape[1] - delta.shape[1]
+    channels = rows.shape[2]
+    return launcher(
         SOURCE,
-        [state, delta, k, g, path, count, inputs],
+        inputs,
         template=template(k, g, state),
         grid=(heads * values * keys // 4 + width * channels, layers, 1),
         threadgroup=(THREADS, 1, 1),
         output_shapes=[state.shape, (layers, width, channels)],
-        output_dtypes=[mx.float32, inputs.dtype],
+        output_dtypes=[mx.float32, rows.dtype],
     )
-    return after, window
 
 
-def fits(
-    state: mx.array,
-    delta: mx.array,
-    k: mx.array,
-    g: mx.array,
-    path: mx.array,
-    count: mx.array,
-    inputs: mx.array,
-) -> bool:
+def fits(*inputs: mx.array) -> bool:
     """Whether the kernel supports the inputs.
 
     Dk is a multiple of 4, states and deltas are float32, the window has at least one row.
     """
+    state, delta, k, g, path, count, rows = inputs
     return (
         state.shape[3] % 4 == 0
-        and inputs.shape[1] > delta.shape[1]
+        and rows.shape[1] > delta.shape[1]
         and state.dtype == delta.dtype == mx.float32
         and path.dtype == count.dtype == mx.int32
-        and all(part.dtype in FLOATS for part in (k, g, inputs))
+        and all(part.dtype in FLOATS for part in (k, g, rows))
     )
 
 

@@ -57,39 +57,23 @@ def reference(
     return mx.stack(ys), mx.stack(deltas), state
 
 
-def launch(
-    launcher: Launcher,
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    g: mx.array,
-    beta: mx.array,
-    state: mx.array,
-) -> tuple[mx.array, mx.array, mx.array]:
+def launch(launcher: Launcher, *inputs: mx.array) -> list[mx.array]:
     """As `reference`, in one dispatch. The bits of a row do not depend on the number of rows."""
-    return recorded(launcher, dispatch, len(v))(q, k, v, g, beta, state)
+    return recorded(launcher, dispatch, len(inputs[2]))(*inputs)
 
 
-def dispatch(
-    launcher: Launcher,
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    g: mx.array,
-    beta: mx.array,
-    state: mx.array,
-) -> tuple[mx.array, mx.array, mx.array]:
+def dispatch(launcher: Launcher, *inputs: mx.array) -> list[mx.array]:
     """`launch`, recorded once for each number of rows."""
-    y, delta, after = launcher(
+    q, k, v, g, _, state = inputs
+    return launcher(
         SOURCE,
-        [q, k, v, g, beta, state],
+        inputs,
         template=[("InT", q.dtype), *template(k, g, state)],
         grid=(LANES * v.shape[1] * v.shape[2], 1, 1),
         threadgroup=(LANES * STATE_ROWS, 1, 1),
         output_shapes=[v.shape, v.shape, state.shape],
         output_dtypes=[q.dtype, mx.float32, mx.float32],
     )
-    return y, delta, after
 
 
 def template(k: mx.array, g: mx.array, state: mx.array) -> list[tuple[str, int | bool]]:
@@ -98,16 +82,12 @@ def template(k: mx.array, g: mx.array, state: mx.array) -> list[tuple[str, int |
     return [("Hk", k.shape[-2]), *sizes.items(), ("Vector", g.ndim == k.ndim)]
 
 
-def fits(
-    q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
-) -> bool:
+def fits(*inputs: mx.array) -> bool:
     """Whether the kernel supports the inputs: Dk a multiple of 32 up to 256, a float32 state."""
-    return (
-        k.shape[2] % 32 == 0
-        and k.shape[2] <= 256
-        and state.dtype == mx.float32
-        and all(part.dtype in FLOATS for part in (q, k, v, g, beta))
-    )
+    *rows, state = inputs
+    size = state.shape[-1]
+    floats = all(part.dtype in FLOATS for part in rows)
+    return size % 32 == 0 and size <= 256 and state.dtype == mx.float32 and floats
 
 
 OP = Op("gated_delta_tape", reference, launch, fits)

@@ -5,6 +5,7 @@ As `gated_delta_tape`, but each row starts from the state of its parent. No stat
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
 
@@ -49,56 +50,32 @@ def reference(
     return mx.stack(ys), mx.stack(deltas)
 
 
-def launch(
-    launcher: Launcher,
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    g: mx.array,
-    beta: mx.array,
-    state: mx.array,
-    parents: Sequence[int],
-) -> tuple[mx.array, mx.array]:
+def launch(launcher: Launcher, *inputs: Any) -> list[mx.array]:
     """As `reference`, in one dispatch. A row has the same bits as in a chain of its path."""
+    *rows, parents = inputs
     unused = [-1] * (DEVICE_MEMORY_SIZE - len(parents))
     above = mx.array([*parents, *unused], mx.int32)
-    return recorded(launcher, dispatch, len(v))(q, k, v, g, beta, state, above)
+    return recorded(launcher, dispatch, len(parents))(*rows, above)
 
 
-def dispatch(
-    launcher: Launcher,
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    g: mx.array,
-    beta: mx.array,
-    state: mx.array,
-    parents: mx.array,
-) -> tuple[mx.array, mx.array]:
+def dispatch(launcher: Launcher, *inputs: mx.array) -> list[mx.array]:
     """`launch`, recorded once for each number of rows."""
-    y, delta = launcher(
+    q, k, v, g, _, state, _ = inputs
+    return launcher(
         SOURCE,
-        [q, k, v, g, beta, state, parents],
+        inputs,
         template=[("InT", q.dtype), ("Rows", STATE_ROWS), *template(k, g, state)],
         grid=(LANES * v.shape[1] * v.shape[2], 1, 1),
         threadgroup=(LANES * STATE_ROWS, 1, 1),
         output_shapes=[v.shape, v.shape],
         output_dtypes=[q.dtype, mx.float32],
     )
-    return y, delta
 
 
-def fits(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    g: mx.array,
-    beta: mx.array,
-    state: mx.array,
-    parents: Sequence[int],
-) -> bool:
+def fits(*inputs: Any) -> bool:
     """Whether the kernel supports the inputs: as `gated_delta_tape.fits`, up to 64 nodes."""
-    return len(parents) <= MAX_NODES and gated_delta_tape.fits(q, k, v, g, beta, state)
+    *rows, parents = inputs
+    return len(parents) <= MAX_NODES and gated_delta_tape.fits(*rows)
 
 
 OP = Op("gated_delta_tree", reference, launch, fits)

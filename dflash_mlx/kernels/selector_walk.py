@@ -4,6 +4,8 @@ Source: "Keep Drafting Parallel" (inco.ai/blog/dflash2), candidate selector. The
 all pairs of candidates of neighbouring positions; the kernel only the pairs that the walk visits.
 """
 
+from typing import Any
+
 import mlx.core as mx
 
 from .dispatch import Op
@@ -21,17 +23,9 @@ MAX_CANDIDATES = 256  # threadgroup memory holds the scores of two positions
 MAX_CODEBOOK_ROWS = 4096  # of a case; more would test nothing else
 
 
-def reference(
-    unary: mx.array,
-    candidates: mx.array,
-    anchor: int,
-    hidden: mx.array,
-    predecessors: mx.array,
-    successors: mx.array,
-) -> mx.array:
+def reference(unary: mx.array, candidates: mx.array, *rest: Any) -> mx.array:
     """The drafts, int32 [γ]; of equal scores the first wins. Arguments as those of `scores`."""
-    lattice = scores(unary, candidates, anchor, hidden, predecessors, successors)
-    path = walk(mx.argmax(lattice, axis=-1))
+    path = walk(mx.argmax(scores(unary, candidates, *rest), axis=-1))
     return mx.take_along_axis(candidates, path[:, None], axis=-1)[:, 0].astype(mx.int32)
 
 
@@ -67,33 +61,20 @@ def walk(choices: mx.array) -> mx.array:
 
 
 def launch(
-    launcher: Launcher,
-    unary: mx.array,
-    candidates: mx.array,
-    anchor: int,
-    hidden: mx.array,
-    predecessors: mx.array,
-    successors: mx.array,
+    launcher: Launcher, unary: mx.array, candidates: mx.array, anchor: int, *rest: mx.array
 ) -> mx.array:
     """As `reference`, in one dispatch."""
     run = recorded(launcher, dispatch, len(candidates))
-    return run(unary, candidates, mx.array(anchor), hidden, predecessors, successors)
+    return run(unary, candidates, mx.array(anchor), *rest)
 
 
-def dispatch(
-    launcher: Launcher,
-    unary: mx.array,
-    candidates: mx.array,
-    anchor: mx.array,
-    hidden: mx.array,
-    predecessors: mx.array,
-    successors: mx.array,
-) -> mx.array:
-    """`launch`, recorded once for each number of positions; `anchor` is int32 []."""
+def dispatch(launcher: Launcher, *inputs: mx.array) -> mx.array:
+    """`launch`, recorded once for each number of positions; the anchor is int32 []."""
+    _, candidates, _, hidden, predecessors, _ = inputs
     same = predecessors.dtype == hidden.dtype
     return launcher(
         SOURCE,
-        [unary, candidates, anchor, hidden, predecessors, successors],
+        inputs,
         grid=(THREADS, 1, 1),
         threadgroup=(THREADS, 1, 1),
         output_shapes=[candidates.shape[:1]],

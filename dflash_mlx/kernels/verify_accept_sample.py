@@ -7,6 +7,8 @@ order, so the kernels and the reference give the same bits. The rounding error i
 float32 sums.
 """
 
+from typing import Any
+
 import mlx.core as mx
 
 from . import outcome
@@ -140,24 +142,15 @@ def launch(
     return run(p, pad_small(q), tokens, small, pad_small(random_bits), count, block)
 
 
-def dispatch(
-    launcher: Launcher,
-    p: mx.array,
-    q: mx.array,
-    tokens: mx.array,
-    drafts: mx.array,
-    random_bits: mx.array,
-    count: int,
-    block: bool,
-) -> mx.array:
+def dispatch(launcher: Launcher, *args: Any) -> mx.array:
     """The two dispatches of `launch`, recorded once for each number of rows.
 
-    `count`: of candidates a position, or 0. Small arrays are padded.
+    The last arguments are the number of candidates of a position, or 0, and `block`.
     """
-    rows, vocab = p.shape
+    *inputs, count, block = args
+    rows, vocab = inputs[0].shape
     chunks = outcome.chunk_count(vocab)
     summed = rows if block else 1
-    inputs = [p, q, tokens, drafts, random_bits]
     template = [("BLOCK", block), ("K", count)]
     sums = launcher(
         SUMS,

@@ -251,23 +251,9 @@ def launch(
     )
 
 
-def attend(
-    launcher: Launcher,
-    q: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    sees: mx.array,
-    depths: mx.array,
-    edges: mx.array,
-    sizes: mx.array,
-    factors: mx.array,
-    sinks: mx.array | None,
-    parts: int,
-    capped: bool,
-    exact: bool,
-    smaller: bool,
-) -> mx.array:
-    """`launch` with `parts` splits, which `edges`, `sizes` and `factors` describe."""
+def attend(launcher: Launcher, *args: Any) -> mx.array:
+    """`launch` with the arrays of the rows and of `parts` splits."""
+    q, keys, values, *small, sinks, parts, capped, exact, smaller = args
     shape = q.shape
     q, keys, values = without_batch(q, keys, values)
     heads, count, dim = q.shape
@@ -277,13 +263,12 @@ def attend(
         plan = in_order(packed, dim)
     else:
         plan = by_matrices(packed, dim, q.dtype, keys.dtype, smaller=smaller)
-    threads = plan.threads
     partial, norms = launcher(
         plan.source,
-        [q, keys, values, sees, depths, edges, sizes, factors],
+        [q, keys, values, *small],
         template=[("Hkv", groups), ("D", dim), ("Capped", capped), *plan.template],
-        grid=(threads * plan.count, groups, parts),
-        threadgroup=(threads, 1, 1),
+        grid=(plan.threads * plan.count, groups, parts),
+        threadgroup=(plan.threads, 1, 1),
         output_shapes=[(parts, groups, packed, dim), (parts, groups, packed, 2)],
         output_dtypes=[mx.float32, mx.float32],
     )

@@ -7,7 +7,6 @@ is compared and timed, and `results` keeps the results in a file.
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
@@ -51,6 +50,7 @@ COPIES = 3  # of the inputs, at least: those of a single one would stay in the c
 COLD_BYTES = 200_000_000  # all copies: twice the largest system cache, 96 MB on an Ultra
 
 Clock = Callable[[], float]
+Step = Callable[[KernelResult], KernelResult]
 
 log = logging.getLogger(__name__)
 
@@ -114,66 +114,46 @@ class KernelCheck:
         return apply_results(self._kernels, self.results.values())
 
     def _check(self, trial: Trial) -> Iterator[None]:
-        """Compare all cases, then time all sizes, unless one fails; yields after each.
-
-        Exact mode times nothing: it uses all kernels that are right.
-        """
-        if self.results[trial.name].reason == UNCHECKED:
-            yield from self._compare(trial)
-        if self.results[trial.name].reason == UNTIMED:
-            yield from self._time(trial)
-
-    def _compare(self, trial: Trial) -> Iterator[None]:
+        """Compare all cases, then time all sizes, unless one fails; yields after each."""
         name = trial.name
+        for step in self._steps_of(trial):
+            self._keep(KernelResult(name, False, reason=STARTED))  # a kernel may end the program
+            try:
+                self.results[name] = step(self.results[name])
+            finally:
+                self._keep(self.results[name])
+            yield
+            if not self.results[name].right:
+                return
+
+    def _steps_of(self, trial: Trial) -> Iterator[Step]:
+        """Exact mode times nothing: it uses all kernels that are right."""
         exact = self._shapes.exact
-        cases = trial.fitting(self._shapes)
-        for case in cases:
-            known = self.results[name]
-            with self._started(name):
-                found = compare(self._launcher, trial, case, exact=exact, smaller=known.smaller)
-                if found.right:
-                    reason = UNCHECKED if case is not cases[-1] else "" if exact else UNTIMED
-                    error = max(found.error or 0.0, known.error or 0.0)
-                    found = replace(found, error=error, reason=reason)
-                self.results[name] = found
-            yield
-            if not self.results[name].right:
-                return
+        if self.results[trial.name].reason == UNCHECKED:
+            cases = trial.fitting(self._shapes)
+            for case in cases[:-1]:
+                yield partial(compare, self._launcher, trial, case, exact=exact)
+            last = partial(compare, self._launcher, trial, cases[-1], exact=exact)
+            yield partial(last, then="" if exact else UNTIMED)
+        if self.results[trial.name].reason == UNTIMED:
+            others = self.kernels().without([trial.name])
+            known = {timed.size for timed in self.results[trial.name].sizes}
+            for case in trial.timed(self._shapes):
+                if (size := trial.op.size(*case)) not in known:
+                    known.add(size)
+                    yield partial(self._time, trial, case, others)
+            yield lambda result: replace(
+                result, reason="" if result.won else why_slow(result.ratio)
+            )
 
-    def _time(self, trial: Trial) -> Iterator[None]:
-        name = trial.name
-        others = self.kernels().without([name])
-        for case in trial.sizes(self._shapes) if trial.sizes else trial.fitting(self._shapes)[-1:]:
-            known = self.results[name]
-            size = trial.op.size(*case)
-            if size in {timed.size for timed in known.sizes}:
-                continue
-            launch = partial(trial.op.launching(exact=False, smaller=known.smaller), self._launcher)
-            with self._started(name):
-                try:
-                    seconds, ratio = compare_times(trial, launch, case, others, self._clock)
-                except Exception as error:
-                    reason = f"raised {describe_error(error)}"
-                    self.results[name] = replace(known, right=False, reason=reason)
-                else:
-                    timed = Timed(size, seconds, ratio, ratio <= trial.most)
-                    self.results[name] = replace(known, sizes=(*known.sizes, timed))
-            yield
-            if not self.results[name].right:
-                return
-        result = self.results[name]
-        self.results[name] = replace(result, reason="" if result.won else why_slow(result.ratio))
-        self._keep(self.results[name])
-        yield
-
-    @contextmanager
-    def _started(self, name: str) -> Iterator[None]:
-        """Let the file say `STARTED` meanwhile: a kernel may end the program."""
-        self._keep(KernelResult(name, False, reason=STARTED))
+    def _time(self, trial: Trial, case: Case, others: Kernels, known: KernelResult) -> KernelResult:
+        launch = partial(trial.op.launching(exact=False, smaller=known.smaller), self._launcher)
         try:
-            yield
-        finally:
-            self._keep(self.results[name])
+            seconds, ratio = compare_times(trial, launch, case, others, self._clock)
+        except Exception as error:
+            return replace(known, right=False, reason=f"raised {describe_error(error)}")
+        timed = Timed(trial.op.size(*case), seconds, ratio, ratio <= trial.most)
+        return replace(known, sizes=(*known.sizes, timed))
 
     def _keep(self, result: KernelResult) -> None:
         """Write one result to the file until that fails (logged); others are kept.
@@ -194,22 +174,29 @@ def why_slow(ratio: float | None) -> str:
 
 
 def compare(
-    launcher: Launcher, trial: Trial, case: Case, *, exact: bool = False, smaller: bool = False
+    launcher: Launcher,
+    trial: Trial,
+    case: Case,
+    known: KernelResult,
+    *,
+    exact: bool = False,
+    then: str = UNCHECKED,
 ) -> KernelResult:
-    """Compare one case. In exact mode one row must have the bits of a launch of its own.
+    """The known result with one more case; `then` is its reason if that is right.
 
-    If the chip refuses so many threads in a threadgroup, the smaller launch is compared instead.
+    In exact mode one row must have the bits of a launch of its own. If the chip refuses so many
+    threads in a threadgroup, the smaller launch is compared instead.
     """
-    launch = partial(trial.op.launching(exact, smaller), launcher)
+    launch = partial(trial.op.launching(exact, known.smaller), launcher)
     try:
         got = outputs(launch(*case))
         alone = outputs(launch(*trial.alone(*case))) if exact and trial.alone else []
         mx.eval(got, alone)
     except Exception as error:  # after any error the kernel cannot be used
         log.info("the kernel of %s raised", trial.name, exc_info=True)  # the compiler's lines
-        has_smaller = trial.op.smaller is not None and not (smaller or exact)
+        has_smaller = trial.op.smaller is not None and not (known.smaller or exact)
         if has_smaller and str(error).startswith(TOO_MANY_THREADS):
-            return compare(launcher, trial, case, smaller=True)
+            return compare(launcher, trial, case, replace(known, smaller=True), then=then)
         return KernelResult(trial.name, False, reason=f"raised {describe_error(error)}")
     try:
         error, fault = compare_outputs(trial, case, got)
@@ -219,7 +206,9 @@ def compare(
         return KernelResult(trial.name, False, reason=reason)
     if not fault and alone and not mx.array_equal(bits(trial.row(got[0])), bits(alone[0])):
         fault = "gives a row other bits than that row alone"
-    return KernelResult(trial.name, not fault, error, fault, smaller=smaller)
+    if fault:
+        return KernelResult(trial.name, False, error, fault, smaller=known.smaller)
+    return replace(known, error=max(error or 0.0, known.error or 0.0), reason=then)
 
 
 def compare_outputs(trial: Trial, case: Case, got: list[mx.array]) -> tuple[float | None, str]:

@@ -77,6 +77,9 @@ class Trial:
         """The cases whose shapes the kernel supports; empty if the model has no such layers."""
         return [case for case in self.cases(shapes) if self.op.fits(*case)]
 
+    def timed(self, shapes: Shapes) -> Iterable[Case]:
+        return self.sizes(shapes) if self.sizes else self.fitting(shapes)[-1:]
+
 
 def by_reference(op: Op) -> Callable[..., Stock]:
     return lambda _, __, *rest: lambda x: op.reference(x, *rest)
