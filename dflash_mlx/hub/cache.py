@@ -196,28 +196,40 @@ def cached_bytes(repo: str) -> int:
 
 def cached_repos() -> list[str]:
     """The sorted Hub ids of the cached models that have weight files, complete or not."""
-    repos = []
-    for folder in matching(cache_folder(), "models--*--*"):
-        patterns = ("snapshots/*/*.safetensors", f"blobs/*{INCOMPLETE}")
-        if any(matching(folder, pattern) for pattern in patterns):
-            repos.append(folder.name.removeprefix("models--").replace("--", "/", 1))
-    return repos
+    return repos_with("snapshots/*/*.safetensors", f"blobs/*{INCOMPLETE}")
 
 
 def cached_gguf() -> list[str]:
     """The sorted Hub ids of the cached models that are GGUF files only."""
-    files = matching(cache_folder(), "models--*--*/snapshots/*/*.gguf")
-    folders = {path.parents[2] for path in files}
-    names = (folder.name.removeprefix("models--").replace("--", "/", 1) for folder in folders)
-    return sorted(set(names) - set(cached_repos()))
+    others = set(cached_repos())
+    return [repo for repo in repos_with("snapshots/*/*.gguf") if repo not in others]
+
+
+def repos_with(*patterns: str) -> list[str]:
+    return [
+        folder.name.removeprefix("models--").replace("--", "/", 1)
+        for folder in matching(cache_folder(), "models--*--*")
+        if any(matching(folder, pattern) for pattern in patterns)
+    ]
 
 
 def remove(repo: str) -> int:
     """Delete a model. Returns the bytes freed. Raises DFlashError if that is not possible."""
+    from huggingface_hub import scan_cache_dir
+
     folder = repo_folder(repo)
     size = cached_bytes(repo)
     try:
-        delete_revisions(repo)
+        # huggingface_hub keeps blobs that other models share. Only this repository: a copy under
+        # another name may have revisions with the same hashes.
+        cache = scan_cache_dir(cache_folder())
+        repos = frozenset(
+            entry
+            for entry in cache.repos
+            if (entry.repo_type, entry.repo_id) == ("model", repo_of(repo))
+        )
+        hashes = [revision.commit_hash for entry in repos for revision in entry.revisions]
+        replace(cache, repos=repos).delete_revisions(*hashes).execute()
         if folder.is_dir():
             shutil.rmtree(folder)
         shutil.rmtree(cache_folder() / ".locks" / folder.name, ignore_errors=True)
@@ -227,15 +239,3 @@ def remove(repo: str) -> int:
             hint=f"check who may write in '{folder}'",
         ) from error
     return size
-
-
-def delete_revisions(repo: str) -> None:
-    """Delete all revisions of a model; huggingface_hub keeps blobs that other models share."""
-    from huggingface_hub import scan_cache_dir
-
-    cache = scan_cache_dir(cache_folder())
-    # Only this repository: a copy under another name may have revisions with the same hashes.
-    name = repo_of(repo)
-    repos = [entry for entry in cache.repos if (entry.repo_type, entry.repo_id) == ("model", name)]
-    hashes = [revision.commit_hash for entry in repos for revision in entry.revisions]
-    replace(cache, repos=frozenset(repos)).delete_revisions(*hashes).execute()

@@ -84,7 +84,10 @@ def pair_names(
     elif draft == MTP:
         draft = head_of(label)
     else:
-        check_kind(str(draft))
+        entries = registry.entries()
+        entry = next((e for e in entries if e.draft == str(draft) and not e.own_head), None)
+        if entry is not None and entry.kind in REFUSED:
+            raise kind_error(str(draft), REFUSED[entry.kind])
     if draft == LOOKUP:
         return Names(source, label, None, LOOKUP)
     return Names(source, label, source if draft == MTP else draft, str(draft))
@@ -128,13 +131,6 @@ def known_drafter(target: str) -> str | None:
     if not entry.supported:
         return None
     return MTP if entry.own_head else entry.draft or None
-
-
-def check_kind(draft: str) -> None:
-    """Raise DFlashError if the registry lists a drafter of a kind that is not loaded."""
-    entry = next((e for e in registry.entries() if e.draft == draft and not e.own_head), None)
-    if entry is not None and entry.kind in REFUSED:
-        raise kind_error(draft, REFUSED[entry.kind])
 
 
 def head_of(target: str) -> str:

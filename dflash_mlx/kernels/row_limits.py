@@ -52,17 +52,6 @@ def shares_reads(chip: Chip, mode: str) -> bool:
     return chip.generation >= WIDE_GENERATION or mode not in ("", "affine")
 
 
-def reads(chip: Chip, rows: int, outputs: int, inputs: int, mode: str = "affine") -> int:
-    """How often a product of `rows` rows reads a matrix [outputs, inputs].
-
-    `mode`: of the quantisation; "" for 16 bits. Caches, which may serve repeated reads, are left
-    out, as are the tiles of 64 rows that matrix units have from 33 rows on.
-    """
-    if rows >= matrix_rows(chip, outputs, inputs, quantised=bool(mode)):
-        return -(-rows // MATRIX_TILE)
-    return -(-rows // TILE) if shares_reads(chip, mode) else rows
-
-
 class Padding(NamedTuple):
     """`least` to `width` - 1 rows may be multiplied as `width`, the others being zeros."""
 
@@ -75,8 +64,8 @@ def padding(chip: Chip, outputs: int, inputs: int, mode: str = "affine") -> Padd
 
     With a few more rows MLX reads the matrix once instead of three times or more, on an Ultra
     instead of twice: its limits are older than the kernel whose rows share reads. None where that
-    kernel does not run, or where at least two fifths of the rows would be zeros. `mode`: as in
-    `reads`. This says where it is worth a measurement, and nothing of the result.
+    kernel does not run, or where at least two fifths of the rows would be zeros. `mode`: of the
+    quantisation; "" for 16 bits. This says where a measurement is worth it, not how it ends.
     """
     width = matrix_rows(chip, outputs, inputs, quantised=bool(mode))
     if not shares_reads(chip, mode) or width > MATRIX_TILE:

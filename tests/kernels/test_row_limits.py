@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+from ledger.products import reads
 
 from dflash_mlx import device
 from dflash_mlx.device import Chip, check_macos, has_matrix_units
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.kernels.row_limits import Padding, matrix_rows, padding, reads
+from dflash_mlx.kernels.row_limits import Padding, matrix_rows, padding
 
 SIZES = (2048, 4096, 4097)
 

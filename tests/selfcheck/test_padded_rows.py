@@ -10,13 +10,14 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
+from ledger.products import reads
 from metal.packed import rows_of, weights_of
 from mlx import nn
 
 from dflash_mlx.device import Chip
 from dflash_mlx.kernels import padded_rows, small_m_qmm
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.kernels.row_limits import Padding, reads
+from dflash_mlx.kernels.row_limits import Padding
 from dflash_mlx.kernels.shapes import LinearShape, Shapes
 from dflash_mlx.kernels.small_m_qmm import Weights
 from dflash_mlx.models.linear import Products, multiply, single

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from dflash_mlx.device import Chip
-from dflash_mlx.kernels import row_limits
-from dflash_mlx.kernels.row_limits import MATRIX_TILE, TILE, WIDE_GENERATION
+from dflash_mlx.kernels.row_limits import (
+    MATRIX_TILE,
+    TILE,
+    WIDE_GENERATION,
+    matrix_rows,
+    shares_reads,
+)
 
 from .trace import Array, Operation
 
@@ -18,6 +23,17 @@ GROUPS = 512  # threadgroups that a product in parts aims at
 MOST_PARTS = 32  # of a product with weights of 16 bits
 ACCUMULATOR = 4  # bytes of an element of a part
 NAX_GENERATION = 17  # M5: the first one with matrix units
+
+
+def reads(chip: Chip, rows: int, outputs: int, inputs: int, mode: str = "affine") -> int:
+    """How often a product of `rows` rows reads a matrix [outputs, inputs].
+
+    `mode`: of the quantisation; "" for 16 bits. Caches, which may serve repeated reads, are left
+    out, as are the tiles of 64 rows that matrix units have from 33 rows on.
+    """
+    if rows >= matrix_rows(chip, outputs, inputs, quantised=bool(mode)):
+        return -(-rows // MATRIX_TILE)
+    return -(-rows // TILE) if shares_reads(chip, mode) else rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +85,13 @@ class Product:
         """How often the matrix is read: few rows are vectors, more are tiles of a matrix."""
         if not self.weighted:
             return ceil(self.rows / MATRIX_TILE)
-        return row_limits.reads(chip, self.rows, self.outputs, self.inputs, self.mode)
+        return reads(chip, self.rows, self.outputs, self.inputs, self.mode)
 
     def as_vectors(self, chip: Chip) -> bool:
         """Whether MLX multiplies the rows one by one, not in tiles."""
         if not self.weighted:
             return self.rows == 1
-        limit = row_limits.matrix_rows(chip, self.outputs, self.inputs, quantised=self.quantised)
+        limit = matrix_rows(chip, self.outputs, self.inputs, quantised=self.quantised)
         return self.rows < limit
 
     def parts(self, chip: Chip) -> int:
