@@ -97,15 +97,15 @@ def product(
 
     Row r is that of `pairs` / R pairs from r * `pairs` / R on. `indices` may have more elements.
     """
-    layout = weights.layout
+    columns = weights.values.shape[-2]
     dtype = mx.result_type(weights.dtype or x.dtype, x.dtype)
     return launcher(
         SOURCE,
-        (x.astype(dtype), indices, *layout.inputs),
-        template=(("OutT", dtype), ("Rows", ROWS), *layout.arguments),
-        grid=(-(-layout.columns // VECTORS.columns) * VECTORS.threads, pairs, 1),
+        (x.astype(dtype), indices, *weights.inputs),
+        template=(("OutT", dtype), ("Rows", ROWS), *weights.arguments),
+        grid=(-(-columns // VECTORS.columns) * VECTORS.threads, pairs, 1),
         threadgroup=(VECTORS.threads, 1, 1),
-        output_shapes=((pairs, layout.columns),),
+        output_shapes=((pairs, columns),),
         output_dtypes=(dtype,),
     )[0]
 

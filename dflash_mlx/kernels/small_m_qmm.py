@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import Any
 
 import mlx.core as mx
 
@@ -46,16 +45,6 @@ class Body:
 
 VECTORS = Body(ROWS, (2, 4), 16, 128)
 MATRICES = Body(MATRIX, (8, 16), 32, 256)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How to launch a kernel for some weights and a number of rows."""
-
-    source: Source
-    template: tuple[tuple[str, Any], ...]
-    grid: tuple[int, int, int]
-    threadgroup: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -118,50 +107,25 @@ class Weights:
         dtype = str(arrays.dtype).rpartition(".")[2]
         return f"{packing}{dtype}{'' if self.bias is None else ', bias'}"
 
-    @cached_property
-    def layout(self) -> "Layout":
-        return Layout(self)
+    @property
+    def inputs(self) -> tuple[mx.array, ...]:
+        """The buffers of a kernel after the rows; in place of absent ones there is any other."""
+        packed = self.scales is not None
+        values = self.values.view(mx.uint16) if packed and self.bits == 5 else self.values
+        unused = values if self.scales is None else self.scales
+        others = self.scales, self.biases, self.bias
+        return values, *(unused if part is None else part for part in others)
 
-
-class Layout:
-    """The arguments of the kernel for some weights, the same in every launch.
-
-    inputs: the buffers after the rows. columns: N. arguments: those of the template.
-    """
-
-    def __init__(self, weights: Weights):
-        w = weights
-        packed = w.scales is not None
-        values = w.values.view(mx.uint16) if packed and w.bits == 5 else w.values
-        unused = w.scales if w.scales is not None else values  # in place of absent inputs
-        self.inputs = (
-            values,
-            unused,
-            unused if w.biases is None else w.biases,
-            unused if w.bias is None else w.bias,
+    @property
+    def arguments(self) -> tuple[tuple[str, int | bool], ...]:
+        """Those of a kernel's template that depend on the weights only."""
+        packed = self.scales is not None
+        return (
+            ("Bits", self.bits if packed else 0),
+            ("Group", self.group if packed else GROUP_SIZES[0]),
+            ("Mxfp4", packed and self.mode == "mxfp4"),
+            ("Biased", self.bias is not None),
         )
-        self.columns = w.values.shape[-2]
-        self.arguments = (
-            ("Bits", w.bits if packed else 0),
-            ("Group", w.group if packed else GROUP_SIZES[0]),
-            ("Mxfp4", packed and w.mode == "mxfp4"),
-            ("Biased", w.bias is not None),
-        )
-        self._plans: dict[tuple[int, mx.Dtype, bool], Plan] = {}
-
-    def plan(self, rows: int, dtype: mx.Dtype, exact: bool) -> Plan:
-        """How to launch the kernel; `exact`: in the same way for every number of rows."""
-        key = rows, dtype, exact
-        if key not in self._plans:
-            body = MATRICES if exact or rows > VECTORS.rows[-1] else VECTORS
-            count = next((count for count in body.rows if count >= rows), body.rows[-1])
-            self._plans[key] = Plan(
-                body.source,
-                (("OutT", dtype), ("Rows", count), *self.arguments),
-                (-(-self.columns // body.columns) * body.threads, -(-rows // count), 1),
-                (body.threads, 1, 1),
-            )
-        return self._plans[key]
 
 
 def reference(x: mx.array, weights: Weights) -> mx.array:
@@ -184,19 +148,22 @@ def product(x: mx.array, weights: Weights) -> mx.array:
 
 
 def launch(launcher: Launcher, x: mx.array, weights: Weights, *, exact: bool = False) -> mx.array:
-    """As `reference`, in one dispatch; weights are read once for 16 rows, and sums rounded once."""
-    layout = weights.layout
-    dtype = x.dtype
-    shape = x.shape
-    plan = layout.plan(x.size // shape[-1], dtype, exact)
+    """As `reference`, in one dispatch; weights are read once for 16 rows, and sums rounded once.
+
+    exact: in the same way for every number of rows.
+    """
+    rows = x.size // x.shape[-1]
+    columns = weights.values.shape[-2]
+    body = MATRICES if exact or rows > VECTORS.rows[-1] else VECTORS
+    count = next((count for count in body.rows if count >= rows), body.rows[-1])
     return launcher(
-        plan.source,
-        (x, *layout.inputs),
-        template=plan.template,
-        grid=plan.grid,
-        threadgroup=plan.threadgroup,
-        output_shapes=((*shape[:-1], layout.columns),),
-        output_dtypes=(dtype,),
+        body.source,
+        (x, *weights.inputs),
+        template=(("OutT", x.dtype), ("Rows", count), *weights.arguments),
+        grid=(-(-columns // body.columns) * body.threads, -(-rows // count), 1),
+        threadgroup=(body.threads, 1, 1),
+        output_shapes=((*x.shape[:-1], columns),),
+        output_dtypes=(x.dtype,),
     )[0]
 
 

@@ -49,7 +49,6 @@ class Launcher(Protocol):
         output_shapes: Sequence[Sequence[int]],
         output_dtypes: Sequence[mx.Dtype],
         template: Sequence[tuple[str, Any]] = (),
-        init_value: float | None = None,
     ) -> list[mx.array]:
         """Run one kernel and return its outputs. `grid` counts threads, not threadgroups."""
         ...
@@ -60,9 +59,7 @@ class MetalLauncher:
     arguments, dtypes and address spaces of the buffers: all of them are part of the name it gives.
     """
 
-    def __init__(self, *, verbose: bool = False) -> None:
-        """`verbose`: MLX writes the whole generated text of every kernel to stdout."""
-        self._verbose = verbose
+    def __init__(self) -> None:
         self._built: dict[str, Any] = {}
         self._recorded: dict[Hashable, Callable[..., Any]] = {}
 
@@ -79,16 +76,7 @@ class MetalLauncher:
         return compiled
 
     def __call__(
-        self,
-        source: Source,
-        inputs: Sequence[mx.array],
-        *,
-        grid: Grid,
-        threadgroup: Grid,
-        output_shapes: Sequence[Sequence[int]],
-        output_dtypes: Sequence[mx.Dtype],
-        template: Sequence[tuple[str, Any]] = (),
-        init_value: float | None = None,
+        self, source: Source, inputs: Sequence[mx.array], **options: Any
     ) -> list[mx.array]:
         """As `Launcher`. MLX copies inputs that are not row-contiguous."""
         kernel: Any = self._built.get(source.name)
@@ -100,16 +88,7 @@ class MetalLauncher:
                 source=source.body,
                 header=source.header,
             )
-        return kernel(
-            inputs=inputs,
-            template=template,
-            grid=grid,
-            threadgroup=threadgroup,
-            output_shapes=output_shapes,
-            output_dtypes=output_dtypes,
-            init_value=init_value,
-            verbose=self._verbose,
-        )
+        return kernel(inputs=inputs, **options)
 
 
 class StepwiseLauncher:
