@@ -83,9 +83,3 @@ def test_a_damaged_file_is_no_choice(target):
     keep(target, MTP)
     choices.STORE.path.write_text('{"format": 1, "drafters": {"a": {"draft": 1}}}')
     assert measured_choice(str(target)) is None
-
-
-def test_the_best_known_says_so():
-    assert "best known" in origin_of("Qwen/Qwen3-4B", "z-lab/Qwen3-4B-DFlash-b16")
-    assert "best known" in origin_of("Qwen/Qwen3-Next-80B-A3B-Instruct", MTP)
-    assert origin_of("Qwen/Qwen3-4B", LOOKUP) == origin_of("owner/other", LOOKUP) == ""

@@ -74,14 +74,6 @@ def test_the_rest_comes_when_the_model_itself_is_wanted(server):
     assert hub_cache.cached_state(MODEL) == hub_cache.cached_state(HEAD) == "yes"
 
 
-def test_a_shard_that_is_gone_is_downloaded_again(server):
-    folder = download.download(HEAD)
-    (folder / HEAD_SHARD).unlink()
-    assert hub_cache.cached_state(HEAD) == "partly"
-    download.download(HEAD)
-    assert hub_cache.cached_state(HEAD) == "yes"
-
-
 def test_a_head_in_a_file_that_the_index_does_not_name(server, conversion):
     files = server.repos[MODEL]
     index = json.loads(files[WEIGHT_INDEX])

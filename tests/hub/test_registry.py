@@ -250,23 +250,6 @@ def test_what_suits_a_machine(memory):
     assert (more.params, more.target_bytes) >= (found.params, found.target_bytes)
 
 
-@pytest.mark.parametrize(
-    ("memory", "target"),
-    [
-        (6, "mlx-community/Qwen3.5-4B-4bit"),
-        (16, "mlx-community/Qwen3.5-9B-4bit"),
-        (48, "mlx-community/Qwen3.5-35B-A3B-4bit"),
-        (70, "mlx-community/Qwen3-Coder-Next-4bit"),
-        (100, "mlx-community/Qwen3.5-122B-A10B-4bit"),
-    ],
-)
-def test_what_suits_is_the_finest_form_that_fits(memory, target):
-    """Quantised where 16 bits do not fit, as published where they do."""
-    found = registry.best_pair(memory * GB, EVER)
-    assert found
-    assert found.target == target
-
-
 def test_the_disk_counts_too():
     """With room to spare; the same memory with a small disk gets a smaller pair or none."""
     whole = registry.best_pair(400 * GB, EVER)

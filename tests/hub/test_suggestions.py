@@ -1,7 +1,6 @@
 """The pairs that a first start offers, and the forecast of their speeds."""
 
 import re
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -88,12 +87,3 @@ def test_the_forecast_is_near_the_one_that_counts_kernels() -> None:
             assert speed == pytest.approx(plain, rel=0.2), (chip, name)
             checked += 1
     assert checked > 60
-
-
-def test_every_number_has_a_source() -> None:
-    """All that is said of chips stands in one file, each number with where it is from."""
-    text = files("dflash_mlx.hub").joinpath("chips.toml").read_text(encoding="utf-8")
-    sheet = forecast.sheet()
-    numbers = [line for line in text.splitlines() if " = " in line]
-    assert len(numbers) == len(sheet["fitted"]) + 2 * len(sheet["chips"])
-    assert all(re.search(r"\d  # \w", line) for line in numbers)

@@ -82,16 +82,6 @@ def test_what_the_kernel_takes() -> None:
     assert not fits(x.astype(mx.int32), indices, layer)
 
 
-def test_sizes() -> None:
-    """A bucket of rows, however they are shaped; other weights and choices are other sizes."""
-    x, indices, layer = case_of(5)
-    assert size(x, indices, layer)[-1] == 8
-    assert size(x[None], indices[None], layer) == size(*case_of(8))
-    assert size(*case_of(33))[-1] == 0
-    assert size(x, indices[:, :2], layer)[-2:] == (2, 8)
-    assert size(*case_of(5, KINDS[2])) != size(x, indices, layer)
-
-
 def test_where_mlx_shares_reads_itself() -> None:
     """From 4 pairs an expert on, if they are sorted: 64 of them."""
     layer = case_of(1)[2]
