@@ -20,7 +20,7 @@ from dflash_mlx.kernels import (
     verify_attention,
 )
 from dflash_mlx.kernels.dispatch import Op
-from dflash_mlx.kernels.source import MetalLauncher, Source
+from dflash_mlx.kernels.source import MetalLauncher
 from dflash_mlx.kernels.verify_attention import CORES, Scores
 
 from .attention_rows import block
@@ -142,31 +142,3 @@ def test_without_sinks_nothing_is_made_for_them() -> None:
     again = partial(rows_of_pass.splits, split=verify_attention.SPLIT, short=CORES)
     assert again(Scores(0.2)) is made
     assert again(Scores(0.2, window=3)) is not made
-
-
-def test_mlx_names_a_kernel_by_all_that_its_text_depends_on() -> None:
-    """One name of ours is enough: dtypes, address spaces and template arguments are in MLX's."""
-    source = Source("selector_walk", ("a",), ("o",))
-    launcher, found = MetalLauncher(), {}
-    few, many = mx.zeros((3,)), mx.zeros((8,))
-    for x in (few, many, mx.array(1.0), many.astype(mx.bfloat16)):
-        for dtype in (mx.float32, mx.float16):
-            for k in (1, 2):
-                (launch,) = trace(partial(launched, launcher, source, dtype, k), x)
-                assert launch.name.startswith("custom_kernel_dflash_selector_walk")
-                found[launch.name] = launch.source
-    assert len(found) == len(set(found.values())) == 16
-
-
-def launched(
-    launcher: MetalLauncher, source: Source, dtype: mx.Dtype, k: int, x: mx.array
-) -> list[mx.array]:
-    return launcher(
-        source,
-        [x],
-        grid=(1, 1, 1),
-        threadgroup=(1, 1, 1),
-        output_shapes=[(1,)],
-        output_dtypes=[dtype],
-        template=[("K", k)],
-    )
