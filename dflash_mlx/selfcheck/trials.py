@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -79,10 +79,6 @@ class Trial:
 
     def timed(self, shapes: Shapes) -> Iterable[Case]:
         return self.sizes(shapes) if self.sizes else self.fitting(shapes)[-1:]
-
-
-def by_reference(op: Op) -> Callable[..., Stock]:
-    return lambda _, __, *rest: lambda x: op.reference(x, *rest)
 
 
 def defined_part(outcome: mx.array) -> mx.array:
@@ -211,64 +207,51 @@ def first_query(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, score
     return q[:, :1], keys, values, Rows.of(rows.context, (-1,), rows.start), scores
 
 
+def trial(kernel: ModuleType, stock: Callable[..., Stock] | None = None, **options: Any) -> Trial:
+    """How the operation of a kernel's module is checked; it is timed at its `sizes`, if it has any.
+
+    Without `stock` the kernel competes with its reference.
+    """
+    op = kernel.OP
+    sizes = getattr(kernel, "sizes", None)
+    stock = stock or (lambda _, __, *rest: lambda x: op.reference(x, *rest))
+    return Trial(op, kernel.cases, stock, sizes=sizes, **options)
+
+
 # In the order of the check: first what gains most.
 TRIALS = (
-    Trial(
-        small_m_qmm.OP,
-        small_m_qmm.cases,
+    trial(
+        small_m_qmm,
         layer_product,
-        float32_product,
-        sizes=small_m_qmm.sizes,
+        expected=float32_product,
         alone=lambda x, weights: (x[-1:], weights),
         row=lambda output: output[-1:],
         recorded=True,
     ),
-    Trial(
-        grouped_experts.OP,
-        grouped_experts.cases,
+    trial(
+        grouped_experts,
         mlx_experts,
-        sizes=grouped_experts.sizes,
         alone=lambda x, indices, experts: (x[-1:], indices[-1:], experts),
         row=lambda output: output[-1:],
         recorded=True,
         again=grouped_experts.other_choices,
     ),
-    Trial(
-        verify_attention.OP,
-        verify_attention.cases,
-        mlx_attention,
-        sizes=verify_attention.sizes,
-        alone=first_query,
-        row=lambda output: output[:, :1],
-    ),
-    Trial(
-        gated_delta_inputs.OP,
-        gated_delta_inputs.cases,
+    trial(verify_attention, mlx_attention, alone=first_query, row=lambda output: output[:, :1]),
+    trial(
+        gated_delta_inputs,
         mlx_inputs,
         alone=lambda mixed, a, b, *rest: (mixed[:1], a[:1], b[:1], *rest),
     ),
-    Trial(gated_delta_tape.OP, gated_delta_tape.cases, mlx_chain, alone=first_rows),
-    Trial(gated_delta_tree.OP, gated_delta_tree.cases, mlx_tree, alone=first_rows),
-    Trial(gated_delta_replay.OP, gated_delta_replay.cases, mlx_replay),
-    Trial(
-        verify_accept.OP,
-        verify_accept.cases,
-        by_reference(verify_accept.OP),
-        comparable=defined_part,
-    ),
-    Trial(
-        verify_accept_sample.OP,
-        verify_accept_sample.cases,
-        by_reference(verify_accept_sample.OP),
-        comparable=defined_part,
-    ),
-    Trial(selector_walk.OP, selector_walk.cases, by_reference(selector_walk.OP)),
-    Trial(
-        padded_rows.OP,
-        padded_rows.cases,
+    trial(gated_delta_tape, mlx_chain, alone=first_rows),
+    trial(gated_delta_tree, mlx_tree, alone=first_rows),
+    trial(gated_delta_replay, mlx_replay),
+    trial(verify_accept, comparable=defined_part),
+    trial(verify_accept_sample, comparable=defined_part),
+    trial(selector_walk),
+    trial(
+        padded_rows,
         layer_product,
-        float32_product,
-        sizes=padded_rows.sizes,
+        expected=float32_product,
         most=1 / MAX_RATIO,
         recorded=True,
         rival=small_m_qmm.OP,
