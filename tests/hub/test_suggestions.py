@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dflash_mlx.hub import forecast, registry
-from dflash_mlx.hub.registry import COMFORTABLE_SHARE, STRENGTHS, best_known, suggested_pairs
+from dflash_mlx.hub.registry import COMFORTABLE_SHARE, suggested_pairs
 
 GUIDE = Path(__file__).parents[2] / "examples" / "guide" / "forecast.md"
 DISK = 10**13
@@ -40,19 +40,6 @@ def test_what_does_not_fit_is_not_offered() -> None:
     small = suggested_pairs(LIMITS[1], 6_500_000_000)
     assert small
     assert all((entry.download_bytes or 0) < 4_500_000_000 for entry in small)
-
-
-def test_every_offered_target_has_its_data() -> None:
-    """A strength, a text and, for a mixture of experts, how many parameters a token reads."""
-    offered = [entry for entry in best_known() if entry.strength]
-    for entry in offered:
-        assert entry.strength in STRENGTHS
-        assert entry.good
-        assert entry.params
-        assert entry.active
-        mixture = re.search(r"-A\d+B|gpt-oss|Coder-Next", entry.published) is not None
-        assert (entry.active < entry.params) is mixture, entry.published
-    assert not any(entry.good for entry in best_known() if not entry.strength)
 
 
 NAMES = {

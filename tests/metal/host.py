@@ -28,11 +28,8 @@ def to_host(array: mx.array, contiguous: bool) -> np.ndarray:
     return np.ascontiguousarray(host).reshape(host.shape) if contiguous else host
 
 
-def empty_output(shape: tuple[int, ...], dtype: mx.Dtype, init_value: float | None) -> np.ndarray:
-    """What an output holds before the launch: the fill value, or NaN and its like."""
-    if init_value is not None:
-        filled = mx.broadcast_to(mx.array(init_value).astype(dtype), shape)
-        return np.array(filled if dtype == mx.bool_ else filled.view(_bits(dtype)[0]))
+def empty_output(shape: tuple[int, ...], dtype: mx.Dtype) -> np.ndarray:
+    """What an output holds before the launch: NaN and its like."""
     raw = np.full(-(-int(np.prod(shape)) * dtype.size // 2), POISON, np.uint16)
     kind = np.uint8 if dtype == mx.bool_ else _bits(dtype)[1]
     return raw.view(np.uint8)[: int(np.prod(shape)) * dtype.size].view(kind).reshape(shape)
@@ -48,13 +45,12 @@ def block(
     buffer: Buffer,
     host: list[np.ndarray],
     outputs: list[np.ndarray],
-    init_value: float | None,
     shift: int = 0,
 ) -> Block:
     """The memory of one buffer of the kernel's signature; inputs shifted by so many elements."""
     if buffer.role == "output":
         array = outputs[buffer.of]
-        return Block(buffer.name, array, 0, array.nbytes, True, init_value is not None)
+        return Block(buffer.name, array, 0, array.nbytes, True, written=False)
     array = host[buffer.of]
     shift = shift * array.itemsize if buffer.role == "input" else 0
     if buffer.role == "shape":

@@ -59,7 +59,6 @@ class Emulator:
         grid: tuple[int, int, int],
         threadgroup: tuple[int, int, int],
         template: Sequence[tuple[str, Any]] | None = None,
-        init_value: float | None = None,
         stream: Any = None,
         verbose: bool = False,
     ) -> list[mx.array]:
@@ -78,11 +77,9 @@ class Emulator:
         )
         launches = trace(lambda *xs: kernel(inputs=list(xs), **call), *arrays)
         assert len(launches) == 1
-        return self.execute(launches[0], arrays, init_value)
+        return self.execute(launches[0], arrays)
 
-    def execute(
-        self, launch: Launch, arrays: Sequence[mx.array], init_value: float | None = None
-    ) -> list[mx.array]:
+    def execute(self, launch: Launch, arrays: Sequence[mx.array]) -> list[mx.array]:
         x, y, z = (min(t, g) for t, g in zip(launch.threadgroup, launch.grid, strict=True))
         group, threads = (x, y, z), x * y * z
         if threads < 1:
@@ -91,8 +88,8 @@ class Emulator:
             raise KernelFault(Finding("threads", f"{threads} threads in a threadgroup: over 1024"))
         unit = _translated(launch)
         given = [to_host(a, launch.row_contiguous) for a in arrays]
-        outputs = [empty_output(o.shape, o.dtype, init_value) for o in launch.outputs]
-        blocks = tuple(block(b, given, outputs, init_value, self.shift) for b in unit.buffers)
+        outputs = [empty_output(o.shape, o.dtype) for o in launch.outputs]
+        blocks = tuple(block(b, given, outputs, self.shift) for b in unit.buffers)
         library = kernel_library(unit.text, COMPILED.get(self.build, self.build))
         job = Job(
             library=library,

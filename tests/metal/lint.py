@@ -129,7 +129,6 @@ def _rules(all_tokens: list[Token], kernel_at: int) -> Iterator[tuple[int, str]]
         if token.text == "[" and before in ("(", "=", ",", "return") and after in ("&", "=", "]"):
             yield token.at, "Metal has no lambda expressions"
     yield from _program_scope(code)
-    yield from _recursion(code)
 
 
 def _program_scope(code: list[Token]) -> Iterator[tuple[int, str]]:
@@ -183,37 +182,6 @@ def _pointer(code: list[Token], i: int) -> Iterator[tuple[int, str]]:
     if after and (after.kind == "word" or after.text in (")", ">", ",", "*", "&")):
         what = "pointer" if code[end].text == "*" else "reference"
         yield code[i].at, f"a {what} to {code[i].text} without an address space"
-
-
-def _recursion(code: list[Token]) -> Iterator[tuple[int, str]]:
-    """A function that calls itself, where only one function has that name."""
-    bodies: dict[str, list[tuple[int, int, int]]] = {}
-    depth_at_namespace = 0
-    i = 0
-    while i < len(code):
-        if code[i].text == "{":
-            opened = _definition(code, i)
-            if opened is not None:
-                end = _closing(code, i)
-                bodies.setdefault(code[opened].text, []).append((opened, i, end))
-                i = end
-                continue
-            depth_at_namespace += 1
-        i += 1
-    calls = {
-        name: {code[k].text for k in range(b, e) if code[k + 1].text == "("}
-        for name, ((_, b, e), *rest) in bodies.items()
-        if not rest
-    }
-    for name in calls:
-        seen, todo = set(), set(calls[name])
-        while todo:
-            callee = todo.pop()
-            if callee in calls and callee not in seen:
-                seen.add(callee)
-                todo |= calls[callee]
-        if name in seen:
-            yield code[bodies[name][0][0]].at, f"{name} calls itself: Metal has no recursion"
 
 
 def _definition(code: list[Token], brace: int) -> int | None:

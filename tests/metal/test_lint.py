@@ -32,10 +32,6 @@ BY_WORDS = {
         "o[i] = f(a, i);",
         "template <typename T> T f(const T* x, int i) { return x[i]; }\n",
     ),
-    "mutual recursion": (
-        "o[i] = f(3);",
-        "int g(int n);\ninline int f(int n) { return g(n); }\nint g(int n) { return f(n); }\n",
-    ),
     "double": ("double x = a[i]; o[i] = x;", ""),
     "std": ("o[i] = std::max(a[i], 0.0f);", ""),
     "lambda": ("auto f = [&](float x) { return x; }; o[i] = f(a[i]);", ""),
@@ -81,11 +77,6 @@ CLEAN = {
         "inline float f(const device float4* v) { return v[0].y; }\n"
         "inline float g(const device float* v) { return v[0]; }\n"
         "inline float g(const constant float* v) { return v[0]; }\n",
-    ),
-    "overloads that call each other": (
-        "o[i] = twice(2) + twice(2.0f);",
-        "inline float twice(float x) { return x * 2; }\n"
-        "inline float twice(int x) { return twice(float(x)); }\n",
     ),
     "narrow types": (
         "bfloat x = b[i] * b[i] + bfloat(a[i]); q[i] = x;\n"

@@ -31,10 +31,7 @@ class Launch:
 
 
 def trace(fn: Callable[..., Any], *arrays: mx.array) -> list[Launch]:
-    """Every kernel launch of `fn(*arrays)`, in order; nothing is executed.
-
-    The fill value of outputs (`init_value`) is not recorded by MLX: take it from the call.
-    """
+    """Every kernel launch of `fn(*arrays)`, in order; nothing is executed."""
     found: list[Launch] = []
 
     def record(event: dict[str, Any]) -> None:
