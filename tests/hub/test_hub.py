@@ -294,17 +294,26 @@ def test_a_new_version_is_fetched_only_when_asked_for(server):
     assert fetch(REPO) == new
 
 
-def test_gated(server):
+def test_refusals(server):
+    """Each by name: gated, unknown, other statuses, and what a repository lacks."""
     server.refuse[REPO] = GATED
-    error = refused("asks for a licence")
-    assert "hf auth login" in error.hint
+    assert "hf auth login" in refused("asks for a licence").hint
     refused("asks for a licence", lambda: download.plan(REPO))
-
-
-def test_not_there(server):
     error = refused("there is no model 'owner/other' on the Hub", lambda: fetch("owner/other"))
     assert "spelling" in error.hint
     refused("there is no model", lambda: fetch("owner/with space"))
+    server.refuse = {}
+    server.refuse_info[REPO] = (418, "")
+    refused(r"refuses 'owner/model' \(418\)")
+    server.refuse_info = {}
+    server.repos[REPO].pop("config.json")
+    refused(r"has no config\.json file")
+    server.repos[REPO] = {"config.json": b"{}", "model.gguf": b""}
+    refused("has no safetensors file")
+    server.repos[REPO] = tiny_repo(parts=2)
+    server.repos[REPO].pop("model-00002-of-00002.safetensors")
+    refused("model-00002-of-00002.safetensors is missing")
+    assert hub_cache.cached_state(REPO) == "partly"
 
 
 @pytest.mark.parametrize(
@@ -321,24 +330,6 @@ def test_an_overloaded_hub(server, status, match):
     server.statuses = []
     server.refuse_info[REPO] = (status, "")
     refused(match)
-
-
-def test_other_refusals(server):
-    server.refuse_info[REPO] = (418, "")
-    refused(r"refuses 'owner/model' \(418\)")
-    server.refuse_info = {}
-    server.repos[REPO].pop("config.json")
-    refused(r"has no config\.json file")
-    server.repos[REPO] = {"config.json": b"{}", "model.gguf": b""}
-    refused("has no safetensors file")
-
-
-def test_not_whole_on_the_hub(server):
-    """A repository that lacks a shard is said to, after everything it has was fetched."""
-    server.repos[REPO] = tiny_repo(parts=2)
-    server.repos[REPO].pop("model-00002-of-00002.safetensors")
-    refused("model-00002-of-00002.safetensors is missing")
-    assert hub_cache.cached_state(REPO) == "partly"
 
 
 def test_a_hub_that_does_not_answer(server, monkeypatch):

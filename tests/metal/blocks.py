@@ -38,6 +38,13 @@ def sampled(
     return scores, drafts, mx.softmax(logits, axis=-1), candidates, bits
 
 
+def full(case: tuple[mx.array, ...], block: bool) -> tuple[Any, ...]:
+    """The operation's arguments: None where a case of `sampled` has no candidates, and the rule."""
+    *first, bits = case
+    candidates = first.pop() if len(first) == 4 else None
+    return (*first, candidates, bits, block)
+
+
 def bits_of(*shares: float) -> mx.array:
     """Random bits that stand for these shares of 2^32."""
     return mx.array([round(share * 2**32) for share in shares], dtype=mx.uint32)

@@ -31,7 +31,7 @@ from dflash_mlx.kernels.verify_attention import Scores
 
 from .attention_rows import TREE
 from .attention_rows import block as attention_block
-from .blocks import bits_of, level, masked, on_borders, sampled
+from .blocks import bits_of, full, level, masked, on_borders, sampled
 from .delta_rows import projected, random_tree, rows, windows
 from .packed import KINDS, experts_of, rows_of, weights_of
 
@@ -151,20 +151,20 @@ def sample() -> list[tuple[Any, ...]]:
     """Both rules; distributions over all tokens and over candidates; a NaN at rows' borders."""
     cases: list[tuple[Any, ...]] = []
     for block in (True, False):
-        cases += [_full(case, block) for case in level()]
+        cases += [full(case, block) for case in level()]
         cases += [
-            _full(alike(size, word), block)
+            full(alike(size, word), block)
             for size in (2 * CHUNK, 8 * CHUNK)
             for word in (0.3, 1 - 2**-24)
         ]
-        cases += [_full(sampled(seed, 12, 300, 0, 0.4, 1.0), block) for seed in range(3)]
-        cases += [_full(sampled(seed, 9, 4200, 20, 0.4, 1.0), block) for seed in range(3)]
+        cases += [full(sampled(seed, 12, 300, 0, 0.4, 1.0), block) for seed in range(3)]
+        cases += [full(sampled(seed, 9, 4200, 20, 0.4, 1.0), block) for seed in range(3)]
         ends = on_borders(sampled(8, 2, 4400, hot=1.0), (0, 15, 16, 511, 512, CHUNK - 1, CHUNK))
-        cases += [_full(case, block) for case in ends]
+        cases += [full(case, block) for case in ends]
         for row in places(MAX_ROWS, *ROWS):
             scores, *rest = sampled(5, MAX_ROWS, 9)
             scores[row, 8] = mx.nan
-            cases.append(_full((scores, *rest), block))
+            cases.append(full((scores, *rest), block))
         cases += sparse(block) + drawn(block)
     return sorted(cases, key=lambda case: (case[0].size > 1 << 16, not case[5]))
 
@@ -174,12 +174,6 @@ def alike(vocab: int, word: float) -> tuple[mx.array, ...]:
     q = mx.full((1, vocab), 1 / vocab)
     q[0, 9] *= 1 + 2**-22
     return mx.zeros((2, vocab)), mx.array([9]), q, bits_of(1 - 2**-32, word)
-
-
-def _full(case: tuple[mx.array, ...], block: bool) -> tuple[Any, ...]:
-    *first, bits = case
-    candidates = first.pop() if len(first) == 4 else None
-    return (*first, candidates, bits, block)
 
 
 def walks() -> list[tuple[Any, ...]]:

@@ -75,18 +75,6 @@ def test_random_trees(seed: int) -> None:
     compare(delta, want_delta, 2e-5, 2e-5, "delta")
 
 
-def test_64_nodes_fit() -> None:
-    """A comb: every second node is a leaf, so every node but the first walks its path again."""
-    parents = [-1, *(max(0, (i - 1) // 2 * 2) for i in range(1, 64))]
-    fed = rows(64, *SHAPES[0][:3], 1, *SHAPES[0][4:])
-    outcome = run(through(gated_delta_tree.OP), *fed, parents, build="race")
-    assert not outcome.findings
-    for got, want in zip(
-        outcome.outputs, gated_delta_tree.OP.reference(*fed, parents), strict=True
-    ):
-        compare(got, want, 1e-4, 1e-4, "64 nodes")
-
-
 def test_traffic() -> None:
     """The state is read once, and written once by a chain, by a tree never; the rest is small."""
     fed = rows(len(TREE), *SHAPES[0])

@@ -24,7 +24,7 @@ from dflash_mlx.kernels.source import MetalLauncher
 from dflash_mlx.kernels.verify_attention import CORES, Scores
 
 from .attention_rows import block
-from .blocks import sampled
+from .blocks import full, sampled
 from .delta_rows import projected, rows
 from .packed import KINDS, chosen, experts_of, rows_of, weights_of
 from .trace import Launch, trace
@@ -68,9 +68,7 @@ def greedy(count: int) -> Sequence[Any]:
 
 def drawn(count: int, k: int = 0) -> Sequence[Any]:
     """As many drafts, from a whole distribution or from candidates, by blocks."""
-    case = sampled(1, count + 1, 40, k)
-    *first, bits = case
-    return (*first[:3], first[3] if k else None, bits, True)
+    return full(sampled(1, count + 1, 40, k), block=True)
 
 
 CASES: dict[str, tuple[Op, Callable[[int], Sequence[Any]]]] = {

@@ -6,7 +6,7 @@ from tiny import ALL
 
 from dflash_mlx.kernels import verify_accept_sample
 
-from .blocks import level, masked, on_borders, sampled
+from .blocks import full, level, masked, on_borders, sampled
 from .edits import BARRIER, REDUCE, dropped, weakened
 from .emulator import compare
 from .ours import Edit, caught, check, run, through
@@ -14,12 +14,6 @@ from .ours import Edit, caught, check, run, through
 OP = masked(verify_accept_sample.OP)
 every_rule = pytest.mark.parametrize("block", [False, True], ids=["token", "block"])
 every_q = pytest.mark.parametrize("k", [0, 5], ids=["dense", "sparse"])
-
-
-def full(case: tuple[mx.array, ...], block: bool) -> tuple:
-    *first, random_bits = case
-    candidates = first.pop() if len(first) == 4 else None
-    return (*first, candidates, random_bits, block)
 
 
 def agree(case: tuple[mx.array, ...], block: bool, **how: str) -> mx.array:
