@@ -97,11 +97,12 @@ def test_a_path_is_padded_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_kernels_take() -> None:
-    """A state that is not float32, a key of 48 or a tree over 64 rows is left to the reference."""
+    """A state that is not float32, a key of 48 or 288, a tree over 64 rows: the reference's."""
     fed = rows(2, *SHAPES[0])
     assert gated_delta_tape.OP.fits(*fed)
     assert not gated_delta_tape.OP.fits(*fed[:5], fed[5].astype(mx.bfloat16))
-    assert not gated_delta_tape.OP.fits(*rows(2, 1, 2, 48, 5, mx.float32, False))
+    for size in (48, 288):
+        assert not gated_delta_tape.OP.fits(*rows(2, 1, 2, size, 5, mx.float32, False))
     many = rows(65, *SHAPES[0])
     assert not gated_delta_tree.OP.fits(*many, range(-1, 64))
     assert gated_delta_tree.OP.fits(*(part[:64] for part in many[:5]), many[5], [0] * 64)

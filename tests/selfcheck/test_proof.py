@@ -101,8 +101,10 @@ def test_what_is_right_and_fast_is_used() -> None:
     result = device.checked(device.trial("double"))
     assert result == KernelResult("double", True, 0.0, sizes=(Timed(None, 0.5, 0.5, True),))
     assert device.ran[:2] == ["double"] * 2
-    device.kernels["near"] = lambda x: 2.0001 * x
-    assert device.checked(device.trial("near")).right
+    device.kernels["near"] = lambda x: mx.where(mx.abs(x) < 4, 2.0001 * x, 2 * x)  # the first case
+    near = device.checked(device.trial("near"))
+    assert near.right
+    assert near.error == pytest.approx(5e-5, rel=0.1), "the largest of all cases"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,9 @@ def test_a_kernel_is_used_at_the_sizes_where_it_won() -> None:
     device = Device()
     trial = sized(device, "product", TIMES)
     launcher: Any = device
-    found = device.checked(trial)
+    again = [(X[: size[0]],) for size in TIMES]
+    found = device.checked(replace(trial, sizes=lambda _: again * 2))
+    assert len(found.sizes) == len(TIMES)  # each once
     assert found.reason == ""
     assert found.ratio == pytest.approx((0.5 + 0.9 + 1.4) / 3)
     for exact, runs in ((False, [True, True, False]), (True, [True] * 3)):
