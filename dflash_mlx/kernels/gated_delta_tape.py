@@ -5,6 +5,8 @@ gives the state after any row (`gated_delta_replay`). Inputs are those of mlx-lm
 queries and keys after `normalize_qk`, gates of `compute_g`, beta = sigmoid(b).
 """
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 
 from .dispatch import Op
@@ -40,21 +42,40 @@ def step(
     return (state * q).sum(axis=-1), delta, state
 
 
-def reference(
-    q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
-) -> tuple[mx.array, mx.array, mx.array]:
+def reference(*inputs: mx.array) -> tuple[mx.array, mx.array, mx.array]:
     """The outputs [T, Hv, Dv], deltas (float32 [T, Hv, Dv]) and the state after the last row.
 
+    Inputs are those of `follow`.
+    """
+    y, delta, states = follow(*inputs, parents=range(-1, len(inputs[2]) - 1))
+    return y, delta, states[-1]
+
+
+def follow(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    beta: mx.array,
+    state: mx.array,
+    *,
+    parents: Sequence[int],
+) -> tuple[mx.array, mx.array, list[mx.array]]:
+    """The outputs and deltas of rows, and the given state with those after each row.
+
     `q` and `k` [T, Hk, Dk]; `v` [T, Hv, Dv]; `g` [T, Hv] or [T, Hv, Dk]; `beta` [T, Hv]; `state`
-    float32 [Hv, Dv, Dk]. Outputs have the dtype of q.
+    float32 [Hv, Dv, Dk]. Outputs have the dtype of q. `parents[row]` is an earlier row; -1 stands
+    for the given `state`.
     """
     ys = []
     deltas = []
-    for row in range(len(v)):
-        y, delta, state = step(q[row], k[row], v[row], g[row], beta[row], state)
+    states = [state]
+    for row, parent in enumerate(parents):
+        y, delta, after = step(q[row], k[row], v[row], g[row], beta[row], states[parent + 1])
         ys.append(y.astype(q.dtype))
         deltas.append(delta)
-    return mx.stack(ys), mx.stack(deltas), state
+        states.append(after)
+    return mx.stack(ys), mx.stack(deltas), states
 
 
 def launch(launcher: Launcher, *inputs: mx.array) -> list[mx.array]:

@@ -4,14 +4,13 @@ As `gated_delta_tape`, but each row starts from the state of its parent. No stat
 `gated_delta_replay` commits the accepted path.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from . import gated_delta_tape
 from .dispatch import Op
-from .gated_delta_tape import HEADERS, LANES, STATE_ROWS, random_rows, step, template
+from .gated_delta_tape import HEADERS, LANES, STATE_ROWS, follow, random_rows, template
 from .samples import TREE, Case, binary_tree
 from .shapes import Shapes
 from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
@@ -25,29 +24,11 @@ SOURCE = Source(
 )
 
 
-def reference(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    g: mx.array,
-    beta: mx.array,
-    state: mx.array,
-    parents: Sequence[int],
-) -> tuple[mx.array, mx.array]:
-    """The outputs and deltas of the rows, see `gated_delta_tape.reference`.
-
-    `parents[row]` is an earlier row; -1 stands for the given `state`.
-    """
-    ys = []
-    deltas = []
-    states = [state]
-    for row, parent in enumerate(parents):
-        rows = q[row], k[row], v[row], g[row], beta[row]
-        y, delta, after = step(*rows, states[parent + 1])
-        ys.append(y.astype(q.dtype))
-        deltas.append(delta)
-        states.append(after)
-    return mx.stack(ys), mx.stack(deltas)
+def reference(*inputs: Any) -> tuple[mx.array, mx.array]:
+    """The outputs and deltas of the rows. The last of the inputs of `follow` are the parents."""
+    *rows, parents = inputs
+    y, delta, _ = follow(*rows, parents=parents)
+    return y, delta
 
 
 def launch(launcher: Launcher, *inputs: Any) -> list[mx.array]:
