@@ -182,26 +182,22 @@ def test_damage_on_the_way_is_found(server, cache):
     assert content(fetch(REPO)) == wanted(server)
 
 
-def test_damaged_bytes_from_before_are_found(server, cache):
-    """An unfinished file that somebody wrote into."""
-    name = blob_of(WEIGHTS, wanted(server)[WEIGHTS]) + hub_cache.INCOMPLETE
-    part = hub_cache.repo_folder(REPO) / "blobs" / name
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"x" * 5000)
-    refused("arrived damaged")
-    part.write_bytes(b"x" * 50_000)  # longer than the file
-    assert content(fetch(REPO)) == wanted(server)
-
-
-def test_a_part_of_the_full_length_is_used(server):
-    """The first download was killed before it had compared the hash."""
+def test_parts_from_before(server):
+    """One that somebody wrote into, one that is longer than the file, and a complete one: that
+    download was killed before it had compared the hash."""
     data = wanted(server)[WEIGHTS]
     part = hub_cache.repo_folder(REPO) / "blobs" / (blob_of(WEIGHTS, data) + hub_cache.INCOMPLETE)
     part.parent.mkdir(parents=True)
-    part.write_bytes(data)
-    assert content(fetch(REPO)) == wanted(server)
-    assert server.starts(WEIGHTS) == []
-    assert not part.exists()
+    part.write_bytes(b"x" * 5000)
+    refused("arrived damaged")
+    for before, starts in ((b"x" * 50_000, [0]), (data, [])):
+        hub_cache.remove(REPO)
+        part.parent.mkdir(parents=True)
+        part.write_bytes(before)
+        server.asked.clear()
+        assert content(fetch(REPO)) == wanted(server)
+        assert server.starts(WEIGHTS) == starts
+        assert not part.exists()
 
 
 def test_a_second_download_waits_for_the_first(server, cache):
