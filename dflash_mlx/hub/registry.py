@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,9 @@ def max_snapshot_bytes(state: int) -> int:
     return max(state, min(SNAPSHOT_LIMITS.count * state, SNAPSHOT_LIMITS.nbytes))
 
 
+NO_DRAFTER: dict[str, Any] = {"id": "", "kind": "", "block": 0, "bytes": 0}
+
+
 @cache
 def entries() -> tuple[Entry, ...]:
     """All pairs: each target as published and then quantised, each with all its drafters.
@@ -134,23 +138,15 @@ def entries() -> tuple[Entry, ...]:
     """
     text = files("dflash_mlx.hub").joinpath("pairs.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
-    targets = [*table["target"], *table["undrafted"]["targets"]]
-    return tuple(entry for target in targets for entry in expand(target))
-
-
-NO_DRAFTER: dict[str, Any] = {"id": "", "kind": "", "block": 0, "bytes": 0}
-
-
-def expand(target: dict[str, Any]) -> list[Entry]:
-    """The entries of one target of `pairs.toml`."""
-    mlx = target.get("mlx", {"repo": "", "quants": []})
-    variants = [("", target["id"])] + [(quant, f"{mlx['repo']}-{quant}") for quant in mlx["quants"]]
-    return [
-        entry_of(target, name, quant, drafter)
-        for quant, name in variants
-        for drafter in target.get("drafters", [NO_DRAFTER])
-        if not quant or drafter["id"] != target["id"]  # conversions leave the head out
-    ]
+    found = []
+    for target in (*table["target"], *table["undrafted"]["targets"]):
+        mlx = target.get("mlx", {"repo": "", "quants": []})
+        names = {"": target["id"]} | {quant: f"{mlx['repo']}-{quant}" for quant in mlx["quants"]}
+        for quant, name in names.items():
+            for drafter in target.get("drafters", [NO_DRAFTER]):
+                if not quant or drafter["id"] != target["id"]:  # conversions leave the head out
+                    found.append(entry_of(target, name, quant, drafter))
+    return tuple(found)
 
 
 def entry_of(target: dict[str, Any], name: str, quant: str, drafter: dict[str, Any]) -> Entry:
@@ -219,19 +215,19 @@ def drafter_of(target: str) -> str | None:
     return None if (entry := find(target)) is None else entry.draft or None
 
 
-def best_pair(memory_bytes: int, free_disk_bytes: int) -> Entry | None:
-    """The pair with the largest target that fits a machine; None if all are too big.
+def best_pair(memory_bytes: int) -> Entry | None:
+    """The pair with the largest target that fits a machine's memory; None if all are too big.
 
     memory_bytes: the limit of the working set. Of one target the largest variant that fits is
     chosen. Gated repositories and EAGLE-3 heads, which draft token by token, are never chosen.
     """
-    fitting = [entry for entry in best_known() if fits(entry, memory_bytes, free_disk_bytes)]
+    fitting = [entry for entry in best_known() if fits(entry, memory_bytes)]
     # max() returns the first of equal entries: the published target, not its bf16 copy.
     return max(fitting, key=lambda e: (e.params or 0, e.target_bytes or 0), default=None)
 
 
-def fits(entry: Entry, memory_bytes: int, free_disk_bytes: int) -> bool:
-    """Whether a pair may be chosen for somebody on a machine; arguments as `best_pair`."""
+def fits(entry: Entry, memory_bytes: int, free_disk_bytes: float = inf) -> bool:
+    """Whether a pair may be chosen for somebody on a machine with this much memory and disk."""
     return (
         entry.supported
         and bool(entry.draft)

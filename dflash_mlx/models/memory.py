@@ -276,7 +276,7 @@ def check_fits(
     if force:
         slow = "weights will not stay in memory, and it can be very slow"
         return f"'{name}' needs {share}: {end}{slow}"
-    smaller = registry.best_pair(left, 1 << 62)
+    smaller = registry.best_pair(left)
     fits = smaller is not None and (smaller.memory_bytes or 0) < needed
     other = f"`-m {smaller.target}`" if smaller and fits else "the bundled pair (no --model)"
     raise DFlashError(
