@@ -21,7 +21,7 @@ from .chat.template import load_tokenizer
 from .drafters.base import Drafter
 from .drafters.load import load_drafter
 from .engine.engine import Engine
-from .engine.prefix_cache.disk import DiskCache, Labels, cache_root, pair_key
+from .engine.prefix_cache.disk import DiskCache, cache_root, pair_key
 from .engine.prefix_cache.prefix_cache import default_limit
 from .engine.worker_thread import mlx_thread
 from .files.checkpoint import Checkpoint
@@ -212,7 +212,7 @@ def disk_of(pair: Pair, draft: Checkpoint | None, limit: int) -> DiskCache:
     folder = None if draft is None else draft.path
     model = None if pair.drafter is None else pair.drafter.model
     key = pair_key(pair.target, folder, model)
-    return DiskCache(key, Labels(pair.target_name, pair.draft_name), limit, cache_root())
+    return DiskCache(key, pair.target_name, pair.draft_name, limit, cache_root())
 
 
 def then_pause(progress: Progress) -> Progress:

@@ -23,7 +23,6 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import EXACT_CHUNK, Sequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.models.cache.target_cache import Snapshot
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
@@ -211,8 +210,7 @@ def count_again(held: PrefixCache) -> int:
     left, total = [held.tree.root], 0
     while left:
         one = left.pop()
-        snapshots = [states.snapshot for states in one.states.values() if states.snapshot]
-        total += tree.count_bytes((one.target, one.draft, [s.parts for s in snapshots]))
+        total += tree.count_bytes([part.layers for part in one.parts.values()])
         left += one.children.values()
     return total
 
@@ -340,7 +338,7 @@ def a_row_short(patch: pytest.MonkeyPatch) -> None:
     honest = tree.Node.cut
 
     def cut(self: Any, layers: Any, start: int, end: int) -> Any:
-        short = layers is self.draft and end > start + 1
+        short = layers is self.layers("draft") and end > start + 1
         whole = (self.start, self.end) == (start, end)
         found = honest(self, layers, start, end)
         if not short:
@@ -353,14 +351,14 @@ def a_row_short(patch: pytest.MonkeyPatch) -> None:
 
 def a_later_state(patch: pytest.MonkeyPatch) -> None:
     """A fault: layers without rows go on from the state of another length."""
-    honest = RadixTree.set_states
+    honest = RadixTree.hold
 
-    def set_states(self: RadixTree, one: Any, length: int, snapshot: Snapshot) -> None:
-        others = [s.snapshot for other in self.nodes.values() for s in other.states.values()]
-        parts = (others[0] or snapshot).parts if others else snapshot.parts
-        honest(self, one, length, Snapshot(length, parts))
+    def hold(self: RadixTree, one: Any, key: Any, layers: Any) -> None:
+        parts = [item for other in self.nodes.values() for item in other.parts.items()]
+        others = [part.layers for known, part in parts if isinstance(known, int)]
+        honest(self, one, key, others[0] or layers if isinstance(key, int) and others else layers)
 
-    patch.setattr(RadixTree, "set_states", set_states)
+    patch.setattr(RadixTree, "hold", hold)
 
 
 @pytest.mark.parametrize(
