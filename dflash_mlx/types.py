@@ -86,6 +86,8 @@ class SnapshotLimits:
 
 SNAPSHOT_LIMITS = SnapshotLimits(6, 1 << 30)
 
+MAX_SEQUENCES = 16  # answers at the same time
+
 # The progress of long work
 
 Progress = Callable[[int, int], None]  # done, total

@@ -29,6 +29,8 @@ from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.small_m_qmm import OP, Weights
 from dflash_mlx.kernels.source import recorded
 
+from .parts import Wrapper
+
 # Products of a few rows with the weights of MLX's modules, by our kernel or as MLX computes
 # them.
 
@@ -214,18 +216,8 @@ GATED = ("gate_proj", "up_proj", "down_proj")
 BLOCKS = frozenset({"mlx_lm.models.llama.TransformerBlock", "mlx_lm.models.qwen3.TransformerBlock"})
 
 
-class StandIn(nn.Module):
-    """Takes the place of a `plain` module in one model instance, and has its attributes."""
-
-    def __init__(self, plain: nn.Module):
-        super().__init__()
-        self["plain"] = plain  # before any attribute: __getattr__ needs it
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self["plain"], name)
+class StandIn(Wrapper):
+    """A stand-in of this module, which `install` puts in and takes out."""
 
 
 class RowsLinear(StandIn):

@@ -246,6 +246,20 @@ def call_of(kind: type) -> Any:
     return next((vars(one)["__call__"] for one in kind.__mro__ if "__call__" in vars(one)), None)
 
 
+class Wrapper(nn.Module):
+    """Takes the place of a `plain` module in one model instance, and has its attributes."""
+
+    def __init__(self, plain: nn.Module):
+        super().__init__()
+        self["plain"] = plain  # before any attribute: __getattr__ needs it
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self["plain"], name)
+
+
 # A module's class may be replaced by a subclass, for one instance alone
 
 

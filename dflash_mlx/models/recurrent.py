@@ -112,19 +112,19 @@ class TapedDelta(nn.Module):
             out, after, tape = made
             states.append(after)
         elif tree is not None:
-            out = update_tree(net, *fed.parts, state, tree)
+            out = update_tree(net, fed.parts, state, tree)
             stride = count
         elif taped and stride < count:
-            out, states[1:] = walk(net, *fed.parts, state, stride)
+            out, states[1:] = walk(net, fed.parts, state, stride)
         else:
-            out, state = update(net, *fed.parts, state)
+            out, state = update(net, fed.parts, state)
             states.append(state)
         if tree is None:
             cache[0] = mx.contiguous(fed.inputs[:, 1 - size :])
             cache[1] = states.pop()
         if taped:
-            log = (fed.inputs, fed.keys, fed.values, a, b)
-            cache.remember(tape or Tape(net, *log, tuple(states), stride))
+            rows = (fed.keys, *fed.parts[1:])  # queries only read the state: any will do
+            cache.remember(tape or Tape(net, fed.inputs, rows, tuple(states), stride))
         cache.advance(count)
         return out
 

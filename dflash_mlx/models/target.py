@@ -46,7 +46,7 @@ from .cache.sizes import cache_sizes
 from .cache.target_cache import TargetCache, own_caches
 from .cache.tree_pass import TreePass
 from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows, wrap_ropes
-from .parts import give_class, holders, look, stock_class
+from .parts import Wrapper, give_class, holders, look, stock_class
 from .precision import float_type
 from .recurrent import tape_layers
 from .short_conv import tape_convolutions
@@ -56,25 +56,18 @@ log = logging.getLogger(__name__)
 TREE = Tree(tokens=(0, 0), parents=(0, 0), depths=(1, 1), logs=(0.0, 0.0))  # of the trial passes
 
 
-class Tap(nn.Module):
-    """Wraps a decoder layer and records its output; other attributes are the layer's."""
+class Tap(Wrapper):
+    """Wraps a decoder layer and records its output."""
 
     def __init__(self, layer: nn.Module, record: Callable[[mx.array], None]):
-        super().__init__()
-        self["layer"] = layer  # before any attribute: __getattr__ needs it
+        super().__init__(layer)
         self._record = record
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; record its output (the first, if it returns several)."""
-        out = self.layer(*args, **kwargs)
+        out = self["plain"](*args, **kwargs)
         self._record(out[0] if isinstance(out, tuple) else out)
         return out
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self["layer"], name)
 
 
 def select_rows(
@@ -163,7 +156,7 @@ class Target:
                 self._recorder(self.layers),
                 lambda: self.layers in self._tapped,
             )
-        bare = [layer["layer"] if isinstance(layer, Tap) else layer for layer in parts.layers]
+        bare = [layer["plain"] if isinstance(layer, Tap) else layer for layer in parts.layers]
         taped = tape_layers(bare, lambda: self.kernels) | tape_convolutions(bare)
         self._has_tape = [
             bool(readers) and all(id(one) in taped for one in readers) for readers in parts.readers

@@ -40,17 +40,13 @@ class Window:
 class Tape:
     """The inputs of one layer for the S rows of one pass.
 
-    `inputs` [1, K - 1 + S, C] are the convolution's; `keys` [1, S, Hk, Dk], `values`
-    [1, S, Hv, Dv], `a` and `b` [1, S, Hv] are the recurrence's. `states` [1, Hv, Dv, Dk] are the
-    states before every `stride`-th row.
+    `inputs` [1, K - 1 + S, C] are the convolution's, `parts` the recurrence's as in `Fed.parts`.
+    `states` [1, Hv, Dv, Dk] are the states before every `stride`-th row.
     """
 
     net: Any
     inputs: mx.array
-    keys: mx.array
-    values: mx.array
-    a: mx.array
-    b: mx.array
+    parts: tuple[mx.array, ...]
     states: tuple[mx.array | None, ...]
     stride: int
 
@@ -60,21 +56,13 @@ class Tape:
         state = self.states[number]
         first = number * self.stride
         if first < rows:
-            part = slice(first, rows)
-            keys = self.keys[:, part]
-            values = self.values[:, part]
-            # Queries only read the state: any will do.
-            _, state = update(self.net, keys, keys, values, self.a[:, part], self.b[:, part], state)
+            _, state = update(self.net, [part[:, first:rows] for part in self.parts], state)
         return [*self._window().after(rows), state]
 
     def along(self, rows: tuple[int, ...]) -> State:
         """The states after these rows of a tree, a path from its anchor."""
         path = mx.array(rows)
-        keys = self.keys[:, path]
-        values = self.values[:, path]
-        _, state = update(
-            self.net, keys, keys, values, self.a[:, path], self.b[:, path], self.states[0]
-        )
+        _, state = update(self.net, [part[:, path] for part in self.parts], self.states[0])
         return [*self._window().along(rows), state]
 
     def _window(self) -> Window:
@@ -189,9 +177,6 @@ class RecurrentAdapter(Adapter):
         if not cache.taped:  # else its module begins the pass
             cache.begin(count)
 
-    def can_rewind(self, cache: RecurrentCache, length: int) -> bool:
-        return cache.can_rewind(length)
-
     def rewind(self, caches: Sequence[RecurrentCache], length: int) -> None:
         """Rewind all layers, those with a log of writes by `replay`."""
         tapes = [cache.writes(length) for cache in caches]
@@ -207,12 +192,6 @@ class RecurrentAdapter(Adapter):
         states = iter(replay([tape for tape in tapes if tape], rows))
         for cache, tape in zip(caches, tapes, strict=True):
             cache.keep_path(rows, next(states) if tape else None)
-
-    def save(self, cache: RecurrentCache) -> tuple[mx.array, ...]:
-        return cache.save()
-
-    def load(self, cache: RecurrentCache, part: tuple[mx.array, ...], length: int) -> None:
-        cache.load(part, length)
 
     def begin_tree(self, cache: RecurrentCache, tree: TreePass) -> None:
         """Let each row continue from its parent's state."""
