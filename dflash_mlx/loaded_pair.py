@@ -75,7 +75,6 @@ class Pair:
 
     @property
     def source(self) -> str | None:
-        """What `load` takes for the target."""
         return None if self.target_name == resolve.BUNDLED else self.target_name
 
     @property
@@ -105,7 +104,6 @@ class Pair:
         return BLOCK if self.drafter is None else self.drafter.block_size
 
     def __post_init__(self) -> None:
-        """Make the engine. Weights are evaluated here, in the thread that loaded them."""
         evaluate(self.target.model)
         if self.drafter is not None:
             evaluate(self.drafter.model)

@@ -94,7 +94,6 @@ def load(
 def open_pair(
     resolved: ResolvedPair, on_kernels: Progress = silent, on_check: Progress = silent
 ) -> Pair:
-    """Load a resolved pair; as `load`."""
     options = resolved.options
     trust = options.trust_remote_code
     tokenizer = load_tokenizer(resolved.target, trust_remote_code=trust)

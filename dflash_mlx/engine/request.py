@@ -24,7 +24,6 @@ class Request(GenerationOptions):
     generation_prompt: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Raise UsageError for options that are invalid with every model."""
         if not self.prompt:
             raise UsageError("the prompt is empty.", hint="say something")
         GenerationOptions.__post_init__(self)

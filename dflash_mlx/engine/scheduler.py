@@ -99,7 +99,6 @@ class Scheduler:
         return states
 
     def choose_num_drafts(self, batch: list[ScheduledStep]) -> None:
-        """Choose how much of each proposal is verified."""
         proposed = [step for step in batch if step.proposal is not None]
         for policy, group in by_policy(proposed):
             others = sum(step.num_tokens for step in batch if step not in group)

@@ -250,7 +250,6 @@ def is_wanted(job: BlockJob) -> bool:
 
 
 def raise_in(thread: Thread, kind: type[BaseException]) -> None:
-    """Raise an exception in a thread, at its next step in Python."""
     exception = ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
 

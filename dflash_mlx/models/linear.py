@@ -80,8 +80,6 @@ class Format:
 
 
 class Products:
-    """The products of one model's modules by some kernels."""
-
     def __init__(self, kernels: Kernels):
         self.kernels = kernels
         most = max(ROWS, padded_rows.most_rows(kernels))
@@ -96,24 +94,27 @@ class Products:
         and, except in exact mode, for one row: MLX is as fast there.
         """
         formats = tuple(Format.of(module) for module in modules)
-        places = [(m, name) for m, f in zip(modules, formats, strict=True) for name in f.names]
-        key = function, *formats
-        if key not in self._recorded:
+        read = reader(modules, formats)
 
-            def run(_: Any, rows: Sequence[mx.array], *arrays: mx.array) -> Any:
-                return function(self._products(formats, arrays), *rows)
+        def run(_: Any, rows: Sequence[mx.array], *arrays: mx.array) -> Any:
+            return function(self._products(formats, arrays), *rows)
 
-            self._recorded[key] = recorded(self.kernels.launcher, run)
-        run_recorded = self._recorded[key]
+        run_recorded = self._once((function, *formats), run)
         least = self._least
         most = self._most
 
         def product(*rows: mx.array) -> Any:
             if least <= rows[0].size // rows[0].shape[-1] <= most:
-                return run_recorded(rows, *[module[name] for module, name in places])
+                return run_recorded(rows, *read())
             return None
 
         return product
+
+    def _once(self, key: tuple[Any, ...], run: Callable[..., Any]) -> Callable[..., Any]:
+        """`run`, recorded once for each key."""
+        if key not in self._recorded:
+            self._recorded[key] = recorded(self.kernels.launcher, run)
+        return self._recorded[key]
 
     def of_experts(self, layer: SwitchGLU) -> FewRows:
         """Return a function of x [..., H] and the experts [..., T] of each row -> [..., T, H].
@@ -125,7 +126,7 @@ class Products:
         activation: Any = layer.activation
         modules = [layer[name] for name in EXPERTS]
         formats = tuple(Format.of(module) for module in modules)
-        places = [(m, name) for m, f in zip(modules, formats, strict=True) for name in f.names]
+        read = reader(modules, formats)
         least, most = (1, EXACT_ROWS) if kernels.exact else (2, grouped_experts.BUCKETS[-1])
         always = kernels.references or kernels.exact
         known: dict[tuple[Any, ...], bool] = {}
@@ -137,15 +138,14 @@ class Products:
         def run(_: Any, x: mx.array, indices: mx.array, *arrays: mx.array) -> mx.array:
             return kernels(op, x, indices, experts(arrays))
 
-        key = type(activation), *formats
-        run_recorded = self._recorded.setdefault(key, recorded(kernels.launcher, run))
+        run_recorded = self._once((type(activation), *formats), run)
 
         def product(x: mx.array, indices: mx.array) -> mx.array | None:
             taken = indices.shape[-1]
             rows = indices.size // taken
             if not least <= rows <= most:
                 return None
-            arrays = [module[name] for module, name in places]
+            arrays = read()
             size = rows, taken, x.dtype
             if size not in known:
                 given = x, indices, experts(arrays)
@@ -165,8 +165,13 @@ class Products:
         return products
 
 
+def reader(modules: Sequence[Any], formats: Sequence[Format]) -> Callable[[], list[mx.array]]:
+    """A function that returns the modules' arrays of now, which follow each other."""
+    places = [(m, name) for m, f in zip(modules, formats, strict=True) for name in f.names]
+    return lambda: [module[name] for module, name in places]
+
+
 def weights_of(formats: Sequence[Format], arrays: Sequence[mx.array]) -> list[Weights]:
-    """The weights of several modules, whose arrays follow each other."""
     ends = [*accumulate(len(form.names) for form in formats)]
     return [
         form.weights(arrays[end - len(form.names) : end])
@@ -331,6 +336,9 @@ class Together:
         return out
 
 
+Shared = tuple[Together, int]  # layers that share their rows, and the place of one of them
+
+
 def single(products: Sequence[Product], x: mx.array) -> mx.array:
     return products[0](x)
 
@@ -381,29 +389,21 @@ def replace(model: nn.Module, change: Callable[[nn.Module], nn.Module]) -> None:
     model.update_modules(model.filter_and_map(is_child, change, changes))
 
 
-def block(layer: Any, products: Products, shared: dict[int, "Shared"]) -> nn.Module:
+def block(layer: Any, products: Products, shared: dict[int, Shared]) -> nn.Module:
     """A stand-in for a layer of `BLOCKS`; any other layer is returned unchanged."""
     kind = type(layer)
     if f"{kind.__module__}.{kind.__qualname__}" not in BLOCKS:
         return layer
     mlp = plain_of(layer.mlp)
     norms = (layer.input_layernorm, layer.post_attention_layernorm)
-    first = shared.get(id(plain_of(layer.self_attn[TOGETHER[0]])))
+    first, _ = shared.get(id(plain_of(layer.self_attn[TOGETHER[0]])), (None, 0))
     if first is None or not is_swiglu(mlp) or layer.mlp is mlp:
         return layer
     if any(type(norm) is not nn.RMSNorm for norm in norms):
         return layer
-    first.layers.follow(norms[0])
+    first.follow(norms[0])
     parts = (mlp[name] for name in GATED)
-    return RowsBlock(layer, first.layers, products.of(second_half, norms[1], *parts))
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """A linear layer's place in layers that share their rows."""
-
-    layers: Together
-    place: int
+    return RowsBlock(layer, first, products.of(second_half, norms[1], *parts))
 
 
 def together(model: nn.Module, products: Products) -> dict[int, Shared]:
@@ -413,7 +413,7 @@ def together(model: nn.Module, products: Products) -> dict[int, Shared]:
         plains = [plain_of(module[name]) for name in TOGETHER if name in module]
         if len(plains) == len(TOGETHER) and all(type(plain) in LINEARS for plain in plains):
             layers = Together(products, plains)
-            shared |= {id(plain): Shared(layers, place) for place, plain in enumerate(plains)}
+            shared |= {id(plain): (layers, place) for place, plain in enumerate(plains)}
     return shared
 
 
@@ -459,7 +459,8 @@ def stand_in(module: nn.Module, products: Products, shared: Shared | None = None
         return plain
     if kind in LINEARS:
         if shared is not None:
-            return RowsLinear(plain, partial(shared.layers.product, shared.place))
+            layers, place = shared
+            return RowsLinear(plain, partial(layers.product, place))
         return RowsLinear(plain, products.of(single, plain))
     if kind in EMBEDDINGS:
         return RowsEmbedding(plain, products)

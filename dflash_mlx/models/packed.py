@@ -58,8 +58,6 @@ class Segment:
 
 
 class PackedPass:
-    """The segments of one pass, R rows in all."""
-
     def __init__(self, segments: Sequence[Segment]):
         self.segments = tuple(segments)
         depths = [
@@ -136,7 +134,6 @@ class PackedCache:
 
 
 def per_segment(masks: PerSegment | None, count: int) -> list[Any]:
-    """The mask of each segment; None for each if the pass has no masks."""
     return [None] * count if masks is None else list(masks)
 
 

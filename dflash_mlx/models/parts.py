@@ -209,14 +209,12 @@ def place_of(model: nn.Module, module: nn.Module) -> Place | None:
 
 
 def is_table(call: Call) -> bool:
-    """Whether a call embedded tokens."""
     tokens = first(call.inputs)
     integers = isinstance(tokens, mx.array) and mx.issubdtype(tokens.dtype, mx.integer)
     return integers and hasattr(call.module, "as_linear")
 
 
 def first(value: Any) -> Any:
-    """The first of several inputs or outputs."""
     return next(iter(value), None) if isinstance(value, tuple) else value
 
 

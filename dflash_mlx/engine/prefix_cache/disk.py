@@ -28,6 +28,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import cache_file, replace_json
 from dflash_mlx.files.folder import is_sidecar, matching
+from dflash_mlx.files.measurements import fingerprint
 from dflash_mlx.models.target import Target
 
 FORMAT = 2
@@ -73,10 +74,6 @@ class Record(NamedTuple):
         return f"{self.parent}.{self.name}.{self.start}.{self.end}.{self.part}{SUFFIX}"
 
 
-def is_record(name: str) -> bool:
-    return name.endswith(SUFFIX) and not is_sidecar(name)
-
-
 def piece_name(parent: str, start: int, tokens: np.ndarray) -> str:
     digest = hashlib.sha256(f"{parent} {start} ".encode())
     digest.update(np.ascontiguousarray(tokens, dtype="<i4").data)
@@ -96,15 +93,6 @@ def write_arrays(path: Path, arrays: Mapping[str, mx.array]) -> None:
     except BaseException:
         os.unlink(part)
         raise
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of a file. Raises Damaged if its checksum is wrong, OSError if it is gone."""
-    data = path.read_bytes()
-    content = memoryview(data)[:-CHECKSUM_BYTES]
-    if hashlib.sha256(content).digest() != data[-CHECKSUM_BYTES:]:
-        raise Damaged
-    return data
 
 
 def parse_arrays(source: Any, file_name: str) -> dict[str, mx.array]:
@@ -224,7 +212,8 @@ class DiskCache:
 
         A piece's tokens [n], int32, come with the target's rows. Removes damaged files.
         """
-        names = {name for name in os.listdir(self.path) if is_record(name)}
+        files = (name for name in os.listdir(self.path) if name.endswith(SUFFIX))
+        names = {name for name in files if not is_sidecar(name)}
         records = []
         for name in names - self.seen:
             with suppress(FileNotFoundError):
@@ -251,12 +240,16 @@ class DiskCache:
     def read(self, record: Record) -> bytes | None:
         """The content; None if the file is gone or damaged. For any thread: it uses no MLX."""
         try:
-            return read_bytes(self.path / record.file_name)
+            data = (self.path / record.file_name).read_bytes()
         except FileNotFoundError:
             return None
-        except (Damaged, OSError):
-            self.drop(record.file_name)
-            return None
+        except OSError:
+            data = b""
+        content = memoryview(data)[:-CHECKSUM_BYTES]
+        if hashlib.sha256(content).digest() == data[-CHECKSUM_BYTES:]:
+            return data
+        self.drop(record.file_name)
+        return None
 
     def drop(self, file_name: str) -> None:
         file = self.path / file_name
@@ -298,7 +291,6 @@ class DiskCache:
             )
 
     def touch(self, record: Record) -> None:
-        """Mark a file as used now."""
         with suppress(FileNotFoundError):
             os.utime(self.path / record.file_name)
 
@@ -366,7 +358,6 @@ def texts_of(
 
 
 def clear(root: Path) -> None:
-    """Remove the folders of all pairs, also with damaged files."""
     for labels in matching(root, f"*/{LABELS}"):
         for file in [*labels.parent.iterdir()]:
             file.unlink(missing_ok=True)  # a sidecar goes with its file
@@ -389,18 +380,18 @@ def pair_key(target: Target, folder: Path | None, draft: nn.Module | None) -> st
     own = sorted(kernels.on or ()) if kernels.exact else ()  # otherwise the last bits may differ
     parts = [
         str(FORMAT),
-        *fingerprint(target.path),
-        *([] if folder is None else fingerprint(folder)),
+        *file_lines(target.path),
+        *([] if folder is None else file_lines(folder)),
         repr([(name, v.shape, v.dtype) for name, v in parameters]),
         repr((mx.default_device(), target.head_type, kernels.exact, own)),
         *([repr((target.kv_bits, target.kv_groups))] if target.kv_bits else []),
         *([] if target.adapter is None else [f"adapter {target.adapter.digest}"]),
         *map(version, ("mlx", "mlx-lm", "dflash-chat")),
     ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+    return fingerprint(parts)
 
 
-def fingerprint(folder: Path) -> list[str]:
+def file_lines(folder: Path) -> list[str]:
     """One line per file of a model, its weights and its config: name, size, time, sampled hash."""
     weights = [file for file in matching(folder, "*.safetensors") if file.exists()]
     lines = []

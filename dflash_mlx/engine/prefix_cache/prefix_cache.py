@@ -254,7 +254,6 @@ class PrefixCache:
                     part.saved = True
 
     def _touch(self, path: list[Match], end: int) -> None:
-        """Mark the files of a path as used."""
         for match in matches_between(path, 0, end):
             for key in match.node.parts if self.disk is not None else ():
                 self.disk.touch(match.node.record(key))

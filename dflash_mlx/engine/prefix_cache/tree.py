@@ -50,12 +50,10 @@ class Node:
 
     @property
     def end(self) -> int:
-        """The length of a text that ends with this node."""
         return self.start + len(self.tokens)
 
     @property
     def key(self) -> tuple[int, int]:
-        """The key in its parent's `children`."""
         return self.start, int(self.tokens[0])
 
     @property
@@ -65,7 +63,6 @@ class Node:
 
     @property
     def in_memory(self) -> bool:
-        """Whether rows are in memory."""
         return any(self.layers(key) is not None for key in ("target", "draft"))
 
     @property
@@ -122,7 +119,6 @@ def walk(root: Node, prompt: np.ndarray) -> list[Match]:
 
 
 def count_common(a: np.ndarray, b: np.ndarray) -> int:
-    """The length of the common prefix of two texts."""
     length = min(len(a), len(b))
     differences = np.flatnonzero(a[:length] != b[:length])
     return int(differences[0]) if differences.size else length

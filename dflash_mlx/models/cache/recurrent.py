@@ -114,7 +114,6 @@ class RecurrentCache(ArraysCache):
 
     @property
     def start(self) -> int:
-        """The offset before the last pass."""
         return self._start
 
     def writes(self, length: int | None = None) -> Writes | None:
@@ -158,7 +157,6 @@ class RecurrentCache(ArraysCache):
 
     @property
     def state(self) -> Any:
-        """The arrays, and the number of tokens."""
         return self.cache, self.offset
 
     @state.setter
@@ -194,7 +192,6 @@ class RecurrentAdapter(Adapter):
             cache.keep_path(rows, next(states) if tape else None)
 
     def begin_tree(self, cache: RecurrentCache, tree: TreePass) -> None:
-        """Let each row continue from its parent's state."""
         cache.tree = tree
 
     def end_tree(self, cache: RecurrentCache) -> None:

@@ -50,7 +50,6 @@ class Adapter:
         cache.load(part, length)
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
-        """Prepare for a pass over a tree: every row sees its own path."""
         raise NotImplementedError
 
     def end_tree(self, cache: Any) -> None:
@@ -121,7 +120,6 @@ class RowsAdapter(Adapter):
         cache.trim(cache.offset - length)
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
-        """Replace `make_mask` of this cache, not of its class, by the tree's."""
         cache.make_mask = tree_mask(tree, partial(self.held, cache))
 
 

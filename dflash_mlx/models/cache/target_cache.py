@@ -150,7 +150,6 @@ class TargetCache:
 
     @property
     def snapshots(self) -> int:
-        """Number of snapshots."""
         return len(self._snapshots)
 
     @property
@@ -175,7 +174,6 @@ class TargetCache:
         return fork
 
     def begin(self, count: int) -> None:
-        """Begin a pass of `count` rows."""
         for adapter, cache in self._begun:
             adapter.begin(cache, count)
 
@@ -293,7 +291,6 @@ class TargetCache:
 
 
 def is_arrays(value: Any) -> bool:
-    """Whether an attribute of a cache is an array, or a list or tuple of arrays."""
     if isinstance(value, list | tuple):
         return bool(value) and all(part is None or is_arrays(part) for part in value)
     return isinstance(value, mx.array)
