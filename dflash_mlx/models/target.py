@@ -47,8 +47,7 @@ from .cache.tree_pass import TreePass
 from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows, wrap_ropes
 from .parts import Wrapper, give_class, holders, look, stock_class
 from .precision import float_type
-from .recurrent import tape_layers
-from .short_conv import tape_convolutions
+from .recurrent import tape_convolutions, tape_layers
 
 log = logging.getLogger(__name__)
 

@@ -115,7 +115,7 @@ def test_recurrent_layers_are_what_the_tape_expects() -> None:
 
 
 def test_short_convolutions_are_what_the_tape_expects() -> None:
-    """short_conv: the parts of a ShortConv module, which layers have it, their caches.
+    """recurrent.TapedConv: the parts of a ShortConv module, which layers have it, their caches.
 
     Its input projection gives two gates and x, in this order; the cache holds the gated inputs.
     """
