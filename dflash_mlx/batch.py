@@ -7,12 +7,13 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from .errors import PromptTooLong, UsageError
-from .loaded_pair import Pair
+from .loaded_pair import LoadedPair
 from .options import GenerationOptions, Mode
 from .result import Result
 from .session import Prompt, Prompted, Reply, Session
-from .types import MAX_SEQUENCES, Block, Progress
+from .types import Block, Progress
 
+MAX_SEQUENCES = 16  # answers at the same time, as in `dflash serve`
 OnBlock = Callable[[int, Block], bool | None]
 ONE_PROMPT = "put it into a list, or call dflash_mlx.generate(pair, prompt)"
 
@@ -29,7 +30,7 @@ class Running:
 
 
 def generate_all(
-    pair: Pair,
+    pair: LoadedPair,
     prompts: Iterable[Prompt],
     options: GenerationOptions,
     *,
@@ -57,7 +58,7 @@ def generate_all(
 
 
 def stream_all(
-    pair: Pair,
+    pair: LoadedPair,
     prompted: Sequence[Prompted],
     *,
     mode: Mode,
@@ -113,7 +114,7 @@ def as_choice(prompted: Prompted, index: int) -> Prompted:
 
 
 def prepare_all(
-    pair: Pair, prompts: Iterable[Prompt], options: GenerationOptions
+    pair: LoadedPair, prompts: Iterable[Prompt], options: GenerationOptions
 ) -> list[Prompted]:
     """The prompts as tokens. Raises UsageError that names the first one that is wrong."""
     if isinstance(prompts, str):
@@ -135,12 +136,12 @@ def prepare_all(
     return prepared
 
 
-def sequence_bytes(pair: Pair, prompted: Prompted) -> int:
+def sequence_bytes(pair: LoadedPair, prompted: Prompted) -> int:
     request = prompted.request
     tokens = len(request.prompt) + request.token_limit
     return pair.engine.sequence_bytes(min(tokens, pair.engine.context_length))
 
 
-def has_room(pair: Pair, nbytes: int, running: Iterable[Running]) -> bool:
+def has_room(pair: LoadedPair, nbytes: int, running: Iterable[Running]) -> bool:
     limit = pair.engine.memory_limit
     return limit is None or nbytes + sum(answer.nbytes for answer in running) <= limit

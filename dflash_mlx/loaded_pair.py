@@ -1,8 +1,7 @@
-"""A loaded pair: the target, the drafter, and how text becomes tokens."""
+"""What a loaded pair consists of: the target, the drafter, and how text becomes tokens."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self
 
 import mlx.core as mx
 from mlx import nn
@@ -17,15 +16,8 @@ from .engine.worker_thread import mlx_thread
 from .errors import PromptTooLong
 from .hub import resolve
 from .models.target import Target
-from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import GenerationOptions, Mode
 from .text import whole_text
-from .types import MAX_SEQUENCES, Progress, silent
-
-if TYPE_CHECKING:
-    from .batch import OnBlock
-    from .result import Result
-    from .session import Prompt
 
 SAMPLES = 64  # of a long text, to estimate its tokens
 SAMPLE_LENGTH = 1024  # characters
@@ -33,8 +25,8 @@ SURELY_TOO_LONG = 2  # times the context: the estimate is never that far off
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """A loaded target with its tokenizer, and its drafter, if there is one.
+class LoadedPair:
+    """A loaded target with its tokenizer, and its drafter, if there is one: what sessions use.
 
     lookup: whether drafts may be copied from earlier text, also without a drafter. engine:
     generates the answers, in the thread that owns MLX.
@@ -109,41 +101,6 @@ class Pair:
             evaluate(self.drafter.model)
         engine = Engine(self.target, *self.drafters, compiler=self.compiler)
         object.__setattr__(self, "engine", engine)
-
-    @takes_options
-    def generate(
-        self,
-        prompts: "Iterable[Prompt]",
-        options: GenerationOptions | None = None,
-        *,
-        max_sequences: int = MAX_SEQUENCES,
-        on_progress: Progress = silent,
-        on_block: "OnBlock | None" = None,
-        **keywords: Unpack[OptionKeywords],
-    ) -> "list[Result]":
-        """Answer many prompts in shared passes; the results are in the order of the prompts.
-
-        Each answer is the one that its prompt gets alone. Options, for all prompts, are a
-        `GenerationOptions` or its fields. max_sequences: answers at the same time, fewer where the
-        memory holds fewer. `on_progress(done, total)` counts finished answers. `on_block(number,
-        block)` gets each block with the number of its prompt, from 0; if it returns True, this
-        answer ends there, with the finish reason "interrupted". Both are called in the caller's
-        thread.
-
-        Raises UsageError, before any model runs, for wrong options and prompts; its message names
-        the prompt. If an answer fails later, DFlashError is raised, and no result is returned.
-        """
-        from .batch import generate_all  # it imports this module
-
-        asked = options_of(options, keywords, self.default_mode)
-        return generate_all(
-            self,
-            prompts,
-            asked,
-            max_sequences=max_sequences,
-            on_progress=on_progress,
-            on_block=on_block,
-        )
 
     def chat_tokens(
         self, messages: list[dict[str, Any]], options: GenerationOptions = DEFAULTS

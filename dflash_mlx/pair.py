@@ -3,11 +3,11 @@
 Both configs and all tensor shapes are checked before any weights are read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import mlx.core as mx
 from mlx import nn
@@ -15,6 +15,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
 
+from .batch import MAX_SEQUENCES, OnBlock, generate_all
 from .chat.reasoning_parser import eos_ids_of
 from .chat.template import load_tokenizer
 from .drafters.base import Drafter
@@ -26,15 +27,58 @@ from .engine.worker_thread import mlx_thread
 from .files.checkpoint import Checkpoint
 from .files.programs import Notice, full_name
 from .hub.bits import chosen_bits
-from .loaded_pair import Pair, evaluate
+from .loaded_pair import LoadedPair, evaluate
 from .models.memory import limit_mlx_cache, memory_for_caches
 from .models.precision import is_quantised
 from .models.target import Target, check_target
+from .option_keywords import OptionKeywords, options_of, takes_options
+from .options import GenerationOptions
 from .resolved_pair import LoadOptions, ResolvedPair, resolve_pair
+from .result import Result
 from .selfcheck.check import TIME_BUDGET, KernelCheck, build
 from .selfcheck.exact import check_exact
 from .selfcheck.shapes import shapes_of
+from .session import Prompt
 from .types import Progress, silent
+
+
+class Pair(LoadedPair):
+    """A loaded target with its tokenizer, and its drafter, if there is one."""
+
+    __slots__ = ()
+
+    @takes_options
+    def generate(
+        self,
+        prompts: Iterable[Prompt],
+        options: GenerationOptions | None = None,
+        *,
+        max_sequences: int = MAX_SEQUENCES,
+        on_progress: Progress = silent,
+        on_block: OnBlock | None = None,
+        **keywords: Unpack[OptionKeywords],
+    ) -> list[Result]:
+        """Answer many prompts in shared passes; the results are in the order of the prompts.
+
+        Each answer is the one that its prompt gets alone. Options, for all prompts, are a
+        `GenerationOptions` or its fields. max_sequences: answers at the same time, fewer where the
+        memory holds fewer. `on_progress(done, total)` counts finished answers. `on_block(number,
+        block)` gets each block with the number of its prompt, from 0; if it returns True, this
+        answer ends there, with the finish reason "interrupted". Both are called in the caller's
+        thread.
+
+        Raises UsageError, before any model runs, for wrong options and prompts; its message names
+        the prompt. If an answer fails later, DFlashError is raised, and no result is returned.
+        """
+        asked = options_of(options, keywords, self.default_mode)
+        return generate_all(
+            self,
+            prompts,
+            asked,
+            max_sequences=max_sequences,
+            on_progress=on_progress,
+            on_block=on_block,
+        )
 
 
 def load(

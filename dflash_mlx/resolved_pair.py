@@ -16,7 +16,7 @@ from .hub.bits import check_bits
 from .hub.cache import is_head_only
 from .hub.resolve import LOOKUP, Names, is_here, open_checkpoint, pair_names
 from .kernels.dispatch import item_bytes, on_cpu
-from .loaded_pair import Pair
+from .loaded_pair import LoadedPair
 from .models.cache.sizes import check_quantisable
 from .models.memory import MemoryEstimate, estimate_memory
 from .models.target import Target, outline
@@ -87,7 +87,7 @@ class ResolvedPair:
 
 
 def resolve_pair(
-    target: str | Path | Pair | None = None,
+    target: str | Path | LoadedPair | None = None,
     draft: str | Path | None = None,
     options: LoadOptions = PLAIN,
     *,
@@ -102,8 +102,8 @@ def resolve_pair(
     """
     if not on_cpu():
         check_macos()
-    loaded = target.target if isinstance(target, Pair) else None
-    source = target.source if isinstance(target, Pair) else target
+    loaded = target.target if isinstance(target, LoadedPair) else None
+    source = target.source if isinstance(target, LoadedPair) else target
     adapter = None
     if options.adapter is not None and loaded is None:
         adapter = Adapter.read(options.adapter)

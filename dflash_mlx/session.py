@@ -25,7 +25,7 @@ from .engine.request import Request
 from .engine.sequence import Sequence as TokenSequence
 from .engine.worker_thread import mlx_thread, uninterrupted
 from .errors import DFlashError, UsageError
-from .loaded_pair import Pair
+from .loaded_pair import LoadedPair
 from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import MODES, GenerationOptions, Mode
 from .policy.policy import PolicyState
@@ -201,8 +201,10 @@ class Session:
     closed at the end.
     """
 
-    def __init__(self, pair: Pair, *, mode: Mode | None = None, use_prefix_cache: bool = True):
-        if not isinstance(pair, Pair):
+    def __init__(
+        self, pair: LoadedPair, *, mode: Mode | None = None, use_prefix_cache: bool = True
+    ):
+        if not isinstance(pair, LoadedPair):
             raise UsageError(
                 f"a pair cannot be {pair!r:.60}.", hint="give the pair that dflash_mlx.load returns"
             )
@@ -460,7 +462,7 @@ class Session:
             ) from None
 
 
-def check_mode(pair: Pair, mode: Mode) -> None:
+def check_mode(pair: LoadedPair, mode: Mode) -> None:
     """Raise UsageError for an unknown mode, and for one that needs a drafter if there is none."""
     if mode not in MODES:
         raise UsageError(f"there is no mode '{mode}'.", hint=f"use one of {', '.join(MODES)}")

@@ -86,8 +86,6 @@ class SnapshotLimits:
 
 SNAPSHOT_LIMITS = SnapshotLimits(6, 1 << 30)
 
-MAX_SEQUENCES = 16  # answers at the same time
-
 # The progress of long work
 
 Progress = Callable[[int, int], None]  # done, total

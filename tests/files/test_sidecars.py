@@ -49,7 +49,7 @@ def test_a_pair_loads(drive: Path) -> None:
     assert [first_missing_file(folder) for folder in (target, draft)] == ["", ""]
     checkpoint = Checkpoint.read(draft)
     assert [file.name for file in checkpoint.weight_files] == ["model.safetensors"]
-    assert [line.split()[0] for line in disk.fingerprint(target)] == [
+    assert [line.split()[0] for line in disk.file_lines(target)] == [
         "model.safetensors",
         "config.json",
     ]
