@@ -18,13 +18,8 @@ from mlx_lm.utils import load as stock_load
 
 from dflash_mlx import api
 from dflash_mlx.drafters.dflash.config import default_layer_ids, parse
-from dflash_mlx.drafters.load import load_drafter
-from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.files.formats import is_drafter
-from dflash_mlx.hub import registry
 from dflash_mlx.hub import resolve as hub
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import load
@@ -342,11 +337,6 @@ def test_target_configs_that_are_wrong(folders: Any) -> None:
         refused("cannot be loaded", *folders)
 
 
-def test_context_length_may_be_missing() -> None:
-    """A config without max_position_embeddings, or with null, sets no limit."""
-    assert tiny.make_target("llama", max_position_embeddings=None).context_length == 1 << 20
-
-
 def test_extreme_params_are_taken(folders: Any) -> None:
     """Values at the edge of their range work in both modes."""
     pair = load(*folders)
@@ -447,32 +437,6 @@ def test_a_new_drafter_that_was_broken_off(
     with pytest.raises(KeyboardInterrupt):
         tiny.with_drafter(pair, other)
     assert mlx_thread().call(lambda: bool(mx.array_equal(pair.target.taps(tokens), before)))
-
-
-def test_load_drafter_alone(folders: Any) -> None:
-    pair = load(folders[0], no_draft=True)
-    target = pair.target
-    drafter = load_drafter(Checkpoint.read(folders[1]), target, pair.tokenizer)
-    sequence = Sequence(target, drafter)
-    sequence.read([1, 2, 3])
-    assert sequence.draft_cache is not None
-    assert sequence.draft_cache.draft_logits(4, 8).shape == (7, tiny.VOCAB)
-
-
-def test_names() -> None:
-    """Known targets find their drafter; a drafter's config is told from a target's."""
-    supported = [entry for entry in registry.best_known() if entry.supported]
-    assert supported
-    for entry in supported:
-        names = hub.pair_names(entry.target, None)
-        label = hub.MTP if entry.own_head else entry.draft or hub.LOOKUP
-        draft = entry.draft or None
-        assert (names.target, names.draft, names.draft_label) == (entry.target, draft, label)
-    assert hub.pair_names("a/b", "c/d").draft == "c/d"
-    assert is_drafter({"architectures": ["DFlashDraftModel"]})
-    assert is_drafter({"dflash_config": {}})
-    assert not is_drafter({"architectures": ["Qwen3ForCausalLM"]})
-    assert not is_drafter({})
 
 
 def test_bundled_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -432,21 +432,6 @@ def test_the_length_of_a_text_is_estimated_well(golden: Pair) -> None:
     assert fault.value.tokens == pytest.approx(len(golden.encode(text)), rel=0.05)
 
 
-@every_kind
-def test_two_sessions_interleaved(family: str) -> None:
-    """Two conversations with one pair, token by token in turns, do not see each other."""
-    pair = tiny_pair(family)
-    prompts = [tiny.prompt_of(7), tiny.prompt_of(33, 1)]
-    wanted = [tiny.plain(pair.target, prompt, 15) for prompt in prompts]
-    streams = [Session(pair).stream(prompt, max_tokens=15) for prompt in prompts]
-    said: list[list[int]] = [[], []]
-    for number in [0, 1] * 15:
-        said[number] += [
-            t for block in [next(streams[number], None)] if block for t in block.tokens
-        ]
-    assert said == wanted
-
-
 def test_modes_and_pairs() -> None:
     """A pair without a drafter decodes plainly only; an unknown mode is refused."""
     target = tiny.make_target("qwen3")

@@ -3,7 +3,6 @@ that reading it all would give."""
 
 import gc
 import random
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -18,7 +17,6 @@ from dflash_mlx import api
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.prefix_cache import tree
 from dflash_mlx.engine.prefix_cache.prefix_cache import PrefixCache
-from dflash_mlx.engine.prefix_cache.tree import RadixTree
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import EXACT_CHUNK, Sequence
 from dflash_mlx.errors import DFlashError
@@ -320,61 +318,3 @@ def test_other_passes_give_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sequence, "align", lambda self, length: length)
     with pytest.raises(AssertionError):
         check_bits()
-
-
-def check_trees(family: str) -> None:
-    for seed in range(3):
-        check_tree(family, seed, 12)
-
-
-def another_prompt(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a node serves a prompt with other tokens."""
-    honest = tree.count_common
-    patch.setattr(tree, "count_common", lambda a, b: min(len(a), len(b), honest(a, b) + 7))
-
-
-def a_row_short(patch: pytest.MonkeyPatch) -> None:
-    """A fault: the drafter's rows of a node lack the last."""
-    honest = tree.Node.cut
-
-    def cut(self: Any, layers: Any, start: int, end: int) -> Any:
-        short = layers is self.layers("draft") and end > start + 1
-        whole = (self.start, self.end) == (start, end)
-        found = honest(self, layers, start, end)
-        if not short:
-            return found
-        assert whole or found is not layers
-        return tuple((keys[..., 1:, :], values[..., 1:, :]) for keys, values in found)
-
-    patch.setattr(tree.Node, "cut", cut)
-
-
-def a_later_state(patch: pytest.MonkeyPatch) -> None:
-    """A fault: layers without rows go on from the state of another length."""
-    honest = RadixTree.hold
-
-    def hold(self: RadixTree, one: Any, key: Any, layers: Any) -> None:
-        parts = [item for other in self.nodes.values() for item in other.parts.items()]
-        others = [part.layers for known, part in parts if isinstance(known, int)]
-        honest(self, one, key, others[0] or layers if isinstance(key, int) and others else layers)
-
-    patch.setattr(RadixTree, "hold", hold)
-
-
-@pytest.mark.parametrize(
-    ("fault", "family"),
-    [
-        (another_prompt, "qwen3"),
-        (another_prompt, "glm_moe_dsa"),
-        (a_row_short, "qwen3"),
-        (a_row_short, "qwen3_5"),
-        (a_later_state, "qwen3_5"),
-        (a_later_state, "llama_sliding"),
-    ],
-)
-def test_a_wrong_beginning_is_noticed(
-    fault: Callable[[pytest.MonkeyPatch], None], family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fault(monkeypatch)
-    with pytest.raises((AssertionError, ValueError)):
-        check_trees(family)
