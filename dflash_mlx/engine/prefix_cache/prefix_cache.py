@@ -131,8 +131,7 @@ class PrefixCache:
         if cache.needs_snapshots:
             if ended and length == cache.offset:
                 cache.snapshot()
-            held = cache.snapshots_held
-            snapshots = {count: held[count] for count in held if count <= length}
+            snapshots = {n: one for n, one in cache.held.items() if n <= length}
             length = max(snapshots, default=0)
         if not length:
             return
