@@ -174,7 +174,7 @@ class Engine:
         queries = {step: step.sequence.rows(token, none) for step, token in sampled.items()}
         for step, output in self._read(queries):
             self._passes_ahead[step.sequence] = output
-            mx.async_eval(output.logits)
+        mx.async_eval([self._passes_ahead[step.sequence].logits for step in batch])
 
     def _commit(self, batch: list[ScheduledStep]) -> None:
         """Wait for the outcomes, and append the accepted drafts and the bonus token to each

@@ -259,10 +259,12 @@ class DiskCache:
     def save(
         self, record: Record, layers: Layers, tokens: np.ndarray, *, max_pending_bytes: int
     ) -> bool:
-        """Write a part of a piece soon. Returns False if there is no room for it.
+        """Write a part of a piece soon, unless it is there. Returns False if there is no room.
 
         It may exceed `max_pending_bytes` only if no other one is waiting.
         """
+        if (self.path / record.file_name).exists():  # of another process
+            return True
         flat: Any = tree_flatten(layers)
         arrays = {name: mx.contiguous(array) for name, array in flat}
         if record.part == "target":
