@@ -127,7 +127,7 @@ class TapedDelta(nn.Module):
             cache[1] = states.pop()
         if taped:
             rows = (fed.keys, *fed.parts[1:])  # queries only read the state: any will do
-            cache.remember(tape or Tape(net, fed.inputs, rows, tuple(states), stride))
+            cache.tape = tape or Tape(net, fed.inputs, rows, tuple(states), stride)
         cache.advance(count)
         return out
 
@@ -199,7 +199,7 @@ class TapedConv(nn.Module):
         if tree is None:
             cache[0] = mx.contiguous(inputs[:, count:])
         if cache.taping:
-            cache.remember(Window(inputs, held))
+            cache.tape = Window(inputs, held)
         cache.advance(count)
         return out
 

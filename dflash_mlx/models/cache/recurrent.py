@@ -73,9 +73,9 @@ class RecurrentCache(ArraysCache):
     """mlx-lm's cache of one recurrent layer, which counts tokens and can rewind into a pass.
 
     `size`: the number of arrays in its state. taped: whether the layer's module remembers a tape;
-    the first array is then the window of a convolution. The state before the last pass is always
-    kept, its tape only if `taping` was set. While `tree` is set, a pass reads a tree: the state
-    does not change until `keep_path` is called.
+    the first array is then the window of a convolution. The state before the last pass, which began
+    at the token `start`, is always kept; its `tape` (`Tape`, `Window` or `Writes`) only if `taping`
+    was set. While `tree` is set, a pass reads a tree: the state does not change until `keep_path`.
     """
 
     def __init__(self, size: int = 2, *, taped: bool = True) -> None:
@@ -84,19 +84,16 @@ class RecurrentCache(ArraysCache):
         self.offset = 0
         self.taping = True
         self.tree: TreePass | None = None
-        self._start = 0
+        self.start = 0
         self._before: State = [None] * size
-        self._tape: Tape | Window | Writes | None = None
+        self.tape: Any = None
 
     def begin(self, count: int = 0) -> None:
         """Begin a pass: remember the state before it. Without a tape, count its tokens here."""
-        self._start = self.offset
+        self.start = self.offset
         self._before = list(self.cache)
-        self._tape = None
+        self.tape = None
         self.offset += count
-
-    def remember(self, tape: Tape | Window | Writes) -> None:
-        self._tape = tape
 
     def make_mask(self, N: int, **options: Any) -> None:
         """No row of one sequence is masked."""
@@ -108,27 +105,23 @@ class RecurrentCache(ArraysCache):
             self.offset += N
 
     def can_rewind(self, length: int) -> bool:
-        if length in (0, self._start, self.offset):
+        if length in (0, self.start, self.offset):
             return length <= self.offset
-        return self._tape is not None and self._start < length <= self.offset
-
-    @property
-    def start(self) -> int:
-        return self._start
+        return self.tape is not None and self.start < length <= self.offset
 
     def writes(self, length: int | None = None) -> Writes | None:
         """The last pass's log of writes, if a rewind to `length` tokens needs it."""
-        inside = length is None or self._start < length < self.offset
-        return self._tape if inside and isinstance(self._tape, Writes) else None
+        inside = length is None or self.start < length < self.offset
+        return self.tape if inside and isinstance(self.tape, Writes) else None
 
     def rewind(self, length: int, state: State | None = None) -> None:
         """Rewind to `length` tokens, if `can_rewind` allows it; `state` is a replay's result."""
-        if length == self._start:  # also after a pass that was interrupted in this layer
+        if length == self.start:  # also after a pass that was interrupted in this layer
             self.cache = list(self._before)
         elif length == 0:
             self.load([None] * len(self.cache), 0)
         elif length < self.offset:
-            self.cache = state or self._taped().after(length - self._start)
+            self.cache = state or self.tape.after(length - self.start)
         self.offset = length
 
     def keep_path(self, rows: tuple[int, ...], state: State | None = None) -> None:
@@ -136,14 +129,10 @@ class RecurrentCache(ArraysCache):
 
         Afterwards the cache can rewind to before the pass, but not into it.
         """
-        length = self._start + len(rows)
-        self.cache = state or self._taped().along(rows)
+        length = self.start + len(rows)
+        self.cache = state or self.tape.along(rows)
         self.offset = length
-        self._tape = None
-
-    def _taped(self) -> Tape | Window:
-        assert isinstance(self._tape, Tape | Window)
-        return self._tape
+        self.tape = None
 
     def save(self) -> tuple[mx.array, ...]:
         """The state, without keeping other arrays alive. The layer must have read something."""
