@@ -114,6 +114,18 @@ def test_an_answer_is_held_when_it_ends(family: str) -> None:
 
 
 @every_kind
+def test_a_sequence_takes_what_follows_its_own_tokens(family: str) -> None:
+    """Rows from the middle of a node, in the target and in the drafter."""
+    engine = engine_of(family)
+    prompt = tiny.prompt_of(60, 4)
+    wanted, _ = answer(engine, prompt)
+    sequence = Sequence(engine.target, *engine.drafters)
+    sequence.read(prompt[:25])
+    assert engine.begin(sequence, Request(tuple(prompt), max_tokens=9)).cached == 59
+    assert tiny.joined(list(tiny.rounds(engine, sequence))) == wanted
+
+
+@every_kind
 def test_a_prompt_is_held_before_its_answer_ends(family: str) -> None:
     """Requests that come together share a beginning that is read once; nobody writes to it."""
     engine, anew = engine_of(family), engine_of(family, limit=0)

@@ -143,6 +143,18 @@ def test_a_file_of_another_text_is_not_taken(tmp_path: Path) -> None:
         assert answer(engine_of("qwen3", tmp_path), prompt) == (answer(anew, prompt)[0], 0)
 
 
+def test_states_of_another_text_are_not_taken(tmp_path: Path) -> None:
+    """They have no tokens of their own, only the name that they were written with."""
+    prompts = [tiny.prompt_of(50, n) for n in (5, 6)]
+    for prompt in prompts:
+        answer(engine_of("qwen3_5", tmp_path), prompt)
+    one, other = tmp_path.glob(f"*/{ROOT}.*.0.49.states.safetensors")
+    shutil.copy(one, other)
+    found = [answer(engine_of("qwen3_5", tmp_path), prompt) for prompt in prompts]
+    assert sorted(cached for _, cached in found) == [0, 49]
+    assert [said for said, _ in found] == [answer(engine_of("qwen3_5"), p)[0] for p in prompts]
+
+
 def test_the_oldest_leaf_goes_first(tmp_path: Path) -> None:
     """A beginning stays as long as a text that goes on from it, and as the same of another pair."""
     files = {}
