@@ -34,8 +34,10 @@ def update(
 
     parts: see `Fed.parts`.
     """
+    queries, keys, values, a, b = parts
     own = (net.A_log, net.dt_bias)
-    return gated_delta_update(*parts, *own, state, None, use_kernel=not net.training)
+    kernel = not net.training
+    return gated_delta_update(queries, keys, values, a, b, *own, state, None, use_kernel=kernel)
 
 
 def walk(
@@ -49,8 +51,8 @@ def walk(
     places = list(range(stride, keys.shape[1], stride))
     outs = []
     states = []
-    for step in zip(*(mx.split(x, places, axis=1) for x in fed), strict=True):
-        out, state = gated_delta_ops(*step, state)
+    for q, k, v, g, beta in zip(*(mx.split(x, places, axis=1) for x in fed), strict=True):
+        out, state = gated_delta_ops(q, k, v, g, beta, state)
         outs.append(out)
         states.append(state)
     return mx.concatenate(outs, axis=1), states

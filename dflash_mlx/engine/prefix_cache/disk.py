@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import mlx.core as mx
 import numpy as np
@@ -49,15 +49,16 @@ class Damaged(Exception):
 class Record(NamedTuple):
     """One file: a part of the piece `name`, which follows the piece `parent`.
 
-    part: the rows of a model's KV caches for the text's tokens [start, end), or recurrent states
-    after `end` tokens. nbytes, used: of the file; used in seconds since 1970.
+    part: "target" or "draft", the rows of that model's KV caches for the text's tokens [start,
+    end), or "states", the recurrent ones after `end` tokens. nbytes, used: of the file; used in
+    seconds since 1970.
     """
 
     parent: str
     name: str
     start: int
     end: int
-    part: Literal["target", "draft", "states"]
+    part: str
     nbytes: int = 0
     used: float = 0.0
 
@@ -66,8 +67,7 @@ class Record(NamedTuple):
         """Raises ValueError for a name of another version, FileNotFoundError if it is gone."""
         parent, name, start, end, part = path.name.removesuffix(SUFFIX).split(".")
         status = path.stat()
-        known: Any = part
-        return cls(parent, name, int(start), int(end), known, status.st_size, status.st_mtime)
+        return cls(parent, name, int(start), int(end), part, status.st_size, status.st_mtime)
 
     @property
     def file_name(self) -> str:

@@ -253,9 +253,10 @@ class PrefixCache:
                     part.saved = True
 
     def _touch(self, path: list[Match], end: int) -> None:
-        for match in matches_between(path, 0, end):
-            for key in match.node.parts if self.disk is not None else ():
-                self.disk.touch(match.node.record(key))
+        if self.disk is not None:
+            for match in matches_between(path, 0, end):
+                for key in match.node.parts:
+                    self.disk.touch(match.node.record(key))
 
 
 def matches_between(path: list[Match], start: int, end: int) -> list[Match]:

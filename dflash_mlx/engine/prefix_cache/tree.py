@@ -6,7 +6,7 @@ The least recently used nodes leave memory first. A node that is on disk stays k
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten, tree_map
 from .disk import ROOT, Layers, Record, piece_name
 
 NO_TOKENS = np.zeros(0, np.int32)
-PartKey = Literal["target", "draft"] | int
+PartKey = str | int
 
 
 @dataclass(slots=True, eq=False)
