@@ -415,8 +415,9 @@ class Session:
             with suppress(DFlashError):  # a template may refuse such a chat; then it shares nothing
                 shared.append(pair.template.write(other, options))
         known = np.array(ids[:last])
-        lengths = [count_common(np.array(pair.encode(text)), known) for text in shared]
-        return lengths, generation_prompt
+        return [
+            count_common(np.array(pair.encode(text)), known) for text in shared
+        ], generation_prompt
 
     def tokens(
         self,
