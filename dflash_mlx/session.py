@@ -415,9 +415,8 @@ class Session:
             with suppress(DFlashError):  # a template may refuse such a chat; then it shares nothing
                 shared.append(pair.template.write(other, options))
         known = np.array(ids[:last])
-        return [
-            count_common(np.array(pair.encode(text)), known) for text in shared
-        ], generation_prompt
+        lengths = [count_common(np.array(pair.encode(text)), known) for text in shared]
+        return lengths, generation_prompt
 
     def tokens(
         self,

@@ -100,6 +100,7 @@ def test_memory_may_be_smaller_than_the_disk(tmp_path: Path) -> None:
 def serves(file: Path, length: int) -> bool:
     """Whether a prompt that goes on from so many tokens needs a file."""
     record = Record.of(file)
+    assert record is not None
     return record.end == length if record.part == "states" else record.start < length
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,7 @@ from dflash_mlx.models.target import Target
 FORMAT = 2
 ROOT = "0" * 32  # the parent of pieces that start at the first token
 SUFFIX = ".safetensors"
+NAME = re.compile(r"(\w+)\.(\w+)\.(\d+)\.(\d+)\.(\w+)\.safetensors")  # of a `Record`
 UNFINISHED = ".part"  # in the names of files that are being written, before the process id
 LABELS = "pair.json"
 CHECKSUM_BYTES = 32
@@ -63,9 +65,11 @@ class Record(NamedTuple):
     used: float = 0.0
 
     @classmethod
-    def of(cls, path: Path) -> Self:
-        """Raises ValueError for a name of another version, FileNotFoundError if it is gone."""
-        parent, name, start, end, part = path.name.removesuffix(SUFFIX).split(".")
+    def of(cls, path: Path) -> Self | None:
+        """None for a name of another version. Raises FileNotFoundError if the file is gone."""
+        if (found := NAME.fullmatch(path.name)) is None:
+            return None
+        parent, name, start, end, part = found.groups()
         status = path.stat()
         return cls(parent, name, int(start), int(end), part, status.st_size, status.st_mtime)
 
@@ -218,10 +222,11 @@ class DiskCache:
         for name in names - self.seen:
             with suppress(FileNotFoundError):
                 try:
-                    record = Record.of(self.path / name)
+                    if (record := Record.of(self.path / name)) is None:
+                        raise Damaged
                     tokens = self._tokens(record) if record.part == "target" else None
                     records.append((record, tokens))
-                except (Damaged, ValueError):
+                except Damaged:
                     self.drop(name)
         self.seen = names
         return sorted(records, key=lambda found: (found[1] is None, found[0].start))
@@ -329,11 +334,14 @@ def cached_texts(root: Path) -> tuple[list[CachedText], list[Path]]:
         folder = file.parent
         with suppress(OSError, ValueError, KeyError, TypeError):  # another program's folder
             pair = json.loads(file.read_text(encoding="utf-8"))
-            paths = matching(folder, f"*{SUFFIX}")
-            if pair.get("format") != FORMAT:
-                unread += paths
-                continue
-            records = [Record.of(path) for path in paths]
+            records: list[Record] = []
+            for path in matching(folder, f"*{SUFFIX}"):
+                with suppress(FileNotFoundError):
+                    record = Record.of(path) if pair.get("format") == FORMAT else None
+                    if record is None:
+                        unread.append(path)
+                    else:
+                        records.append(record)
             texts += texts_of(folder, str(pair["target"]), pair["draft"], records)
     return sorted(texts, key=lambda text: -text.used), unread
 

@@ -160,12 +160,12 @@ class PrefixCache:
     def _hold(self, sequence: Sequence, match: Match, snapshots: Mapping[int, Snapshot]) -> None:
         """Copy a sequence's rows and snapshots into a node that lacks them."""
         node = match.node
-        caches = {"target": sequence.target_cache, "draft": sequence.draft_cache}
-        for key, cache in caches.items() if match.end == node.end else ():
-            if key not in node.parts and cache is not None and cache.offset >= node.end:
-                rows = cache.copy_rows(node.start, node.end)
-                mx.eval(rows)
-                self.tree.hold(node, key, rows)
+        for key, cache in (("target", sequence.target_cache), ("draft", sequence.draft_cache)):
+            if cache is None or key in node.parts or not match.end == node.end <= cache.offset:
+                continue
+            rows = cache.copy_rows(node.start, node.end)
+            mx.eval(rows)
+            self.tree.hold(node, key, rows)
         for length, snapshot in snapshots.items():
             if node.start < length <= match.end:
                 self.tree.hold(node, length, snapshot.parts)
@@ -177,8 +177,9 @@ class PrefixCache:
 
         The sequence has `start` tokens itself. Rows that do not fit into memory are left out.
         """
-        for record, piece in () if self.disk is None else self.disk.new_records():
-            self.tree.insert(record, piece)
+        if self.disk is not None:
+            for record, piece in self.disk.new_records():
+                self.tree.insert(record, piece)
         path = self.tree.walk(prompt)
         drafting = drafting and sequence.draft_cache is not None
         size = 0
