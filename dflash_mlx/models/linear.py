@@ -94,27 +94,24 @@ class Products:
         and, except in exact mode, for one row: MLX is as fast there.
         """
         formats = tuple(Format.of(module) for module in modules)
-        read = reader(modules, formats)
+        places = [(m, name) for m, f in zip(modules, formats, strict=True) for name in f.names]
+        key = function, *formats
+        if key not in self._recorded:
 
-        def run(_: Any, rows: Sequence[mx.array], *arrays: mx.array) -> Any:
-            return function(self._products(formats, arrays), *rows)
+            def run(_: Any, rows: Sequence[mx.array], *arrays: mx.array) -> Any:
+                return function(self._products(formats, arrays), *rows)
 
-        run_recorded = self._once((function, *formats), run)
+            self._recorded[key] = recorded(self.kernels.launcher, run)
+        run_recorded = self._recorded[key]
         least = self._least
         most = self._most
 
         def product(*rows: mx.array) -> Any:
             if least <= rows[0].size // rows[0].shape[-1] <= most:
-                return run_recorded(rows, *read())
+                return run_recorded(rows, *[module[name] for module, name in places])
             return None
 
         return product
-
-    def _once(self, key: tuple[Any, ...], run: Callable[..., Any]) -> Callable[..., Any]:
-        """`run`, recorded once for each key."""
-        if key not in self._recorded:
-            self._recorded[key] = recorded(self.kernels.launcher, run)
-        return self._recorded[key]
 
     def of_experts(self, layer: SwitchGLU) -> FewRows:
         """Return a function of x [..., H] and the experts [..., T] of each row -> [..., T, H].
@@ -126,7 +123,7 @@ class Products:
         activation: Any = layer.activation
         modules = [layer[name] for name in EXPERTS]
         formats = tuple(Format.of(module) for module in modules)
-        read = reader(modules, formats)
+        places = [(m, name) for m, f in zip(modules, formats, strict=True) for name in f.names]
         least, most = (1, EXACT_ROWS) if kernels.exact else (2, grouped_experts.BUCKETS[-1])
         always = kernels.references or kernels.exact
         known: dict[tuple[Any, ...], bool] = {}
@@ -138,14 +135,15 @@ class Products:
         def run(_: Any, x: mx.array, indices: mx.array, *arrays: mx.array) -> mx.array:
             return kernels(op, x, indices, experts(arrays))
 
-        run_recorded = self._once((type(activation), *formats), run)
+        key = type(activation), *formats
+        run_recorded = self._recorded.setdefault(key, recorded(kernels.launcher, run))
 
         def product(x: mx.array, indices: mx.array) -> mx.array | None:
             taken = indices.shape[-1]
             rows = indices.size // taken
             if not least <= rows <= most:
                 return None
-            arrays = read()
+            arrays = [module[name] for module, name in places]
             size = rows, taken, x.dtype
             if size not in known:
                 given = x, indices, experts(arrays)
@@ -163,12 +161,6 @@ class Products:
             else:
                 products.append(partial(multiply, self.kernels, weights))
         return products
-
-
-def reader(modules: Sequence[Any], formats: Sequence[Format]) -> Callable[[], list[mx.array]]:
-    """A function that returns the modules' arrays of now, which follow each other."""
-    places = [(m, name) for m, f in zip(modules, formats, strict=True) for name in f.names]
-    return lambda: [module[name] for module, name in places]
 
 
 def weights_of(formats: Sequence[Format], arrays: Sequence[mx.array]) -> list[Weights]:
