@@ -406,9 +406,7 @@ class Session:
         if not self.sequence.target_cache.needs_snapshots:
             return [last], generation_prompt
         shared = [closed]
-        others: list[Messages] = []
-        if options.tools or messages[0]["role"] in SYSTEM:
-            others.append(another_chat(messages))
+        others = [another_chat(messages)] if options.tools or messages[0]["role"] in SYSTEM else []
         if (without := without_reminder(messages)) is not None:
             others.append(without)
         for other in others:
