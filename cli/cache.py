@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,7 +50,8 @@ def show(
                     "tokens": text.tokens,
                     "bytes": text.nbytes,
                     "used": round(text.used),  # in seconds since 1970
-                    **asdict(text.labels),
+                    "target": text.target,
+                    "draft": text.draft,
                 }
                 for text in texts
             ]
@@ -61,7 +61,7 @@ def show(
     for text in texts:
         numbers = text.name[:8], f"{text.tokens:,}", format_bytes(text.nbytes)
         age = format_age(time.time() - text.used)
-        rows.append((*numbers, age, text.labels.target, text.labels.draft or "–"))
+        rows.append((*numbers, age, text.target, text.draft or "–"))
     out.write_table(rows)
     if out.stdout_is_tty:
         total = sum(file.nbytes for file in cache_files(cache_root()))

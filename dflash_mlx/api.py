@@ -3,11 +3,11 @@
 from collections.abc import AsyncGenerator, Generator
 from typing import Unpack
 
-from .option_keywords import OptionKeywords, options_of, takes_options
+from .option_keywords import OptionKeywords, takes_options
 from .options import GenerationOptions
 from .pair import Pair
 from .result import Result
-from .session import Prompt, Session, default_mode
+from .session import Prompt, Session
 from .types import Block, Progress, silent
 
 
@@ -26,8 +26,7 @@ def stream(
     them. `on_prefill(done, total)` counts the prompt tokens that are read. Closing the iterator
     ends the answer.
     """
-    asked = options_of(options, keywords, default_mode(pair))
-    return Session(pair, mode=asked.mode).stream(prompt, asked, on_prefill=on_prefill)
+    return Session(pair).stream(prompt, options, on_prefill=on_prefill, **keywords)
 
 
 @takes_options
@@ -44,8 +43,7 @@ def stream_async(
     Several at once share their passes. The answer ends when its task is cancelled or the iterator
     is closed (`aclose`).
     """
-    asked = options_of(options, keywords, default_mode(pair))
-    return Session(pair, mode=asked.mode).stream_async(prompt, asked, on_prefill=on_prefill)
+    return Session(pair).stream_async(prompt, options, on_prefill=on_prefill, **keywords)
 
 
 @takes_options
@@ -61,5 +59,4 @@ def generate(
 
     `pair.generate(prompts)` answers many prompts at once.
     """
-    asked = options_of(options, keywords, default_mode(pair))
-    return Session(pair, mode=asked.mode).generate(prompt, asked, on_prefill=on_prefill)
+    return Session(pair).generate(prompt, options, on_prefill=on_prefill, **keywords)

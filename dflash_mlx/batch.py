@@ -137,7 +137,6 @@ def prepare_all(
 
 
 def sequence_bytes(pair: LoadedPair, prompted: Prompted) -> int:
-    """The memory of an answer's caches when it is as long as it may be."""
     request = prompted.request
     tokens = len(request.prompt) + request.token_limit
     return pair.engine.sequence_bytes(min(tokens, pair.engine.context_length))

@@ -48,7 +48,6 @@ class GPUFault(DFlashError):
 
     @property
     def note(self) -> str:
-        """What to say if the answer goes on."""
         return f"{self.message.rstrip('.')}: the text so far was read again"
 
 
@@ -69,7 +68,6 @@ class KernelFailed(DFlashError):
 
     @property
     def note(self) -> str:
-        """What to say if the answer goes on."""
         what = "stock MLX replaces it" if self.replaced else "each runs by itself to find it"
         return f"{self.message.rstrip('.')}: {what}"
 

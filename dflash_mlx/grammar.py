@@ -27,7 +27,6 @@ class Grammar:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        """Check all that can be checked without the compiler."""
         if self.kind not in KINDS:
             raise UsageError(
                 f"there is no kind of grammar '{self.kind}'.", hint=f"use one of {', '.join(KINDS)}"
@@ -59,7 +58,6 @@ class Grammar:
 
 
 def parse_schema(text: str) -> dict[str, Any]:
-    """Read a schema from its JSON text. Raises UsageError if that is no JSON object."""
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -16,7 +16,7 @@ from .engine.worker_thread import mlx_thread
 from .errors import PromptTooLong
 from .hub import resolve
 from .models.target import Target
-from .options import GenerationOptions
+from .options import GenerationOptions, Mode
 from .text import whole_text
 
 SAMPLES = 64  # of a long text, to estimate its tokens
@@ -67,7 +67,6 @@ class LoadedPair:
 
     @property
     def source(self) -> str | None:
-        """What `load` takes for the target."""
         return None if self.target_name == resolve.BUNDLED else self.target_name
 
     @property
@@ -85,8 +84,11 @@ class LoadedPair:
 
     @property
     def drafts(self) -> bool:
-        """Whether anything can be drafted."""
         return bool(self.drafters)
+
+    @property
+    def default_mode(self) -> Mode:
+        return "dflash" if self.drafts else "baseline"
 
     @property
     def block_size(self) -> int:
@@ -94,7 +96,6 @@ class LoadedPair:
         return BLOCK if self.drafter is None else self.drafter.block_size
 
     def __post_init__(self) -> None:
-        """Make the engine. Weights are evaluated here, in the thread that loaded them."""
         evaluate(self.target.model)
         if self.drafter is not None:
             evaluate(self.drafter.model)

@@ -21,7 +21,7 @@ from .chat.template import load_tokenizer
 from .drafters.base import Drafter
 from .drafters.load import load_drafter
 from .engine.engine import Engine
-from .engine.prefix_cache.disk import DiskCache, Labels, cache_root, pair_key
+from .engine.prefix_cache.disk import DiskCache, cache_root, pair_key
 from .engine.prefix_cache.prefix_cache import default_limit
 from .engine.worker_thread import mlx_thread
 from .files.checkpoint import Checkpoint
@@ -38,7 +38,7 @@ from .result import Result
 from .selfcheck.check import TIME_BUDGET, KernelCheck, build
 from .selfcheck.exact import check_exact
 from .selfcheck.shapes import shapes_of
-from .session import Prompt, default_mode
+from .session import Prompt
 from .types import Progress, silent
 
 
@@ -70,7 +70,7 @@ class Pair(LoadedPair):
         Raises UsageError, before any model runs, for wrong options and prompts; its message names
         the prompt. If an answer fails later, DFlashError is raised, and no result is returned.
         """
-        asked = options_of(options, keywords, default_mode(self))
+        asked = options_of(options, keywords, self.default_mode)
         return generate_all(
             self,
             prompts,
@@ -138,7 +138,6 @@ def load(
 def open_pair(
     resolved: ResolvedPair, on_kernels: Progress = silent, on_check: Progress = silent
 ) -> Pair:
-    """Load a resolved pair; as `load`."""
     options = resolved.options
     trust = options.trust_remote_code
     tokenizer = load_tokenizer(resolved.target, trust_remote_code=trust)
@@ -212,7 +211,7 @@ def disk_of(pair: Pair, draft: Checkpoint | None, limit: int) -> DiskCache:
     folder = None if draft is None else draft.path
     model = None if pair.drafter is None else pair.drafter.model
     key = pair_key(pair.target, folder, model)
-    return DiskCache(key, Labels(pair.target_name, pair.draft_name), limit, cache_root())
+    return DiskCache(key, pair.target_name, pair.draft_name, limit, cache_root())
 
 
 def then_pause(progress: Progress) -> Progress:

@@ -11,6 +11,8 @@ from itertools import takewhile
 from operator import index
 from typing import Any, Self, Unpack
 
+import numpy as np
+
 from dflash_mlx.chat.messages import SYSTEM, Messages, checked_messages, is_begun
 from dflash_mlx.engine.stats import Stats
 
@@ -18,6 +20,7 @@ from .chat.reasoning_parser import IncrementalDetokenizer
 from .chat.tool_parser import call_finder
 from .engine.engine import Engine
 from .engine.prefix_cache.prefix_cache import read_ahead
+from .engine.prefix_cache.tree import count_common
 from .engine.request import Request
 from .engine.sequence import Sequence as TokenSequence
 from .engine.worker_thread import mlx_thread, uninterrupted
@@ -29,8 +32,6 @@ from .policy.policy import PolicyState
 from .result import Result
 from .text import whole_text
 from .types import Block, Progress, silent
-
-# One answer, block by block
 
 ONLY_THOUGHT = "the model ended in its thinking and gave no answer"
 
@@ -122,10 +123,7 @@ class Reply:
         try:
             self._report(on_prefill)
             while True:
-                reading = not self.stats.generated
-                block = self.take(self.ask().result())
-                if reading:
-                    self._report(on_prefill)
+                block = self._take(self.ask().result(), on_prefill)
                 if block is not None:
                     yield block
                     if block.finish_reason:
@@ -138,16 +136,20 @@ class Reply:
         try:
             self._report(on_prefill)
             while True:
-                reading = not self.stats.generated
-                block = self.take(await asyncio.wrap_future(self.ask()))
-                if reading:
-                    self._report(on_prefill)
+                block = self._take(await asyncio.wrap_future(self.ask()), on_prefill)
                 if block is not None:
                     yield block
                     if block.finish_reason:
                         return
         finally:
             await uninterrupted(self.close)
+
+    def _take(self, block: Block, on_prefill: Progress) -> Block | None:
+        reading = not self.stats.generated
+        taken = self.take(block)
+        if reading:
+            self._report(on_prefill)
+        return taken
 
     def _report(self, on_prefill: Progress) -> None:
         kept = self.stats.cached_tokens
@@ -175,11 +177,10 @@ NEAR = 16  # tokens before an answer that tell how its text begins
 class Prompted:
     """A request, and how to serve it.
 
-    snapshots_at: lengths in tokens of prefixes of the prompt that other prompts will share.
-    before: the tokens that the answer's text goes on from. goes_on: whether the prompt ends with
-    the beginning of the answer. split: separate thinking from text.
-    tools: the schemas of those that the answer may call.
-    requested: when, by `time.perf_counter`.
+    snapshots_at: lengths in tokens of prefixes of the prompt that other prompts will share. before:
+    the tokens that the answer's text goes on from. goes_on: whether the prompt ends with the
+    beginning of the answer. split: separate thinking from text. tools: the schemas of those that
+    the answer may call. requested: when, by `time.perf_counter`.
     """
 
     request: Request
@@ -201,17 +202,13 @@ class Session:
     """
 
     def __init__(
-        self,
-        pair: LoadedPair,
-        *,
-        mode: Mode | None = None,
-        use_prefix_cache: bool = True,
+        self, pair: LoadedPair, *, mode: Mode | None = None, use_prefix_cache: bool = True
     ):
         if not isinstance(pair, LoadedPair):
             raise UsageError(
                 f"a pair cannot be {pair!r:.60}.", hint="give the pair that dflash_mlx.load returns"
             )
-        self.mode: Mode = mode or default_mode(pair)
+        self.mode: Mode = mode or pair.default_mode
         check_mode(pair, self.mode)
         self.pair = pair
         self.sequence = TokenSequence(
@@ -409,15 +406,14 @@ class Session:
         if not self.sequence.target_cache.needs_snapshots:
             return [last], generation_prompt
         shared = [closed]
-        others: list[Messages] = []
-        if options.tools or messages[0]["role"] in SYSTEM:
-            others.append(another_chat(messages))
+        others = [another_chat(messages)] if options.tools or messages[0]["role"] in SYSTEM else []
         if (without := without_reminder(messages)) is not None:
             others.append(without)
         for other in others:
             with suppress(DFlashError):  # a template may refuse such a chat; then it shares nothing
                 shared.append(pair.template.write(other, options))
-        lengths = [count_common(pair.encode(text), ids[:last]) for text in shared]
+        known = np.array(ids[:last])
+        lengths = [count_common(np.array(pair.encode(text)), known) for text in shared]
         return lengths, generation_prompt
 
     def tokens(
@@ -434,12 +430,8 @@ class Session:
         So an answer is the one that a fresh session would give. Tokens that were read before are
         reused as far as their ids are the same.
         """
-        return self._ids(
-            prompt,
-            GenerationOptions(
-                think=think, reasoning_effort=reasoning_effort, tools=tools or (), raw=raw
-            ),
-        )
+        options = {"think": think, "reasoning_effort": reasoning_effort, "tools": tools or ()}
+        return self._ids(prompt, GenerationOptions(**options, raw=raw))
 
     def _ids(self, prompt: Prompt, options: GenerationOptions) -> list[int]:
         if isinstance(prompt, str) and not prompt.strip():
@@ -466,11 +458,6 @@ class Session:
                 f"a prompt cannot be {prompt!r:.60}.",
                 hint="give a text, a list of messages, or a list of token ids",
             ) from None
-
-
-def default_mode(pair: LoadedPair) -> Mode:
-    """The mode of a pair; also of what is none, which `Session` refuses."""
-    return "dflash" if getattr(pair, "drafts", True) else "baseline"
 
 
 def check_mode(pair: LoadedPair, mode: Mode) -> None:
@@ -502,12 +489,6 @@ def without_reminder(messages: Messages) -> Messages | None:
         return [*earlier, {"role": "assistant", "content": "A"}, last]
     text, found, _ = str(last.get("content")).rpartition(REMINDER)
     return [*earlier, {**last, "content": text}] if found and last["role"] == "user" else None
-
-
-def count_common(a: Sequence[object], b: Sequence[object]) -> int:
-    """The length of the longest common prefix of two token lists or texts."""
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((n for n, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
 def as_messages(prompt: Prompt, raw: bool) -> Messages | None:

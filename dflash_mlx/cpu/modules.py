@@ -59,7 +59,6 @@ def _parts(x: mx.array) -> tuple[mx.array, mx.array]:
 
 @mx.compile
 def _power(rest: mx.array) -> mx.array:
-    """e^r."""
     power = rest * COEFFICIENTS[0] + COEFFICIENTS[1]
     for factor in COEFFICIENTS[2:]:
         power = power * rest + factor
@@ -68,7 +67,6 @@ def _power(rest: mx.array) -> mx.array:
 
 @mx.compile
 def _scaled(power: mx.array, shifted: mx.array) -> mx.array:
-    """e^r 2^k."""
     two = mx.view(mx.left_shift(mx.view(shifted, mx.int32), 23), mx.float32)  # 2^k
     return power * two
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from time import perf_counter
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -25,7 +26,6 @@ from dflash_mlx.errors import (
     GPUFault,
     KernelFailed,
     PromptTooLong,
-    UsageError,
     first_line,
 )
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels, item_bytes
@@ -42,7 +42,7 @@ from dflash_mlx.types import Block
 from .faults import clear_faults, gpu_fault
 from .prefix_cache.prefix_cache import PrefixCache
 from .request import Request
-from .round import ScheduledStep, StepKind, propose
+from .round import ScheduledStep, StepKind
 from .scheduler import Scheduler
 from .sequence import AnswerState, Sequence
 
@@ -140,7 +140,7 @@ class Engine:
             draws = [step.next_draw() for step in group]
             blocks = drafter.draft(caches, anchors, width, draws)
             for step, block, draw in zip(group, blocks, draws, strict=True):
-                step.proposal = propose(step.sequence, block, draw)
+                step.propose(block, draw)
         self.scheduler.choose_num_drafts(batch)
 
     def _verify(self, batch: list[ScheduledStep]) -> None:
@@ -151,12 +151,8 @@ class Engine:
             step.output = self._passes_ahead.pop(step.sequence, None)
             step.was_ahead = step.output is not None
         queries = {step: step.query() for step in batch if step.output is None}
-        for group in self._passes_for(queries):
-            outputs = self.target.read([queries[step] for step in group], at_once=True)
-            for step, output in zip(group, outputs, strict=True):
-                step.output = output
-            self.passes += 1
-            self.rows += sum(queries[step].tokens.size for step in group)
+        for step, output in self._read(queries, at_once=True):
+            step.output = output
 
     def _accept(self, batch: list[ScheduledStep]) -> None:
         """Compare drafts with the target's logits by each sequence's acceptance rule.
@@ -169,21 +165,16 @@ class Engine:
 
     def _run_ahead(self, batch: list[ScheduledStep]) -> None:
         """Start the next decode steps from the sampled tokens, before the host reads them."""
-        if any(step.sampled_token is None for step in batch):
+        sampled = {step: step.sampled_token for step in batch if step.sampled_token is not None}
+        if len(sampled) < len(batch):
             return
         if not all(self.scheduler.may_run_ahead(step.sequence) for step in batch):
             return
-        queries = {}
-        for step in batch:
-            assert step.sampled_token is not None
-            queries[step] = step.sequence.rows(step.sampled_token, Draft.none().tokens)
-        for group in self._passes_for(queries):
-            outputs = self.target.read([queries[step] for step in group])
-            self.passes += 1
-            self.rows += len(group)
-            mx.async_eval([output.logits for output in outputs])
-            for step, output in zip(group, outputs, strict=True):
-                self._passes_ahead[step.sequence] = output
+        none = Draft.none().tokens
+        queries = {step: step.sequence.rows(token, none) for step, token in sampled.items()}
+        for step, output in self._read(queries):
+            self._passes_ahead[step.sequence] = output
+        mx.async_eval([self._passes_ahead[step.sequence].logits for step in batch])
 
     def _commit(self, batch: list[ScheduledStep]) -> None:
         """Wait for the outcomes, and append the accepted drafts and the bonus token to each
@@ -215,19 +206,8 @@ class Engine:
         """
         target = self.target
         prompt = request.prompt
+        request.check_vocabulary(target.vocab_size)
         room = self.context_length - len(prompt)
-        biased = [token for token, _ in request.sampling.logit_bias]
-        for what, tokens in (
-            ("a prompt token", prompt),
-            ("a token of logit_bias", biased),
-            ("a token of stop_token_ids", request.stop_token_ids),
-            ("a token of allowed_token_ids", request.allowed_token_ids),
-        ):
-            if min(tokens, default=0) < 0 or max(tokens, default=0) >= target.vocab_size:
-                raise UsageError(
-                    f"{what} is outside the vocabulary of {target.vocab_size}.",
-                    hint="use ids of this target's tokenizer",
-                )
         if room < 1:
             memory = self.context_length < target.context_length
             raise PromptTooLong(len(prompt), self.context_length, memory=memory)
@@ -253,7 +233,7 @@ class Engine:
             )
         self._renew(sequence)
         with self._dropping_caches():
-            policy = self.scheduler.policy_for(request)
+            policy = self.scheduler.policy_for(request, width)
             self.stop(sequence)
             kept, lost = sequence.reuse(prompt, drafting=width > 1)
             reuse = self.prefix_cache.extend(sequence, prompt, drafting=width > 1)
@@ -457,19 +437,19 @@ class Engine:
         sequence.answer.finish_reason = "error"
         self._give_memory_back()
 
-    def _passes_for(
-        self, queries: dict[ScheduledStep, SequenceRows]
-    ) -> Iterator[list[ScheduledStep]]:
-        """Group the steps by pass: one for all, in exact mode one for up to EXACT_ROWS tokens."""
-        if not queries:
-            return
-        group: list[ScheduledStep] = []
-        rows = 0
-        for step, query in queries.items():
-            rows += query.tokens.size
-            if group and self.target.kernels.exact and rows > EXACT_ROWS:
-                yield group
-                group = []
-                rows = query.tokens.size
-            group.append(step)
-        yield group
+    def _read(
+        self, queries: dict[ScheduledStep, SequenceRows], *, at_once: bool = False
+    ) -> Iterator[tuple[ScheduledStep, SequencePass]]:
+        """Run the steps' passes: one for all, in exact mode one for up to EXACT_ROWS tokens."""
+        waiting = list(queries)
+        while waiting:
+            ends = accumulate(queries[step].tokens.size for step in waiting)
+            fits = len(waiting)
+            if self.target.kernels.exact:
+                fits = max(1, sum(end <= EXACT_ROWS for end in ends))
+            group = waiting[:fits]
+            del waiting[:fits]
+            outputs = self.target.read([queries[step] for step in group], at_once=at_once)
+            self.passes += 1
+            self.rows += sum(queries[step].tokens.size for step in group)
+            yield from zip(group, outputs, strict=True)

@@ -24,7 +24,6 @@ class Request(GenerationOptions):
     generation_prompt: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Raise UsageError for options that are invalid with every model."""
         if not self.prompt:
             raise UsageError("the prompt is empty.", hint="say something")
         GenerationOptions.__post_init__(self)
@@ -43,6 +42,20 @@ class Request(GenerationOptions):
                 f"the acceptance rule '{self.accept}' needs distributions, and XTC has none.",
                 hint="leave accept at match, or xtc_probability at 0",
             )
+
+    def check_vocabulary(self, size: int) -> None:
+        """Raise UsageError for a token that a target with `size` tokens does not have."""
+        for what, tokens in (
+            ("a prompt token", self.prompt),
+            ("a token of logit_bias", [token for token, _ in self.sampling.logit_bias]),
+            ("a token of stop_token_ids", self.stop_token_ids),
+            ("a token of allowed_token_ids", self.allowed_token_ids),
+        ):
+            if min(tokens, default=0) < 0 or max(tokens, default=0) >= size:
+                raise UsageError(
+                    f"{what} is outside the vocabulary of {size}.",
+                    hint="use ids of this target's tokenizer",
+                )
 
     @staticmethod
     def of(options: GenerationOptions, prompt: tuple[int, ...], **more: Any) -> "Request":

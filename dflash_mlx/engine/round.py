@@ -105,6 +105,16 @@ class ScheduledStep:
             return None
         return self.answer.rule.draw(self.sequence.history)
 
+    def propose(self, block: DraftBlock, draw: Draw | None) -> None:
+        """Begin to compute the drafts from a drafter's block."""
+        answer = self.answer
+        tree = answer.request.mode == "ddtree"  # needs no chain
+        chain = Draft.none() if tree else answer.rule.draft(block, draw)
+        top = block.top_tokens(answer.request.tree_nodes) if tree else None
+        stops = answer.request.stop_ids
+        self.proposal = DraftProposal(block, chain, stops, answer.constraint, top)
+        self.proposal.begin()
+
     def draft_forced_tokens(self) -> None:
         """In a decode step, draft the tokens that a grammar forces, if there are any."""
         answer = self.answer
@@ -123,19 +133,17 @@ class ScheduledStep:
         assert self.output is not None
         answer = self.answer
         rule = answer.rule
-        if self.chunk is None:
-            logits = self._allowed(self.output.logits)
-            if self.draft.drafted:
-                history = self.sequence.history
-                self.outcome = rule.outcome(self.draft, logits, history, answer.position)
-                return
-            history = self.sequence.history
-        elif self.chunk.last:
-            logits = self._allowed(self.output.logits)
+        if self.chunk is not None and not self.chunk.last:
+            return
+        logits = self._allowed(self.output.logits)
+        if self.chunk is not None:
             history = [*self.sequence.tokens, *self.chunk.tokens]
         else:
-            return
-        self.sampled_token, self.outcome = rule.step(logits, history, answer.position)
+            history = self.sequence.history
+        if self.draft.drafted:
+            self.outcome = rule.outcome(self.draft, logits, history, answer.position)
+        else:
+            self.sampled_token, self.outcome = rule.step(logits, history, answer.position)
 
     def _allowed(self, logits: mx.array) -> mx.array:
         """The logits, with -inf for tokens that the answer's grammar and rules do not allow."""
@@ -185,7 +193,12 @@ class ScheduledStep:
             rows = range(len(tokens)) if path is None else path
             logprobs = read_logprobs(self.output.logits, rows, tokens, answer.request.logprobs)
         if self.chunk is not None:
-            self._commit_chunk()
+            sequence.append(self.chunk.tokens, self.output.taps)
+            if not self.chunk.last:
+                mx.eval(sequence.state)
+                mx.clear_cache()
+            if len(sequence.tokens) in answer.snapshots_at:
+                sequence.target_cache.snapshot()
         else:
             sequence.commit(
                 (sequence.anchor, *tokens[:-1]),
@@ -207,21 +220,10 @@ class ScheduledStep:
             rejected=self.rejected,
         )
 
-    def _commit_chunk(self) -> None:
-        assert self.chunk is not None
-        assert self.output is not None
-        sequence = self.sequence
-        sequence.append(self.chunk.tokens, self.output.taps)
-        if not self.chunk.last:
-            mx.eval(sequence.state)
-            mx.clear_cache()
-        if len(sequence.tokens) in self.answer.snapshots_at:
-            sequence.target_cache.snapshot()
-
 
 @dataclass(slots=True)
 class DraftProposal:
-    """One sequence's drafted block, whose computation has begun.
+    """One sequence's drafted block.
 
     `chain`: the drafts of all positions. `top`: the likeliest tokens of each position, in the mode
     ddtree. In a tree no draft follows one of `stops`. Drafts that the `constraint` does not allow
@@ -261,18 +263,6 @@ class DraftProposal:
             narrow=None if self.constraint is None else self.constraint.filter_candidates,
         )
         return Draft.of_tree(tree)
-
-
-def propose(sequence: TokenSequence, block: DraftBlock, draw: Draw | None) -> DraftProposal:
-    """Begin to compute a sequence's drafts from a block."""
-    answer = sequence.answer
-    tree = answer.request.mode == "ddtree"  # needs no chain
-    chain = Draft.none() if tree else answer.rule.draft(block, draw)
-    proposal = DraftProposal(block, chain, answer.request.stop_ids, answer.constraint)
-    if tree:
-        proposal.top = block.top_tokens(answer.request.tree_nodes)
-    proposal.begin()
-    return proposal
 
 
 def cut(tokens: Sequence[int], left: int, stops: frozenset[int]) -> tuple[int, ...]:

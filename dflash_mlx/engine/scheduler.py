@@ -85,22 +85,20 @@ class Scheduler:
     def _draft_states(self, sequence: Sequence) -> list[DraftState | None]:
         """Each drafter's state for the policy; None for a drafter that cannot draft now."""
         answer = sequence.answer
+        block = answer.block_size
         states = list[DraftState | None]()
         for drafter, cache, acceptance in zip(
             sequence.drafters, sequence.draft_caches, answer.acceptance, strict=True
         ):
             free = drafter.model is None
-            confidence = None
-            if answer.anchor is not None:
-                confidence = drafter.preview(cache, answer.anchor, answer.block_size)
+            anchor = answer.anchor
+            confidence = None if anchor is None else drafter.preview(cache, anchor, block)
             able = not free if confidence is None else len(confidence) > 0
-            block = answer.block_size
             state = DraftState(acceptance, answer.remaining, confidence, free, block)
             states.append(state if able else None)
         return states
 
     def choose_num_drafts(self, batch: list[ScheduledStep]) -> None:
-        """Choose how much of each proposal is verified."""
         proposed = [step for step in batch if step.proposal is not None]
         for policy, group in by_policy(proposed):
             others = sum(step.num_tokens for step in batch if step not in group)
@@ -136,8 +134,11 @@ class Scheduler:
         read = sum(step.num_tokens for step in batch if step.kind is StepKind.PREFILL)
         generating = [step for step in batch if step.kind is not StepKind.PREFILL]
         for step in generating:
-            if step.error is None:
-                self._count_drafts(step)
+            # Of the model that drafts. Hot samples do not count: no drafter can guess them.
+            if step.error is None and step.answer.request.sampling.temperature <= 1:
+                result = step.policy_result
+                if result.choice is not None and not result.free:
+                    self.draft_record.count(result.own, result.kept)
         if generating:
             self.token_budget.update(read, seconds)
         elif batch:
@@ -148,13 +149,6 @@ class Scheduler:
             alone = len(results) == len(batch)
             once = all(step.was_ahead == (step.sequence in ahead) for step in batch)
             policy.update(results, seconds if alone and once else None)
-
-    def _count_drafts(self, step: ScheduledStep) -> None:
-        """Count the drafts of the model. Hot samples do not count: no drafter can guess them."""
-        result = step.policy_result
-        cool = step.answer.request.sampling.temperature <= 1
-        if cool and result.choice is not None and not result.free:
-            self.draft_record.count(result.own, result.kept)
 
     def block_size(self, request: Request) -> int:
         """Rows of a drafted block, the anchor's included; 1 without drafts.
@@ -194,8 +188,8 @@ class Scheduler:
             )
         return request.block_size
 
-    def policy_for(self, request: Request) -> Policy:
-        width = self.block_size(request)
+    def policy_for(self, request: Request, width: int) -> Policy:
+        """width: the request's `block_size`."""
         if width == 1:
             return FixedPolicy(DECODE_STEP)
         if request.mode == "ddtree":

@@ -72,7 +72,6 @@ class AnswerState:
     notes: list[str] = field(default_factory=list)
 
     def advance(self, tokens: tuple[int, ...]) -> None:
-        """Count committed tokens, which may end the answer."""
         self.failed_rounds = 0
         self.anchor = tokens[-1]
         self.remaining -= len(tokens)

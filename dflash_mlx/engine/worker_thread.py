@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet, ref
 
 import mlx.core as mx
@@ -30,6 +30,7 @@ from dflash_mlx.types import Block
 from .faults import gpu_fault
 
 if TYPE_CHECKING:
+    from .engine import Engine
     from .sequence import Sequence
 
 
@@ -40,18 +41,6 @@ GATHER_SECONDS = 0.001  # how long a round waits for the sequences of the last o
 QUIET_SECONDS = 0.2  # without a job, before the engine may work between answers: scripts ask sooner
 
 
-class Stepper(Protocol):
-    """The engine, as this module uses it."""
-
-    def step(self, sequences: "list[Sequence]") -> list[Block | DFlashError]:
-        """Compute one round: the next block of each sequence, or its error."""
-        ...
-
-    def work_between_answers(self) -> bool:
-        """Do a step of work that can wait. Returns False if there is none, or not now."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionJob:
     function: Callable[[], Any]
@@ -60,7 +49,7 @@ class FunctionJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockJob:
-    engine: Stepper
+    engine: "Engine"
     sequence: "Sequence"
     result: Future[Block] = field(default_factory=Future)
 
@@ -77,7 +66,7 @@ class MLXThread:
         self._interrupted = False
         self._pause_at = 0.0  # the earliest time of the next pause
         self._last_round: WeakSet[Sequence] = WeakSet()  # weak, to let their caches be freed
-        self._last_engine: Callable[[], Stepper | None] = lambda: None  # that may have work to do
+        self._last_engine: Callable[[], Engine | None] = lambda: None  # that may have work to do
         self._thread = Thread(target=self._run, name="dflash-mlx", daemon=True)
         self._thread.start()
         atexit.register(self._end)
@@ -98,7 +87,7 @@ class MLXThread:
             self._interrupt(job)
             raise
 
-    def ask(self, engine: Stepper, sequence: "Sequence") -> Future[Block]:
+    def ask(self, engine: "Engine", sequence: "Sequence") -> Future[Block]:
         """Request the next block of a sequence, from a round that other sequences may share.
 
         A second request before the block is computed is for the block after it. The future is
@@ -137,8 +126,7 @@ class MLXThread:
         os.environ.setdefault(TF32, "0")  # before the first product, which reads it
         while self._next():
             pass
-        if hasattr(mx, "clear_streams"):  # otherwise MLX aborts when the thread ends
-            mx.clear_streams()
+        mx.clear_streams()  # otherwise MLX aborts when the thread ends
 
     def _next(self) -> bool:
         """Run the next function or round. Returns False at the end of the thread.
@@ -149,25 +137,14 @@ class MLXThread:
         if self._wanted:
             return self._run_round()
         engine = self._last_engine()
-        if engine is None:
-            return self._take(None)
         try:
-            job = self._jobs.get(timeout=QUIET_SECONDS)
+            return self._start(self._jobs.get(timeout=None if engine is None else QUIET_SECONDS))
         except Empty:
-            while self._jobs.empty():
+            while engine is not None and self._jobs.empty():
                 if not engine.work_between_answers():
                     self._last_engine = lambda: None
                     break
             return True
-        return self._start(job)
-
-    def _take(self, timeout: float | None) -> bool:
-        """Start the next job, if one comes in time. Returns False at the end of the thread."""
-        try:
-            job = self._jobs.get(timeout=timeout) if timeout != 0 else self._jobs.get_nowait()
-        except Empty:
-            return True
-        return self._start(job)
 
     def _start(self, job: FunctionJob | BlockJob | None) -> bool:
         """Run a function now, and keep a block for the next round. False at the thread's end."""
@@ -221,7 +198,7 @@ class MLXThread:
         until = time.perf_counter() + GATHER_SECONDS
         while True:
             while not self._jobs.empty():
-                if not self._take(0):
+                if not self._start(self._jobs.get()):
                     return False
             if not self._wanted:  # a function paused, and they ran then
                 return True
@@ -230,8 +207,9 @@ class MLXThread:
             left = until - time.perf_counter()
             if self._last_round.issubset(group) or left <= 0:
                 break
-            if not self._take(left):
-                return False
+            with suppress(Empty):
+                if not self._start(self._jobs.get(timeout=left)):
+                    return False
         first = set(group.values())
         self._wanted = [job for job in self._wanted if job not in first]
         group = {sequence: job for sequence, job in group.items() if is_wanted(job)}
@@ -272,7 +250,6 @@ def is_wanted(job: BlockJob) -> bool:
 
 
 def raise_in(thread: Thread, kind: type[BaseException]) -> None:
-    """Raise an exception in a thread, at its next step in Python."""
     exception = ctypes.py_object(kind)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
 

@@ -337,7 +337,6 @@ def adapter_base(config: dict[str, Any]) -> str:
 
 
 def adapter_error(folder: Path, config: dict[str, Any]) -> DFlashError:
-    """The error for an adapter in the place of a model."""
     base = adapter_base(config)
     if is_peft(config):
         return DFlashError(

@@ -41,7 +41,6 @@ def in_speculators(config: dict[str, Any]) -> bool:
 
 
 def is_assistant(config: dict[str, Any]) -> bool:
-    """Whether a config.json belongs to Meta's drafter of Muse Glimmer."""
     return ASSISTANT in (config.get("architectures") or [])
 
 
@@ -58,7 +57,6 @@ def is_eagle(config: dict[str, Any]) -> bool:
 
 
 def is_mtp(config: dict[str, Any]) -> bool:
-    """Whether a config.json belongs to an MTP head in a folder of its own."""
     return str(config.get("model_type")).endswith("_mtp")
 
 

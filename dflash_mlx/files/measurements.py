@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 
 
 def fingerprint(parts: Iterable[str]) -> str:
-    """A short hash of what a measurement depends on."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 

@@ -11,7 +11,6 @@ MODEL = re.compile(r"^(?:class|from \S+ import) Model\b", re.MULTILINE)
 
 @cache
 def is_known(model_type: object) -> bool:
-    """Whether mlx-lm has a model of this type."""
     file = package() / "models" / f"{module_of(model_type)}.py"
     return file.is_file() and MODEL.search(file.read_text(encoding="utf-8")) is not None
 

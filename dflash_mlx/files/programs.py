@@ -84,7 +84,6 @@ def remove(path: Path, handle: int, pid: int) -> None:
 
 
 def other_programs() -> list[ProgramEntry]:
-    """The entries of the other programs that run now."""
     entries = [read(path) for path in matching(cache_file("loaded"), "*.json")]
     return [entry for entry in entries if entry is not None and entry.pid != os.getpid()]
 
@@ -135,7 +134,6 @@ def named(entries: Iterable[ProgramEntry]) -> str:
 
 
 def ending(entries: Sequence[ProgramEntry]) -> str:
-    """What ends the programs of entries, for a hint."""
     pids = dict.fromkeys(entry.pid for entry in entries)
     which = "that program" if len(pids) == 1 else "them"
     return f"end {which} with `kill {' '.join(map(str, pids))}`"

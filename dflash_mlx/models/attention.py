@@ -140,7 +140,6 @@ class Attention:
         self._passes: list[MaskedRows | None] = [None]
         self._packed: PackedPass | None = None
         self._chains: dict[int, Rows] = {}
-        self._classes: dict[type, type] = {}
         self.seen: set[Shape] | None = None
 
     @contextmanager
@@ -210,10 +209,6 @@ class Attention:
             self._chains[count] = Rows.of(0, range(-1, count - 1))
         return self._chains[count]
 
-    def adopt(self, module: nn.Module) -> None:
-        """Let a module call `attend` instead of mlx-lm's function, as described at the top."""
-        call_instead(module, {NAME: self.attend}, self._classes)
-
     def attend(
         self,
         queries: mx.array,
@@ -259,7 +254,10 @@ class Attention:
         kernels = self._kernels()
         cached = None
         if self.seen is not None:
-            self.seen.update(shape_of(queries, keys, values, cache, sinks))
+            same = type(cache) in KINDS and keys.shape[-1] == values.shape[-1] == queries.shape[-1]
+            if same:  # a cache in full precision
+                sizes = queries.shape[1], keys.shape[1], keys.shape[3]
+                self.seen.add((*sizes, getattr(cache, "max_size", 0), sinks is not None))
         if masked is not None and len(queries) == 1:
             cached = masked.cached(keys, cache, mask)
         if masked is not None and cached is not None:
@@ -274,16 +272,6 @@ class Attention:
                 hint="leave exact mode off for this model",
             )
         return scaled_dot_product_attention(queries, keys, values, cache, scale, mask, sinks)
-
-
-def shape_of(
-    queries: mx.array, keys: Any, values: Any, cache: Any, sinks: mx.array | None
-) -> set[Shape]:
-    """The shape of a layer's attention; none without a cache in full precision."""
-    if type(cache) not in KINDS or not keys.shape[-1] == values.shape[-1] == queries.shape[-1]:
-        return set()
-    sizes = queries.shape[1], keys.shape[1], keys.shape[3]
-    return {(*sizes, getattr(cache, "max_size", 0), sinks is not None)}
 
 
 def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
@@ -350,7 +338,7 @@ def call_instead(
 
 
 def covered(module: nn.Module) -> bool:
-    """Whether `adopt` works for an attention module: it calls mlx-lm's function by that name.
+    """Whether an attention module can call `attend`: it calls mlx-lm's function by its name.
 
     Latent attention is excluded: a part of its scores is passed as a float mask, and its code for
     a single row differs from that for several.
@@ -365,9 +353,10 @@ def install(
 ) -> tuple[str, ...]:
     """Let one model's modules attend by `attention`. Returns the names of classes that do not."""
     stock: set[str] = set()
+    classes: dict[type, type] = {}
     for module in modules:
         if covered(module):
-            attention.adopt(module)
+            call_instead(module, {NAME: attention.attend}, classes)
         else:
             stock.add(stock_class(module).__name__)
             run_one_by_one(module, enter)
@@ -389,9 +378,8 @@ def scale_by_position(
             rows = current()
             if rows is None:
                 return stock(count, offset, *sizes)
-            packed = isinstance(rows, PackedPass)
-            positions = rows.positions if packed else offset + rows.depths
-            return stock(1, positions, *sizes).reshape(-1, 1)
+            first = 0 if isinstance(rows, PackedPass) else offset
+            return stock(1, first + rows.depths, *sizes).reshape(-1, 1)
 
         call_instead(module, {SCALE: scale}, classes)
 

@@ -28,31 +28,23 @@ Project = Callable[[Any, mx.array], tuple[mx.array, mx.array, mx.array, mx.array
 
 
 def update(
-    net: Any,
-    queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    a: mx.array,
-    b: mx.array,
-    state: mx.array | None,
+    net: Any, parts: Sequence[mx.array], state: mx.array | None
 ) -> tuple[mx.array, mx.array]:
-    """mlx-lm's recurrence with a layer's own parameters: outputs [1, S, Hv, Dv] and the state."""
+    """mlx-lm's recurrence with a layer's own parameters: outputs [1, S, Hv, Dv] and the state.
+
+    parts: see `Fed.parts`.
+    """
+    queries, keys, values, a, b = parts
     own = (net.A_log, net.dt_bias)
     kernel = not net.training
     return gated_delta_update(queries, keys, values, a, b, *own, state, None, use_kernel=kernel)
 
 
 def walk(
-    net: Any,
-    queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    a: mx.array,
-    b: mx.array,
-    state: mx.array | None,
-    stride: int,
+    net: Any, parts: Sequence[mx.array], state: mx.array | None, stride: int
 ) -> tuple[mx.array, list[mx.array]]:
     """`update`, `stride` rows at a time: the outputs, and the state after each of these steps."""
+    queries, keys, values, a, b = parts
     repeat = net.num_v_heads // net.num_k_heads
     queries, keys = (mx.repeat(part, repeat, axis=2) for part in (queries, keys))
     fed = queries, keys, values, compute_g(net.A_log, a, net.dt_bias), mx.sigmoid(b)
@@ -67,26 +59,19 @@ def walk(
 
 
 def update_tree(
-    net: Any,
-    queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    a: mx.array,
-    b: mx.array,
-    state: mx.array | None,
-    tree: TreePass,
+    net: Any, parts: Sequence[mx.array], state: mx.array | None, tree: TreePass
 ) -> mx.array:
     """`update` over a tree: the outputs [1, R, Hv, Dv]; each row continues from its parent's state.
 
     All rows of one depth are computed as a batch, in one step of the recurrence.
     """
-    fed = (tree.split(part.swapaxes(0, 1)) for part in (queries, keys, values, a, b))
+    by_depth = zip(*(tree.split(part.swapaxes(0, 1)) for part in parts), strict=True)
     outs = []
-    for (count, parents), q, k, v, decay, beta in zip(tree.levels, *fed, strict=True):
+    for (count, parents), rows in zip(tree.levels, by_depth, strict=True):
         before = state
         if state is not None and not count == len(state) == 1:
             before = state[parents]
-        out, state = update(net, q, k, v, decay, beta, before)
+        out, state = update(net, rows, before)
         outs.append(out)
     return tree.join(outs).swapaxes(0, 1)
 

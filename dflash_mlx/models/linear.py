@@ -29,6 +29,8 @@ from dflash_mlx.kernels.grouped_experts import Experts
 from dflash_mlx.kernels.small_m_qmm import OP, Weights
 from dflash_mlx.kernels.source import recorded
 
+from .parts import Wrapper
+
 # Products of a few rows with the weights of MLX's modules, by our kernel or as MLX computes
 # them.
 
@@ -78,8 +80,6 @@ class Format:
 
 
 class Products:
-    """The products of one model's modules by some kernels."""
-
     def __init__(self, kernels: Kernels):
         self.kernels = kernels
         most = max(ROWS, padded_rows.most_rows(kernels))
@@ -164,7 +164,6 @@ class Products:
 
 
 def weights_of(formats: Sequence[Format], arrays: Sequence[mx.array]) -> list[Weights]:
-    """The weights of several modules, whose arrays follow each other."""
     ends = [*accumulate(len(form.names) for form in formats)]
     return [
         form.weights(arrays[end - len(form.names) : end])
@@ -214,18 +213,8 @@ GATED = ("gate_proj", "up_proj", "down_proj")
 BLOCKS = frozenset({"mlx_lm.models.llama.TransformerBlock", "mlx_lm.models.qwen3.TransformerBlock"})
 
 
-class StandIn(nn.Module):
-    """Takes the place of a `plain` module in one model instance, and has its attributes."""
-
-    def __init__(self, plain: nn.Module):
-        super().__init__()
-        self["plain"] = plain  # before any attribute: __getattr__ needs it
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self["plain"], name)
+class StandIn(Wrapper):
+    """A stand-in of this module, which `install` puts in and takes out."""
 
 
 class RowsLinear(StandIn):
@@ -339,6 +328,9 @@ class Together:
         return out
 
 
+Shared = tuple[Together, int]  # layers that share their rows, and the place of one of them
+
+
 def single(products: Sequence[Product], x: mx.array) -> mx.array:
     return products[0](x)
 
@@ -389,29 +381,21 @@ def replace(model: nn.Module, change: Callable[[nn.Module], nn.Module]) -> None:
     model.update_modules(model.filter_and_map(is_child, change, changes))
 
 
-def block(layer: Any, products: Products, shared: dict[int, "Shared"]) -> nn.Module:
+def block(layer: Any, products: Products, shared: dict[int, Shared]) -> nn.Module:
     """A stand-in for a layer of `BLOCKS`; any other layer is returned unchanged."""
     kind = type(layer)
     if f"{kind.__module__}.{kind.__qualname__}" not in BLOCKS:
         return layer
     mlp = plain_of(layer.mlp)
     norms = (layer.input_layernorm, layer.post_attention_layernorm)
-    first = shared.get(id(plain_of(layer.self_attn[TOGETHER[0]])))
+    first, _ = shared.get(id(plain_of(layer.self_attn[TOGETHER[0]])), (None, 0))
     if first is None or not is_swiglu(mlp) or layer.mlp is mlp:
         return layer
     if any(type(norm) is not nn.RMSNorm for norm in norms):
         return layer
-    first.layers.follow(norms[0])
+    first.follow(norms[0])
     parts = (mlp[name] for name in GATED)
-    return RowsBlock(layer, first.layers, products.of(second_half, norms[1], *parts))
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """A linear layer's place in layers that share their rows."""
-
-    layers: Together
-    place: int
+    return RowsBlock(layer, first, products.of(second_half, norms[1], *parts))
 
 
 def together(model: nn.Module, products: Products) -> dict[int, Shared]:
@@ -421,7 +405,7 @@ def together(model: nn.Module, products: Products) -> dict[int, Shared]:
         plains = [plain_of(module[name]) for name in TOGETHER if name in module]
         if len(plains) == len(TOGETHER) and all(type(plain) in LINEARS for plain in plains):
             layers = Together(products, plains)
-            shared |= {id(plain): Shared(layers, place) for place, plain in enumerate(plains)}
+            shared |= {id(plain): (layers, place) for place, plain in enumerate(plains)}
     return shared
 
 
@@ -467,7 +451,8 @@ def stand_in(module: nn.Module, products: Products, shared: Shared | None = None
         return plain
     if kind in LINEARS:
         if shared is not None:
-            return RowsLinear(plain, partial(shared.layers.product, shared.place))
+            layers, place = shared
+            return RowsLinear(plain, partial(layers.product, place))
         return RowsLinear(plain, products.of(single, plain))
     if kind in EMBEDDINGS:
         return RowsEmbedding(plain, products)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import mlx.core as mx
+
 from dflash_mlx.device import device_info
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint, weight_files
@@ -66,8 +68,6 @@ def physical_memory() -> int:
 
 def memory_for_caches() -> int:
     """The bytes that caches may use beside the models that are loaded, here and by others."""
-    import mlx.core as mx
-
     free = working_set() - held_bytes() - mx.get_active_memory()
     return max(0, int(CACHES_SHARE * free))
 
@@ -85,8 +85,6 @@ def share_under_pressure() -> float:
 
 def limit_mlx_cache() -> None:
     """Limit the freed buffers that MLX keeps, which would else fill the memory."""
-    import mlx.core as mx
-
     if by_metal():
         mx.set_cache_limit(int(MLX_CACHE_SHARE * working_set()))
 
@@ -115,8 +113,6 @@ class WiredMemory:
 
         What other programs hold is looked up once until `release`.
         """
-        import mlx.core as mx
-
         if not by_metal():
             return
         if not self._limit:
@@ -127,8 +123,6 @@ class WiredMemory:
             self._limit = limit
 
     def release(self) -> None:
-        import mlx.core as mx
-
         if self._limit:
             mx.set_wired_limit(0)
             self._limit = 0
@@ -198,7 +192,6 @@ def head_bytes(draft: Checkpoint, target: Checkpoint) -> int:
 
 
 def mtp_bytes(checkpoint: Checkpoint, pattern: str) -> int:
-    """The bytes of an MTP head's tensors in the files that match `pattern`."""
     return sum(
         tensor.nbytes
         for tensors in checkpoint.headers(pattern).values()
@@ -227,7 +220,6 @@ def size_in(config: dict[str, Any], name: str) -> int:
 
 
 def drafter_cache_bytes(draft: Checkpoint, tokens: int, item_bytes: int) -> int:
-    """The bytes of the caches of a drafter or a small model."""
     from .cache.sizes import cache_bytes
     from .target import outline
 

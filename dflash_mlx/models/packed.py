@@ -19,7 +19,7 @@ from dflash_mlx.speculation.tree import Tree
 
 from .cache.target_cache import TargetCache
 from .cache.tree_pass import TreePass
-from .parts import call_of
+from .parts import Wrapper, call_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,13 @@ class Segment:
 
 
 class PackedPass:
-    """The segments of one pass, R rows in all."""
-
     def __init__(self, segments: Sequence[Segment]):
         self.segments = tuple(segments)
         depths = [
             seg.start + (mx.arange(seg.count) if seg.tree is None else seg.tree.depths)
             for seg in self.segments
         ]
-        self.positions = mx.concatenate(depths)  # [R]
+        self.depths = mx.concatenate(depths)  # [R]: positions, as if a tree began at 0
         self._ends = [0]
         for seg in self.segments:
             self._ends.append(self._ends[-1] + seg.count)
@@ -108,7 +106,7 @@ class PackedCache:
     @property
     def offset(self) -> mx.array:
         """The positions of all rows [R], which rotary embeddings take as their offset."""
-        return self.packed.positions
+        return self.packed.depths
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
@@ -136,7 +134,6 @@ class PackedCache:
 
 
 def per_segment(masks: PerSegment | None, count: int) -> list[Any]:
-    """The mask of each segment; None for each if the pass has no masks."""
     return [None] * count if masks is None else list(masks)
 
 
@@ -147,26 +144,19 @@ BATCHED = (nn.RoPE, Llama3RoPE, ProportionalRoPE, SharedRope, SuScaledRoPE, Yarn
 Current = Callable[[], TreePass | PackedPass | None]
 
 
-class PassRope(nn.Module):
+class PassRope(Wrapper):
     """Wraps a rotary embedding, so that rows of trees and packed passes get their own positions.
 
     `current` returns such a pass; without one (None) the embedding runs as usual.
     """
 
     def __init__(self, rope: nn.Module, current: Current):
-        super().__init__()
-        self["rope"] = rope  # before any attribute: __getattr__ needs it
+        super().__init__(rope)
         self._current = current
 
     def __call__(self, x: mx.array, offset: Any = 0, **options: Any) -> mx.array:
         """Rotate x [1, heads, R, d], whose first row is at position `offset`."""
-        return rotate(self.rope, x, offset, self._current(), options)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self["rope"], name)
+        return rotate(self["plain"], x, offset, self._current(), options)
 
 
 def rotate(
@@ -177,11 +167,10 @@ def rotate(
         return rope(x, offset=offset, **options)
     packed = isinstance(rows, PackedPass)
     first: Any = 0 if packed else offset
-    depths = rows.positions if packed else rows.depths
     if isinstance(rope, SharedRope) and rope.shares(x, first):
-        return rope(x, offset=first, depths=depths)
+        return rope(x, offset=first, depths=rows.depths)
     if isinstance(rope, BATCHED):  # each row is an element of a batch: [R, heads, 1, d]
-        rotated = rope(x.transpose(2, 1, 0, 3), offset=first + depths, **options)
+        rotated = rope(x.transpose(2, 1, 0, 3), offset=first + rows.depths, **options)
         return rotated.transpose(2, 1, 0, 3)
     if packed:
         parts = zip(rows.split(x, axis=2), rows.segments, strict=True)
@@ -200,7 +189,7 @@ def wrap_ropes(model: nn.Module, current: Current) -> None:
             continue
         for name, child in module.children().items():
             if isinstance(child, PassRope):
-                module[name] = PassRope(child.rope, current)
+                module[name] = PassRope(child["plain"], current)
             elif isinstance(child, BATCHED) or takes_offset(child):
                 module[name] = wrapped.setdefault(id(child), PassRope(child, current))
 

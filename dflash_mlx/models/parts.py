@@ -209,14 +209,12 @@ def place_of(model: nn.Module, module: nn.Module) -> Place | None:
 
 
 def is_table(call: Call) -> bool:
-    """Whether a call embedded tokens."""
     tokens = first(call.inputs)
     integers = isinstance(tokens, mx.array) and mx.issubdtype(tokens.dtype, mx.integer)
     return integers and hasattr(call.module, "as_linear")
 
 
 def first(value: Any) -> Any:
-    """The first of several inputs or outputs."""
     return next(iter(value), None) if isinstance(value, tuple) else value
 
 
@@ -244,6 +242,20 @@ def stand_in(layers: list[Any], kind: type, make: Callable[[Any], nn.Module | No
 def call_of(kind: type) -> Any:
     """The function that runs when a module of this class is called; None if there is none."""
     return next((vars(one)["__call__"] for one in kind.__mro__ if "__call__" in vars(one)), None)
+
+
+class Wrapper(nn.Module):
+    """Takes the place of a `plain` module in one model instance, and has its attributes."""
+
+    def __init__(self, plain: nn.Module):
+        super().__init__()
+        self["plain"] = plain  # before any attribute: __getattr__ needs it
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self["plain"], name)
 
 
 # A module's class may be replaced by a subclass, for one instance alone

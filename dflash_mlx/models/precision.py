@@ -22,12 +22,10 @@ def float_type(layer: Any) -> mx.Dtype | None:
 
 
 def cast(rows: mx.array, kind: mx.Dtype | None) -> mx.array:
-    """Cast rows to the dtype `kind`; None leaves them as they are."""
     return rows if kind is None else rows.astype(kind)
 
 
 def is_quantised(model: nn.Module) -> bool:
-    """Whether some layer of a loaded model is quantised."""
     return any("scales" in module for module in model.modules())
 
 

@@ -28,7 +28,6 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tuner.utils import load_adapters
 from mlx_lm.utils import _get_classes, load_model
 
-from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.adapter import Adapter
@@ -46,63 +45,27 @@ from .cache.sizes import cache_sizes
 from .cache.target_cache import TargetCache, own_caches
 from .cache.tree_pass import TreePass
 from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows, wrap_ropes
-from .parts import give_class, holders, look, stock_class
+from .parts import Wrapper, give_class, holders, look, stock_class
 from .precision import float_type
-from .recurrent import tape_layers
-from .short_conv import tape_convolutions
+from .recurrent import tape_convolutions, tape_layers
 
 log = logging.getLogger(__name__)
 
 TREE = Tree(tokens=(0, 0), parents=(0, 0), depths=(1, 1), logs=(0.0, 0.0))  # of the trial passes
 
 
-class Tap(nn.Module):
-    """Wraps a decoder layer and records its output; other attributes are the layer's."""
+class Tap(Wrapper):
+    """Wraps a decoder layer and records its output."""
 
     def __init__(self, layer: nn.Module, record: Callable[[mx.array], None]):
-        super().__init__()
-        self["layer"] = layer  # before any attribute: __getattr__ needs it
+        super().__init__(layer)
         self._record = record
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the layer; record its output (the first, if it returns several)."""
-        out = self.layer(*args, **kwargs)
+        out = self["plain"](*args, **kwargs)
         self._record(out[0] if isinstance(out, tuple) else out)
         return out
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self["layer"], name)
-
-
-def select_rows(
-    norm: nn.Module,
-    wanted: Callable[[], mx.array | None],
-    record: Callable[[mx.array], None],
-    is_tapped: Callable[[], bool],
-) -> None:
-    """Let a model's final norm return only the rows whose logits are wanted (None: all).
-
-    If it is tapped, it computes and records all rows.
-
-    mlx-lm's models compute the head right after this norm, for all of its rows. A prompt needs the
-    logits of its last row only, and the head of a large vocabulary is expensive. Like attention
-    modules, the norm of this instance gets a subclass of its class.
-    """
-    kind: Any = stock_class(norm)
-
-    def call(self: Any, x: mx.array) -> mx.array:
-        """x [B, S, H] -> [B, wanted rows, H]."""
-        rows = wanted()
-        if not is_tapped():
-            return kind.__call__(self, x if rows is None else x[:, rows])
-        normed = kind.__call__(self, x)
-        record(normed)
-        return normed if rows is None else normed[:, rows]
-
-    give_class(norm, call)
 
 
 class Target:
@@ -157,13 +120,8 @@ class Target:
         self._wanted: mx.array | None = None  # the rows whose logits are wanted; None: all
         self._at_once = False
         if parts.norm is not None:
-            select_rows(
-                parts.norm,
-                lambda: self._wanted,
-                self._recorder(self.layers),
-                lambda: self.layers in self._tapped,
-            )
-        bare = [layer["layer"] if isinstance(layer, Tap) else layer for layer in parts.layers]
+            self._select_rows(parts.norm)
+        bare = [layer["plain"] if isinstance(layer, Tap) else layer for layer in parts.layers]
         taped = tape_layers(bare, lambda: self.kernels) | tape_convolutions(bare)
         self._has_tape = [
             bool(readers) and all(id(one) in taped for one in readers) for readers in parts.readers
@@ -186,6 +144,26 @@ class Target:
         self._attention.seen = None
         self.kernels = kernels or Kernels()
 
+    def _select_rows(self, norm: nn.Module) -> None:
+        """Let the model's final norm return only the wanted rows; if tapped, it records all.
+
+        mlx-lm's models compute the head right after this norm, for all of its rows. A prompt needs
+        the logits of its last row only, and the head of a large vocabulary is expensive.
+        """
+        kind: Any = stock_class(norm)
+        record = self._recorder(self.layers)
+
+        def call(module: Any, x: mx.array) -> mx.array:
+            """x [B, S, H] -> [B, wanted rows, H]."""
+            rows = self._wanted
+            if self.layers not in self._tapped:
+                return kind.__call__(module, x if rows is None else x[:, rows])
+            normed = kind.__call__(module, x)
+            record(normed)
+            return normed if rows is None else normed[:, rows]
+
+        give_class(norm, call)
+
     def _find_ability(self, attending: Sequence[Any]) -> Ability:
         """What this model can do, by trying passes of which nothing is evaluated."""
         tokens = mx.zeros(TREE.rows, dtype=mx.int32)
@@ -206,7 +184,6 @@ class Target:
         return Ability(hidden=False, reason="its hidden states cannot be read", in_order=in_order)
 
     def _why_in_order(self, tokens: mx.array, attending: Sequence[Any]) -> str:
-        """See `Ability.in_order`."""
         modules = [*holders(self.model, self.parts.layers), *self.parts.layers, *attending]
         if any(attention.counts_positions(kind) for kind in {stock_class(m) for m in modules}):
             return "its layers count positions by themselves"
@@ -274,7 +251,6 @@ class Target:
         unsupported model type, an adapter of another model, or (with `exact`) a layer that is not
         known to be exact.
         """
-        use_openblas()  # logs a warning if it is too late
         check_target(checkpoint)
         path = checkpoint.path
         try:
@@ -354,7 +330,6 @@ class Target:
 
     @property
     def kv_summary(self) -> str:
-        """The bits of a quantised KV cache and the number of its layers; empty if there is none."""
         if not self.kv_bits:
             return ""
         quantised = sum(map(bool, self.kv_groups))
@@ -387,21 +362,15 @@ class Target:
             tokens = mx.concatenate([part.tokens for part in parts])[None]
             current = trees[0]
             layers = parts[0].cache.layers
+            pairs = list(zip(parts, trees, strict=True))
             packed = None
             if len(parts) > 1:
-                packed = PackedPass(
-                    [
-                        Segment(part.cache.offset, part.tokens.size, tree)
-                        for part, tree in zip(parts, trees, strict=True)
-                    ]
+                current = packed = PackedPass(
+                    [Segment(part.cache.offset, part.tokens.size, tree) for part, tree in pairs]
                 )
                 per_layer = zip(*(part.cache.layers for part in parts), strict=True)
-                current = packed
                 layers = [PackedCache(packed, caches) for caches in per_layer]
-            reading = [
-                (part.tokens.size, part.cache.members, tree)
-                for part, tree in zip(parts, trees, strict=True)
-            ]
+            reading = [(part.tokens.size, part.cache.members, tree) for part, tree in pairs]
             with self._attention.over(reading, packed):
                 wanted = wanted_rows(parts)
                 logits, taps = self._run(tokens, layers, current, wanted, at_once=at_once)
@@ -499,7 +468,6 @@ def outline(checkpoint: Checkpoint) -> Target:
 @lru_cache(maxsize=8)  # a start asks several times: for the memory, for what fits, for the drafter
 def outline_of(path: Path, label: str, config: str) -> Target:
     """As `outline`; config: as JSON."""
-    use_openblas()
     checkpoint = Checkpoint(path, json.loads(config), label)
     try:
         model_class, args_class = _get_classes(checkpoint.config)

@@ -175,7 +175,7 @@ def mlx_tree(_: Kernels, *case: Any) -> Stock:
     k, v, a, b, state = (part[None] for part in (k, v, *gates, state))
     net = SimpleNamespace(A_log=zeros, dt_bias=zeros, training=False)
     mx.eval(k, v, a, b, state, tree.levels, tree.by_level, tree.by_row)
-    return lambda q: update_tree(net, q[None], k, v, a, b, state, tree)
+    return lambda q: update_tree(net, (q[None], k, v, a, b), state, tree)
 
 
 def mlx_replay(_: Kernels, *case: Any) -> Stock:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tiny
 
-from dflash_mlx import api, batch
+from dflash_mlx import api
 from dflash_mlx.errors import DFlashError, PromptTooLong, UsageError
 from dflash_mlx.option_keywords import OptionKeywords
 from dflash_mlx.options import GenerationOptions, Mode, SamplingParams
@@ -33,15 +33,6 @@ def test_answers_are_those_of_each_prompt_alone(pair: Pair, mode: Mode) -> None:
 def test_answers_with_a_seed_are_those_of_each_prompt_alone(pair: Pair) -> None:
     sampling = SamplingParams(temperature=1.0, seed=5)
     check_answers(pair, GenerationOptions(sampling=sampling, max_tokens=16))
-
-
-def test_answers_that_change_places_are_noticed(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare = batch.prepare_all
-    monkeypatch.setattr(batch, "prepare_all", lambda *given: prepare(*given)[::-1])
-    with pytest.raises(AssertionError):
-        check_answers(pair, GenerationOptions(max_tokens=24))
 
 
 def test_prompts_share_passes(pair: Pair) -> None:

@@ -359,33 +359,6 @@ def test_stop_string_at_the_very_end() -> None:
         assert len(result.tokens) == max_tokens
 
 
-@pytest.mark.parametrize("block_size", [2, 3, 4, 7])
-def test_characters_stay_whole(block_size: int) -> None:
-    """Every streamed piece is readable by itself though characters are several tokens."""
-    tokenizer = tiny.byte_tokenizer()
-    prompt = tokenizer.encode("hi")
-    text = "naïve 漢字 👩‍👩‍👧 ok"
-    pair = speaking(text, tokenizer, prompt)
-    blocks = list(Session(pair).stream(prompt, block_size=block_size))
-    assert "".join(b.text for b in blocks) == text
-    assert not any("\ufffd" in b.text for b in blocks)
-    held = [b for b in blocks if not b.text and not b.finish_reason]
-    assert held or block_size > 3
-    cut = api.generate(pair, prompt, block_size=block_size, max_tokens=3)
-    assert (cut.text, cut.finish_reason) == ("na\ufffd", "length")
-
-
-@pytest.mark.parametrize("block_size", [2, 5, 8])
-def test_thinking_is_apart(block_size: int) -> None:
-    """Thinking goes to its own field, opened by the answer or by the prompt."""
-    tokenizer = tiny.byte_tokenizer()
-    for opening, said in (("hi", "<think>why not</think>yes"), ("hi<think>", "why not</think>yes")):
-        prompt = tokenizer.encode(opening)
-        pair = speaking(said, tokenizer, prompt)
-        result = api.generate(pair, prompt, block_size=block_size, stop=("why",))
-        assert (result.thinking, result.text) == ("why not", "yes")
-
-
 @pytest.mark.parametrize(("said", "noted"), [("why not", 1), ("why not</think>yes", 0)])
 def test_an_answer_that_is_all_thinking_says_so(said: str, noted: int) -> None:
     tokenizer = tiny.byte_tokenizer()
@@ -430,21 +403,6 @@ def test_the_length_of_a_text_is_estimated_well(golden: Pair) -> None:
     with pytest.raises(PromptTooLong) as fault:
         golden.check_length(text)
     assert fault.value.tokens == pytest.approx(len(golden.encode(text)), rel=0.05)
-
-
-@every_kind
-def test_two_sessions_interleaved(family: str) -> None:
-    """Two conversations with one pair, token by token in turns, do not see each other."""
-    pair = tiny_pair(family)
-    prompts = [tiny.prompt_of(7), tiny.prompt_of(33, 1)]
-    wanted = [tiny.plain(pair.target, prompt, 15) for prompt in prompts]
-    streams = [Session(pair).stream(prompt, max_tokens=15) for prompt in prompts]
-    said: list[list[int]] = [[], []]
-    for number in [0, 1] * 15:
-        said[number] += [
-            t for block in [next(streams[number], None)] if block for t in block.tokens
-        ]
-    assert said == wanted
 
 
 def test_modes_and_pairs() -> None:

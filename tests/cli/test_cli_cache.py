@@ -47,7 +47,7 @@ def test_a_sidecar_goes_with_its_file(tmp_path, monkeypatch):
     """As on a drive without a Mac's file attributes."""
     folder = tmp_path / "pair"
     folder.mkdir()
-    for name in ("pair.json", "a.rows.safetensors", "._a.rows.safetensors"):
+    for name in ("pair.json", "0.a.0.9.target.safetensors", "._0.a.0.9.target.safetensors"):
         (folder / name).touch()
     unlink = Path.unlink
 

@@ -3,7 +3,6 @@ that reading it all would give."""
 
 import gc
 import random
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -18,12 +17,10 @@ from dflash_mlx import api
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.prefix_cache import tree
 from dflash_mlx.engine.prefix_cache.prefix_cache import PrefixCache
-from dflash_mlx.engine.prefix_cache.tree import RadixTree
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import EXACT_CHUNK, Sequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.models.cache.target_cache import Snapshot
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
@@ -114,6 +111,18 @@ def test_an_answer_is_held_when_it_ends(family: str) -> None:
     prompt = tiny.prompt_of(40, 2)
     said, _ = answer(engine, prompt)
     assert answer(engine, [*prompt, *said, 3, 4, 5])[1] == len(prompt) + len(said) - 1
+
+
+@every_kind
+def test_a_sequence_takes_what_follows_its_own_tokens(family: str) -> None:
+    """Rows from the middle of a node, in the target and in the drafter."""
+    engine = engine_of(family)
+    prompt = tiny.prompt_of(60, 4)
+    wanted, _ = answer(engine, prompt)
+    sequence = Sequence(engine.target, *engine.drafters)
+    sequence.read(prompt[:25])
+    assert engine.begin(sequence, Request(tuple(prompt), max_tokens=9)).cached == 59
+    assert tiny.joined(list(tiny.rounds(engine, sequence))) == wanted
 
 
 @every_kind
@@ -211,8 +220,7 @@ def count_again(held: PrefixCache) -> int:
     left, total = [held.tree.root], 0
     while left:
         one = left.pop()
-        snapshots = [states.snapshot for states in one.states.values() if states.snapshot]
-        total += tree.count_bytes((one.target, one.draft, [s.parts for s in snapshots]))
+        total += tree.count_bytes([part.layers for part in one.parts.values()])
         left += one.children.values()
     return total
 
@@ -322,61 +330,3 @@ def test_other_passes_give_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sequence, "align", lambda self, length: length)
     with pytest.raises(AssertionError):
         check_bits()
-
-
-def check_trees(family: str) -> None:
-    for seed in range(3):
-        check_tree(family, seed, 12)
-
-
-def another_prompt(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a node serves a prompt with other tokens."""
-    honest = tree.count_common
-    patch.setattr(tree, "count_common", lambda a, b: min(len(a), len(b), honest(a, b) + 7))
-
-
-def a_row_short(patch: pytest.MonkeyPatch) -> None:
-    """A fault: the drafter's rows of a node lack the last."""
-    honest = tree.Node.cut
-
-    def cut(self: Any, layers: Any, start: int, end: int) -> Any:
-        short = layers is self.draft and end > start + 1
-        whole = (self.start, self.end) == (start, end)
-        found = honest(self, layers, start, end)
-        if not short:
-            return found
-        assert whole or found is not layers
-        return tuple((keys[..., 1:, :], values[..., 1:, :]) for keys, values in found)
-
-    patch.setattr(tree.Node, "cut", cut)
-
-
-def a_later_state(patch: pytest.MonkeyPatch) -> None:
-    """A fault: layers without rows go on from the state of another length."""
-    honest = RadixTree.set_states
-
-    def set_states(self: RadixTree, one: Any, length: int, snapshot: Snapshot) -> None:
-        others = [s.snapshot for other in self.nodes.values() for s in other.states.values()]
-        parts = (others[0] or snapshot).parts if others else snapshot.parts
-        honest(self, one, length, Snapshot(length, parts))
-
-    patch.setattr(RadixTree, "set_states", set_states)
-
-
-@pytest.mark.parametrize(
-    ("fault", "family"),
-    [
-        (another_prompt, "qwen3"),
-        (another_prompt, "glm_moe_dsa"),
-        (a_row_short, "qwen3"),
-        (a_row_short, "qwen3_5"),
-        (a_later_state, "qwen3_5"),
-        (a_later_state, "llama_sliding"),
-    ],
-)
-def test_a_wrong_beginning_is_noticed(
-    fault: Callable[[pytest.MonkeyPatch], None], family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fault(monkeypatch)
-    with pytest.raises((AssertionError, ValueError)):
-        check_trees(family)

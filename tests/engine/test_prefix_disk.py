@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import time
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,19 @@ from paths import SUPPORT, TESTS
 
 import dflash_mlx
 from dflash_mlx.engine.engine import Engine
-from dflash_mlx.engine.prefix_cache import disk as tensor_file
 from dflash_mlx.engine.prefix_cache.disk import (
+    ROOT,
     DiskCache,
-    Labels,
+    Record,
     cache_files,
+    evict,
     parse_arrays,
-    read_bytes,
+    write_arrays,
 )
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import UsageError
 
 GB = 1 << 30
-LABELS = Labels("tiny", "random")
 
 
 def engine_of(family: str, root: Path | None = None, limit: int = GB) -> Engine:
@@ -41,7 +40,7 @@ def engine_of(family: str, root: Path | None = None, limit: int = GB) -> Engine:
     engine = Engine(target, tiny.random_drafter(target))
     if root is not None:
         engine.prefix_cache.limit = GB
-        engine.prefix_cache.disk = DiskCache(family, LABELS, limit, root)
+        engine.prefix_cache.disk = DiskCache(family, "tiny", "random", limit, root)
     return engine
 
 
@@ -100,12 +99,13 @@ def test_memory_may_be_smaller_than_the_disk(tmp_path: Path) -> None:
 
 def serves(file: Path, length: int) -> bool:
     """Whether a prompt that goes on from so many tokens needs a file."""
-    record = tensor_file.read_record(file)
-    return record.start == length if record.kind == "states" else record.start < length
+    record = Record.of(file)
+    assert record is not None
+    return record.end == length if record.part == "states" else record.start < length
 
 
 @pytest.mark.quick_every(2)
-@pytest.mark.parametrize("kind", ["rows", "states"])
+@pytest.mark.parametrize("kind", ["target", "draft", "states"])
 def test_a_damaged_file_is_dropped_with_a_note(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,20 +130,66 @@ def test_a_file_of_another_text_is_not_taken(tmp_path: Path) -> None:
     prompts = [tiny.prompt_of(50, n) for n in (5, 6)]
     for prompt in prompts:
         answer(engine_of("qwen3", tmp_path), prompt)
-    one, other = (next(iter(tmp_path.glob("*/*.rows.safetensors"))) for _ in "ab")
-    other = next(f for f in tmp_path.glob("*/*.rows.safetensors") if f != one)
+    one, other = tmp_path.glob(f"*/{ROOT}.*.target.safetensors")
     shutil.copy(one, other)
     anew = engine_of("qwen3")
     for prompt in prompts:
         assert answer(engine_of("qwen3", tmp_path), prompt)[0] == answer(anew, prompt)[0]
-    for file in tmp_path.glob("*/*.rows.safetensors"):
-        notes, arrays = parse_arrays(BytesIO(read_bytes(file)))
-        for name in [name for name in arrays if name.startswith("draft.0.")]:
-            arrays[name] = mx.contiguous(arrays[name][..., 1:, :])
+    for file in tmp_path.glob("*/*.draft.safetensors"):
+        arrays = parse_arrays(str(file), file.name)
+        arrays |= {n: mx.contiguous(a[..., 1:, :]) for n, a in arrays.items() if n[0] == "0"}
         mx.eval(arrays)
-        tensor_file.write_arrays(file, notes, arrays)
+        write_arrays(file, arrays)
     for prompt in prompts:
         assert answer(engine_of("qwen3", tmp_path), prompt) == (answer(anew, prompt)[0], 0)
+
+
+def test_states_of_another_text_are_not_taken(tmp_path: Path) -> None:
+    """They have no tokens of their own, only the name that they were written with."""
+    prompts = [tiny.prompt_of(50, n) for n in (5, 6)]
+    for prompt in prompts:
+        answer(engine_of("qwen3_5", tmp_path), prompt)
+    one, other = tmp_path.glob(f"*/{ROOT}.*.0.49.states.safetensors")
+    shutil.copy(one, other)
+    found = [answer(engine_of("qwen3_5", tmp_path), prompt) for prompt in prompts]
+    assert sorted(cached for _, cached in found) == [0, 49]
+    assert [said for said, _ in found] == [answer(engine_of("qwen3_5"), p)[0] for p in prompts]
+
+
+def test_the_oldest_leaf_goes_first(tmp_path: Path) -> None:
+    """A beginning stays as long as a text that goes on from it, and as the same of another pair."""
+    files = {}
+    for age, (folder, parent, name) in enumerate(
+        [("a", "0", "x"), ("b", "0", "x"), ("a", "x", "y"), ("a", "x", "z"), ("a", "y", "w")]
+    ):
+        for part in ("target", "draft"):
+            file = tmp_path / folder / f"{parent}.{name}.0.1.{part}.safetensors"
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(bytes(10))
+            os.utime(file, ns=(age, age))
+        files[folder + name] = file
+    gone = []
+    for limit in range(99, 0, -20):
+        evict(tmp_path, limit)
+        gone += [name for name, file in files.items() if not file.exists() and name not in gone]
+    assert gone == ["bx", "az", "aw", "ay", "ax"]
+
+
+def test_nothing_is_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the drafter reads later, and a longer answer, go to files of their own."""
+    written: list[str] = []
+    monkeypatch.setattr(
+        "dflash_mlx.engine.prefix_cache.disk.write_arrays",
+        lambda path, arrays: written.append(path.name) or write_arrays(path, arrays),
+    )
+    engine = engine_of("qwen3_5", tmp_path)
+    prompt = tiny.prompt_of(60, 2)
+    other = engine_of("qwen3_5", tmp_path)
+    monkeypatch.setattr(other.prefix_cache.disk, "new_records", list)  # it has not looked yet
+    for options in ({"mode": "baseline"}, {"mode": "dflash"}, {"max_tokens": 14}):
+        for one in (engine, engine_of("qwen3_5", tmp_path), other):
+            answer(one, prompt, **options)
+    assert len(written) == len({*written}) == len([*tmp_path.glob("*/*.safetensors")])
 
 
 def test_only_the_owner_reads(tmp_path: Path) -> None:

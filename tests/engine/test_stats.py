@@ -23,20 +23,6 @@ def test_counts() -> None:
     assert stats.accepted_by_position == [2, 2, 0, 0, 0, 0, 0]
 
 
-def test_tau_counts_decode_steps_too() -> None:
-    """Guards τ 3.00 for 103 tokens in 97 passes, of which only 3 had drafts."""
-    stats = Stats()
-    for block in (
-        Block((0,)),
-        *[Block((1, 2, 3), drafted=8, accepted=2)] * 3,
-        *[Block((4,))] * 93,
-    ):
-        stats.record(block)
-    assert (stats.generated, stats.verifies) == (103, 3)
-    assert stats.acceptance_length == pytest.approx(102 / 96)
-    assert stats.acceptance_rate == 0.25
-
-
 def test_nothing_yet() -> None:
     """Rates of an answer without a verify, and without a token."""
     stats = Stats()

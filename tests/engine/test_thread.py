@@ -230,7 +230,7 @@ class Restless:
     def step(self, sequences: list[Any]) -> list[Any]:
         self.rounds += 1
         if not self.ended:
-            self.thread._jobs.put(BlockJob(self, sequences[0]))
+            self.thread._jobs.put(BlockJob(self, sequences[0]))  # type: ignore[arg-type]
         return [DFlashError("no block")] * len(sequences)
 
     def work_between_answers(self) -> bool:

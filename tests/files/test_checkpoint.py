@@ -11,8 +11,6 @@ from dflash_mlx.drafters import load as drafters
 from dflash_mlx.drafters.load import KINDS, check_drafter, kind_of
 from dflash_mlx.files.checkpoint import Checkpoint
 
-# Prints which JSON files this package opens itself while it loads a pair.
-
 
 @pytest.mark.parametrize(
     ("config", "wanted"),
@@ -59,12 +57,6 @@ def test_headers(tmp_path: Path) -> None:
     for file in checkpoint.weight_files:
         file.unlink()
     assert checkpoint.tensors.keys() == {"a", "b"}
-
-
-def test_labels() -> None:
-    """Messages use the label, or the folder's name."""
-    assert Checkpoint(Path("a/b"), {}, "owner/model").name == "owner/model"
-    assert Checkpoint(Path("a/b"), {}).name == "b"
 
 
 def test_a_kind_may_be_part_of_the_targets_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:

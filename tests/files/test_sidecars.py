@@ -1,6 +1,5 @@
 """Files whose names begin with `._`, which macOS adds on foreign drives, are nowhere read."""
 
-import re
 import shutil
 from contextlib import suppress
 from importlib import import_module
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 import tiny
 from hub_server import tiny_repo
-from paths import ROOT
 
 from dflash_mlx.engine.prefix_cache import disk
 from dflash_mlx.errors import UsageError
@@ -24,10 +22,6 @@ from dflash_mlx.pair import load
 prompt = import_module("dflash_mlx.cli.prompt")
 
 SIDECAR = bytes.fromhex("0005160700020000") + b"Mac OS X        " + bytes([0xFF] * 4072)
-LISTING = re.compile(r"glob\(|iterdir\(|listdir\(|os\.walk\(|scandir\(")
-# Files whose own listings leave sidecars out in another way, or are of no drive of the user's.
-OTHERS = {"files/folder.py", "cpu/blas.py", "help.py", "prompt.py", "checks.py", "results.py"}
-DELETING = {"disk.py", "transcript.py", "attachments.py"}  # or only looking whether there is one
 
 
 def add_sidecars(folder: Path) -> None:
@@ -49,7 +43,7 @@ def test_a_pair_loads(drive: Path) -> None:
     assert [first_missing_file(folder) for folder in (target, draft)] == ["", ""]
     checkpoint = Checkpoint.read(draft)
     assert [file.name for file in checkpoint.weight_files] == ["model.safetensors"]
-    assert [line.split()[0] for line in disk.fingerprint(target)] == [
+    assert [line.split()[0] for line in disk.file_lines(target)] == [
         "model.safetensors",
         "config.json",
     ]
@@ -100,15 +94,3 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Path, "glob", fail)
     assert matching(tmp_path) == []
-
-
-def test_no_other_code_lists_folders() -> None:
-    """All go through `files.folder`."""
-    sources = [file for top in ("dflash_mlx", "cli") for file in (ROOT / top).rglob("*.py")]
-    listing = {
-        file.as_posix()
-        for file in sources
-        if "/metal" not in file.as_posix() and LISTING.search(file.read_text())
-    }
-    known = (*OTHERS, *DELETING)
-    assert not {file for file in listing if not file.endswith(known)}

@@ -225,7 +225,7 @@ def test_without_a_tape_only_the_whole_pass() -> None:
     assert [n for n in range(21) if cache.can_rewind(n)] == [0, 9, 20]
     cache.rewind(9)
     assert_same(target, "qwen3_5", cache, tokens[:9])
-    held = [layer._tape for layer in cache.layers if isinstance(layer, RecurrentCache)]
+    held = [layer.tape for layer in cache.layers if isinstance(layer, RecurrentCache)]
     assert held == [None, None]
 
 

@@ -1,7 +1,6 @@
 """A quantised KV cache: each mode has the tokens of plain decoding with the same cache."""
 
 import json
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -212,32 +211,6 @@ def test_no_kernel_reads_quantised_rows(monkeypatch: pytest.MonkeyPatch) -> None
 # Where users meet it
 
 BUNDLED = "KV cache 8 bits in 12 of 12 layers, saves "
-
-
-@pytest.fixture
-def generate(cli_app: Any) -> Callable[..., dict[str, Any]]:
-    def run(*flags: str, code: int = 0) -> dict[str, Any]:
-        command = ["generate", *flags, "--json", "--raw", "--max-tokens", "4", "the"]
-        result = CliRunner().invoke(cli_app, command)
-        assert result.exit_code == code, result.output
-        return json.loads(result.stdout)
-
-    return run
-
-
-def test_the_command_line(
-    generate: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A flag, a variable and the config file; off by default, and with "none"."""
-    assert generate()["kv_bits"] == 0
-    assert generate("--kv-bits", "4")["kv_bits"] == 4
-    file = tmp_path / "home" / ".config" / "dflash" / "config.toml"
-    file.parent.mkdir(parents=True)
-    file.write_text("kv-bits = 8\n")
-    assert generate()["kv_bits"] == 8
-    monkeypatch.setenv("DFLASH_KV_BITS", "4")
-    assert generate()["kv_bits"] == 4
-    assert generate("--kv-bits", "none")["kv_bits"] == 0
 
 
 @pytest.mark.parametrize("command", ["generate", "chat", "serve", "bench"])

@@ -23,7 +23,7 @@ from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, PromptTooLong
 from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.hub.registry import CONTEXT, find, pairs_of
+from dflash_mlx.hub.registry import CONTEXT, find
 from dflash_mlx.hub.resolve import MTP
 from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.models import memory
@@ -39,7 +39,6 @@ from dflash_mlx.models.cache.sizes import (
 from dflash_mlx.models.memory import (
     MemoryEstimate,
     check_fits,
-    head_row_bytes,
 )
 from dflash_mlx.models.target import outline
 from dflash_mlx.session import Session
@@ -78,26 +77,6 @@ def hybrid(layers: int, heads: int) -> dict[str, Any]:
         "linear_key_head_dim": 128,
         "linear_value_head_dim": 128,
     }
-
-
-def windowed(layers: int, every: int, window: int, heads: int, head_dim: int) -> dict[str, Any]:
-    """The same of a published target that slides in all but every so manieth layer."""
-    kinds = ["sliding_attention"] * (every - 1) + ["full_attention"]
-    return {
-        **tiny.config_of("llama"),
-        "num_hidden_layers": layers,
-        "num_attention_heads": 64,
-        "num_key_value_heads": heads,
-        "head_dim": head_dim,
-        "layer_types": kinds * (layers // every),
-        "sliding_window": window,
-    }
-
-
-def test_defaults_of_a_config():
-    """Without their own settings: as many K/V heads as heads, and heads that share the width."""
-    bare = {k: v for k, v in CONFIG.items() if k not in ("num_key_value_heads", "head_dim")}
-    assert cache_bytes(sizes_of({**bare, "model_type": "llama"}), 10) == 4 * 10 * 8 * 16 * 2 * 2
 
 
 def test_free_rows_behind_windows_are_counted():
@@ -206,26 +185,6 @@ def test_the_head_of_a_target_needs_room_for_its_rows(monkeypatch: pytest.Monkey
     loading.fetch_pair(options, out)
 
 
-@pytest.mark.parametrize(
-    ("name", "kv_heads", "hidden"),
-    [
-        ("Qwen/Qwen3.5-0.8B", 2, 1024),
-        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 2, 2048),
-        ("mlx-community/Qwen3.6-27B-4bit", 4, 5120),
-        ("mlx-community/Qwen3.8-27B-4bit", 4, 5120),
-        ("mlx-community/Qwen3.6-35B-A3B-4bit", 2, 2048),
-        ("mlx-community/Qwen3.5-9B-4bit", 4, 4096),
-    ],
-)
-def test_the_rows_of_a_listed_head(name: str, kv_heads: int, hidden: int) -> None:
-    """As of a folder with the published shapes; they count in the estimate of the entry."""
-    (entry,) = (one for one in pairs_of(name) if one.kind == MTP)
-    shapes = {"num_attention_heads": 16, "num_key_value_heads": kv_heads, "head_dim": 256}
-    assert entry.draft_kv_bytes == head_row_bytes({**shapes, "hidden_size": hidden}, 2)
-    without = replace(entry, draft_kv_bytes=0).memory_bytes
-    assert entry.memory_bytes == (without or 0) + CONTEXT * entry.draft_kv_bytes
-
-
 def test_the_cpu_holds_16_bits_as_32(folders):
     """Weights that are quantised stay as they are."""
     target, draft = folders
@@ -247,34 +206,6 @@ def test_need_of_an_entry():
     assert entry.memory(draft_bits=0) == entry.target_bytes + entry.draft_bytes + rows
     number = kv_number_bytes(8, KV_GROUPS[0], 2) / 2
     assert entry.memory(kv_bits=8) == weights + round(rows * number)
-
-
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [
-        ("Qwen/Qwen3-Coder-Next", hybrid(48, 32)),
-        ("Qwen/Qwen3.5-4B", hybrid(32, 32)),
-        ("Qwen/Qwen3.8-27B", hybrid(64, 48)),
-        ("Qwen/Qwen3.6-35B-A3B", hybrid(40, 32)),
-        ("Qwen/Qwen3.5-122B-A10B", hybrid(48, 64)),
-        ("Qwen/Qwen3.5-397B-A17B", hybrid(60, 64)),
-        ("openai/gpt-oss-20b", windowed(24, 2, 128, 8, 64)),
-        ("meta-models/Muse-Glimmer-30B", windowed(52, 4, 2048, 2, 128)),
-        ("google/gemma-4-31B-it", windowed(60, 6, 1024, 16, 256)),
-        ("Qwen/Qwen3-8B", CONFIG),
-    ],
-)
-def test_an_entry_counts_what_does_not_grow(name, config):
-    """States, windows, and the places to go back to, as of a folder with the published shapes."""
-    entry = find(name)
-    assert entry
-    found = sizes_of(config)
-    grown = cache_bytes(found, 8192) - cache_bytes(found, 4096)
-    assert entry.state_bytes == cache_bytes(found, 4096) - grown
-    caches = entry.state_bytes + snapshot_bytes(found)
-    rows = CONTEXT * (entry.kv_bytes + entry.draft_kv_bytes)
-    weights = (entry.target_bytes or 0) + (entry.draft_bytes or 0)
-    assert entry.memory(draft_bits=0) == weights + rows + caches
 
 
 def test_check_fits():

@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from mlx_lm import generate, sample_utils
+from mlx_lm import sample_utils
 from mlx_lm.generate import generate_step
 from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import (
@@ -20,15 +20,6 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
     make_prompt_cache,
 )
-from mlx_lm.models.deepseek_v3 import DeepseekV3Attention
-from mlx_lm.models.gated_delta import (
-    compute_g,
-    gated_delta_ops,
-    gated_delta_update,
-    normalize_qk,
-)
-from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.utils import load_model, load_tokenizer
 
 from dflash_mlx.engine.prompt_chunks import PREFILL_STEP_SIZE
 from dflash_mlx.models import attention
@@ -67,13 +58,6 @@ def test_a_window_gives_the_rows_and_masks_of_mlx_lm() -> None:
     assert ours.offset == theirs.offset
 
 
-def test_mlx_lm_cannot_rewind_a_full_ring() -> None:
-    """cache: the reason for our own rewind. If this fails, mlx-lm can do it: use its trim."""
-    cache = RotatingKVCache(4)
-    feed(cache, 9)
-    assert not cache.is_trimmable()
-
-
 def test_trim_is_a_change_of_offset() -> None:
     """cache.TargetCache.rewind, drafter.DraftCache.rewind: rows after it are written over."""
     cache: Any = KVCache()
@@ -94,28 +78,8 @@ def test_trim_is_a_change_of_offset() -> None:
     assert QuantizedKVCache().empty()
 
 
-def test_recurrent_layers_are_what_the_tape_expects() -> None:
-    """recurrent: the parts of a Gated DeltaNet module, where the layers have it, their caches."""
-    for family in ("qwen3_5", "qwen3_5_moe", "qwen3_next"):
-        target = tiny.make_target(family)
-        layers: Any = target.parts.layers
-        assert [layer.is_linear for layer in layers] == [True, False, True]
-        caches = make_prompt_cache(target.model)
-        assert [type(cache) for cache in caches] == [ArraysCache, KVCache, ArraysCache]
-        assert caches[0].cache == [None, None]
-        net: Any = layers[0].linear_attn.net
-        assert (net.conv_kernel_size, net.key_dim, net.conv_dim) == (4, 16, 64)
-        assert (net.num_v_heads, net.head_k_dim, net.head_v_dim) == (4, 8, 8)
-        assert net.A_log.shape == net.dt_bias.shape == (4,)
-        for count in (5, 1):
-            target.model(mx.zeros((1, count), dtype=mx.int32), cache=caches)
-            conv, state = caches[0].cache
-            assert (conv.shape, state.shape) == ((1, 3, 64), (1, 4, 8, 8))
-            assert state.dtype == mx.float32
-
-
 def test_short_convolutions_are_what_the_tape_expects() -> None:
-    """short_conv: the parts of a ShortConv module, which layers have it, their caches.
+    """recurrent.TapedConv: the parts of a ShortConv module, which layers have it, their caches.
 
     Its input projection gives two gates and x, in this order; the cache holds the gated inputs.
     """
@@ -138,49 +102,6 @@ def test_short_convolutions_are_what_the_tape_expects() -> None:
         rope: Any = layers[1].self_attn.rope
         assert not rope.traditional  # halves; the drafters of these targets interleave
         assert "lm_head" not in target.model
-
-
-def test_arrays_cache_counts_through_advance() -> None:
-    """recurrent.RecurrentCache: `advance` is called once a pass, with the number of tokens."""
-    calls: list[int] = []
-
-    class Counted(ArraysCache):
-        def advance(self, N: int) -> None:
-            calls.append(N)
-            super().advance(N)
-
-    target = tiny.make_target("qwen3_next")
-    caches = [Counted(2), KVCache(), Counted(2)]
-    assert caches[0].make_mask(7) is None
-    target.model(mx.array([[1, 2, 3]]), cache=caches)
-    target.model(mx.array([[1]]), cache=caches)
-    assert calls == [3, 3, 1, 1]
-    assert ArraysCache(2).empty()
-    target = tiny.make_target("lfm2")
-    target.model(mx.array([[1, 2, 3]]), cache=[Counted(1), KVCache(), Counted(1)])
-    assert calls[4:] == [3, 3]
-
-
-def test_gated_delta_ops() -> None:
-    """recurrent.walk: on the CPU an update is these steps over g and the sigmoid of b."""
-    assert list(inspect.signature(gated_delta_ops).parameters)[:6] == "q k v g beta state".split()
-    q, k = (mx.random.normal((1, 3, 2, 8), key=mx.random.key(n)) for n in (1, 2))
-    v = mx.random.normal((1, 3, 4, 8), key=mx.random.key(3))
-    a, b = (mx.random.normal((1, 3, 4), key=mx.random.key(n)) for n in (4, 5))
-    A_log, dt_bias = mx.random.normal((4,), key=mx.random.key(6)), mx.ones(4)
-    wanted = gated_delta_update(q, k, v, a, b, A_log, dt_bias, None, None, use_kernel=False)
-    g, wide = compute_g(A_log, a, dt_bias), [mx.repeat(x, 2, axis=2) for x in (q, k)]
-    found = gated_delta_ops(wide[0], wide[1], v, g, mx.sigmoid(b), None)
-    assert all(mx.array_equal(x, y) for x, y in zip(found, wanted, strict=True))
-
-
-def test_normalize_qk() -> None:
-    """recurrent.TapedDelta: names of the arguments; both come back in order, scaled apart."""
-    assert list(inspect.signature(normalize_qk).parameters) == ["q", "k", "inv_scale", "eps"]
-    x = mx.random.normal((1, 3, 2, 16), key=mx.random.key(0))
-    q, k = normalize_qk(x, x, inv_scale=0.25, eps=1e-6)
-    assert tiny.apart((k * k).sum(axis=-1), mx.ones((1, 3, 2))) < 1e-4
-    assert tiny.apart(q, 0.25 * k) < 1e-6
 
 
 LATENT = ("deepseek_v3", "glm_moe_dsa", "kimi_k25")
@@ -212,13 +133,6 @@ def test_attention_is_called_by_name(family: str) -> None:
     assert names == ["queries", "keys", "values", "cache", "scale", "mask", "sinks"]
 
 
-def test_latent_attention_takes_another_way_through_one_row() -> None:
-    """attention.covered: why it stays stock's: scores come as a mask, and one row is appended."""
-    code = DeepseekV3Attention.__call__.__code__
-    assert "pe_scores" in code.co_varnames
-    assert {"embed_q", "unembed_out"} <= set(code.co_names)
-
-
 def test_penalties_look_at_twenty_tokens() -> None:
     """sampling.HISTORY, Sequence.history: the context of every penalty is 20 by default."""
     parameters = inspect.signature(sample_utils.make_logits_processors).parameters
@@ -231,16 +145,6 @@ def test_penalties_look_at_twenty_tokens() -> None:
         assert (logits[0, :1] == 1).all()
         assert (logits[0, 1 : HISTORY + 1] != 1).all()
     assert not sample_utils.make_logits_processors(None, None, 20, 0.0, 20, 0.0)
-
-
-def test_generate_step_is_one_step_ahead() -> None:
-    """Engine.step runs ahead too: a yielded token has been fed to the model, also the last one."""
-    target, prompt = tiny.make_target("qwen3"), tiny.prompt_of(9)
-    cache = make_prompt_cache(target.model)
-    steps = generate_step(mx.array(prompt), target.model, max_tokens=3, prompt_cache=cache)
-    for number, _ in enumerate(steps, 1):
-        assert cache[0].offset == len(prompt) + number
-    assert cache[0].offset == len(prompt) + 3
 
 
 def test_generate_step_reports_its_prefill() -> None:
@@ -263,32 +167,3 @@ def test_generate_step_reports_its_prefill() -> None:
     assert calls == [(0, 9, 0), (5, 9, 5), (8, 9, 8), (9, 9, 10)]
     default = inspect.signature(generate_step).parameters["prefill_step_size"].default
     assert default == PREFILL_STEP_SIZE
-
-
-def test_sampler_order() -> None:
-    """sampling.Shaper.shape: top-p before min-p before top-k before the temperature."""
-    calls: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("apply_top_p", "apply_min_p", "apply_top_k", "categorical_sampling"):
-
-            def noted(rows: mx.array, *args: Any, name: str = name) -> mx.array:
-                calls.append(name)
-                return rows
-
-            patch.setattr(sample_utils, name, noted)
-        sample_utils.make_sampler(0.5, top_p=0.9, min_p=0.1, top_k=5)(mx.zeros((1, 30)))
-    assert calls == ["apply_top_p", "apply_min_p", "apply_top_k", "categorical_sampling"]
-
-
-def test_signatures() -> None:
-    """target.Target.load, tokenizer.load: arguments and results of mlx-lm's loaders."""
-    names = list(inspect.signature(load_tokenizer).parameters)
-    assert names[1:] == ["tokenizer_config_extra", "eos_token_ids"]
-    folder = tiny.GOLDEN / "qwen3_full" / "target"
-    model, config = load_model(folder)
-    assert config["hidden_size"] == 64
-    assert len(model["model"]["layers"]) == 8
-    tokenizer = load_tokenizer(folder, eos_token_ids=97)
-    assert isinstance(tokenizer, TokenizerWrapper)
-    assert tokenizer.eos_token_ids == {97, 98}
-    assert callable(generate)

@@ -1,11 +1,8 @@
-"""Nothing imports itself by way of others: modules, packages; under TYPE_CHECKING, in functions.
-
-Nor does a test module import another one: what they share is in tests/support.
-"""
+"""Nothing imports itself by way of others: modules, packages; under TYPE_CHECKING, in functions."""
 
 import ast
 from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -61,26 +58,3 @@ def import_graphs() -> dict[str, dict[str, set[str]]]:
 def test_nothing_imports_itself(kind: str) -> None:
     graph = import_graphs()[kind]
     TopologicalSorter(graph).prepare()
-
-
-@pytest.mark.parametrize(
-    ("kind", "engine"), [("modules", "dflash_mlx.engine.engine"), ("packages", "dflash_mlx.engine")]
-)
-def test_a_cycle_is_noticed(kind: str, engine: str) -> None:
-    """The engine uses the errors; if they used the engine, the test above would fail."""
-    graph = import_graphs()[kind]
-    graph["dflash_mlx.errors"].add(engine)
-    with pytest.raises(CycleError):
-        TopologicalSorter(graph).prepare()
-
-
-def test_no_test_module_imports_another() -> None:
-    for file in (ROOT / "tests").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            names: list[str] = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module or "", *[alias.name for alias in node.names]]
-            modules = [name.rpartition(".")[2] for name in names]
-            assert not [name for name in modules if name.startswith("test_")], file

@@ -58,20 +58,6 @@ def test_man_programs_read_the_page(page: str, program: list[str]) -> None:
         assert done.stdout == ""
 
 
-def test_a_wrong_page_is_found(page: str) -> None:
-    """By the way that the test above looks for warnings."""
-    if shutil.which("groff") is None:
-        pytest.skip("groff is not here")
-    done = subprocess.run(
-        ["groff", "-man", "-ww", "-z"],
-        input=page + ".nothing\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "nothing" in done.stderr
-
-
 @pytest.mark.parametrize("text", [".ignored", "'ignored", r"C:\new", "-x `y` ~/z ^", "τ × 2"])
 def test_text_that_roff_would_read_as_commands(text: str) -> None:
     """It is printed as it is."""

@@ -1,6 +1,7 @@
 """The prefix cache of one pair on disk; a thread of its own writes the files.
 
-A text is cached in pieces, each a file after that of the piece before it. A damaged file or a full
+A text is cached in pieces, each written after the one before it. Each part of a piece is a file in
+the safetensors format with a checksum at its end, and is written once. A damaged file or a full
 disk gives a warning. The prompt is then processed again.
 """
 
@@ -8,95 +9,88 @@ import hashlib
 import json
 import logging
 import os
+import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import mlx.core as mx
 import numpy as np
 from mlx import nn
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_unflatten
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import cache_file, replace_json
 from dflash_mlx.files.folder import is_sidecar, matching
+from dflash_mlx.files.measurements import fingerprint
 from dflash_mlx.models.target import Target
 
-FORMAT = "1"
-ROOT = "0" * 32  # the parent of records that start at the first token
+FORMAT = 2
+ROOT = "0" * 32  # the parent of pieces that start at the first token
 SUFFIX = ".safetensors"
-PART = ".part"  # in the names of files that are being written, before the writer's process id
+NAME = re.compile(r"(\w+)\.(\w+)\.(\d+)\.(\d+)\.(\w+)\.safetensors")  # of a `Record`
+UNFINISHED = ".part"  # in the names of files that are being written, before the process id
 LABELS = "pair.json"
 CHECKSUM_BYTES = 32
-Kind = Literal["rows", "states"]
+TOKENS = "tokens"
+Layers = tuple[Any, ...]  # the rows or states of each layer
 log = logging.getLogger(__name__)
-
-# Files in the safetensors format, with a checksum of all before it at their end
 
 
 class Damaged(Exception):
     """The content of a file is not what was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One file: rows of KV caches, or recurrent states.
+class Record(NamedTuple):
+    """One file: a part of the piece `name`, which follows the piece `parent`.
 
-    kind: "rows" holds the rows of `tokens` [n], int32, which follow `parent` and start at the
-    text's token `start`. "states" holds the recurrent states after `start` tokens, which end in
-    `parent`, and has no tokens. drafted: the drafter's rows are included. nbytes: of the file.
+    part: "target" or "draft", the rows of that model's KV caches for the text's tokens [start,
+    end), or "states", the recurrent ones after `end` tokens. nbytes, used: of the file; used in
+    seconds since 1970.
     """
 
-    name: str
-    kind: Kind
     parent: str
+    name: str
     start: int
-    tokens: np.ndarray
-    drafted: bool
+    end: int
+    part: str
     nbytes: int = 0
+    used: float = 0.0
 
-    @property
-    def end(self) -> int:
-        return self.start + len(self.tokens)
+    @classmethod
+    def of(cls, path: Path) -> Self | None:
+        """None for a name of another version. Raises FileNotFoundError if the file is gone."""
+        if (found := NAME.fullmatch(path.name)) is None:
+            return None
+        parent, name, start, end, part = found.groups()
+        status = path.stat()
+        return cls(parent, name, int(start), int(end), part, status.st_size, status.st_mtime)
 
     @property
     def file_name(self) -> str:
-        return f"{self.name}.{self.kind}{SUFFIX}"
-
-    @property
-    def notes(self) -> dict[str, str]:
-        return {
-            "format": FORMAT,
-            "kind": self.kind,
-            "name": self.name,
-            "parent": self.parent,
-            "start": str(self.start),
-            "drafted": "yes" if self.drafted else "no",
-        }
+        return f"{self.parent}.{self.name}.{self.start}.{self.end}.{self.part}{SUFFIX}"
 
 
-def record_name(parent: str, start: int, tokens: np.ndarray) -> str:
-    """A name that follows from the parent and the tokens; states have no tokens."""
+def piece_name(parent: str, start: int, tokens: np.ndarray) -> str:
     digest = hashlib.sha256(f"{parent} {start} ".encode())
     digest.update(np.ascontiguousarray(tokens, dtype="<i4").data)
     return digest.hexdigest()[:32]
 
 
-def write_arrays(path: Path, notes: Mapping[str, str], arrays: Mapping[str, mx.array]) -> None:
-    """Write a file in place of an older one. Raises OSError if that fails.
-
-    The arrays must be computed and contiguous, because this runs beside the thread that owns MLX.
-    """
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}{PART}{os.getpid()}-")
+def write_arrays(path: Path, arrays: Mapping[str, mx.array]) -> None:
+    """Write a file in one step. Raises OSError if that fails."""
+    prefix = f"{path.name}{UNFINISHED}{os.getpid()}-"
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=prefix)
     try:
         with os.fdopen(handle, "w+b") as stream:
-            mx.save_safetensors(stream, dict(arrays), dict(notes))
+            mx.save_safetensors(stream, dict(arrays), {"file": path.name})
             stream.seek(0)
             stream.write(hashlib.file_digest(stream, "sha256").digest())  # it reads to the end
         os.replace(part, path)
@@ -105,67 +99,24 @@ def write_arrays(path: Path, notes: Mapping[str, str], arrays: Mapping[str, mx.a
         raise
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a file. Raises Damaged if its checksum is wrong, OSError if it is gone."""
-    data = path.read_bytes()
-    content = memoryview(data)[:-CHECKSUM_BYTES]
-    if hashlib.sha256(content).digest() != data[-CHECKSUM_BYTES:]:
-        raise Damaged
-    return data
-
-
-def parse_arrays(stream: BinaryIO) -> tuple[dict[str, str], dict[str, mx.array]]:
-    """Notes and arrays of a file; an array is read when it is used. Raises Damaged."""
+def parse_arrays(source: Any, file_name: str) -> dict[str, mx.array]:
+    """The arrays of a path or stream, each read when it is used. Raises Damaged."""
     try:
-        loaded: Any = mx.load(stream, format="safetensors", return_metadata=True)
+        loaded: Any = mx.load(source, format="safetensors", return_metadata=True)
     except (RuntimeError, ValueError) as error:  # of a header that MLX cannot read
         raise Damaged from error
     arrays, notes = loaded
-    return notes, arrays
-
-
-def read_record(path: Path) -> Record:
-    """The record of a file, without a look at its checksum. Raises OSError if it is gone.
-
-    Raises Damaged if its name does not belong to its tokens, or if it has another format.
-    """
-    with path.open("rb") as stream:
-        notes, arrays = parse_arrays(stream)
-        try:
-            record = Record(
-                notes["name"],
-                "states" if notes["kind"] == "states" else "rows",
-                notes["parent"],
-                int(notes["start"]),
-                np.array(arrays["tokens"], np.int32),
-                notes["drafted"] == "yes",
-                path.stat().st_size,
-            )
-        except (KeyError, ValueError) as error:
-            raise Damaged from error
-    expected = record_name(record.parent, record.start, record.tokens)
-    if record.name != expected or record.file_name != path.name or notes.get("format") != FORMAT:
+    if notes.get("file") != file_name:
         raise Damaged
-    return record
+    return arrays
 
 
-def read_records(folder: Path, names: Iterable[str]) -> Iterator[Record | Path]:
-    """The records of files in a folder; of damaged ones the path."""
-    for name in sorted(names):
-        try:
-            yield read_record(folder / name)
-        except Damaged:
-            yield folder / name
-        except FileNotFoundError:
-            continue
-
-
-def file_names(folder: Path) -> set[str]:
-    """The names of a pair's files."""
-    with suppress(FileNotFoundError):
-        names = os.listdir(folder)
-        return {name for name in names if name.endswith(SUFFIX) and not is_sidecar(name)}
-    return set()
+def parse_layers(content: bytes, file_name: str) -> Layers:
+    """What `DiskCache.save` was given. Raises Damaged."""
+    arrays = parse_arrays(BytesIO(content), file_name)
+    mx.eval(arrays)
+    flat: Any = [(name, array) for name, array in arrays.items() if name != TOKENS]
+    return tuple(tree_unflatten(flat)) if flat else ()
 
 
 # The folders of the cache on disk
@@ -194,6 +145,10 @@ class CacheFile(NamedTuple):
     nbytes: int
     path: Path
 
+    @property
+    def piece(self) -> Path:
+        return self.path.parent / self.path.name.split(".")[1]
+
 
 def cache_files(root: Path) -> list[CacheFile]:
     """The files of all pairs, the least recently used first."""
@@ -203,6 +158,23 @@ def cache_files(root: Path) -> list[CacheFile]:
             status = path.stat()
             files.append(CacheFile(status.st_mtime_ns, status.st_size, path))
     return sorted(files)
+
+
+def evict(root: Path, limit: int) -> None:
+    """Remove pieces of all pairs until the rest has at most `limit` bytes: the oldest leaf first.
+
+    A leaf is a piece that no other one follows.
+    """
+    files = cache_files(root)
+    total = sum(file.nbytes for file in files)
+    while total > limit:
+        followed = {file.path.parent / file.path.name.split(".")[0] for file in files}
+        leaf = next(file.piece for file in files if file.piece not in followed)
+        for file in files:
+            if file.piece == leaf:
+                file.path.unlink(missing_ok=True)
+                total -= file.nbytes
+        files = [file for file in files if file.piece != leaf]
 
 
 def is_alive(process: str) -> bool:
@@ -215,61 +187,74 @@ def is_alive(process: str) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """The models of a pair, by the names that users see."""
-
-    target: str
-    draft: str | None
-
-
 class DiskCache:
-    """The records of one pair. All pairs together have at most `limit` bytes."""
+    """The files of one pair. All pairs together have at most `limit` bytes."""
 
-    def __init__(self, key: str, labels: Labels, limit: int, root: Path):
+    def __init__(self, key: str, target: str, draft: str | None, limit: int, root: Path):
         """Make the folder; remove unfinished files of killed processes.
 
-        key: see `pair_key`. Raises DFlashError if the folder cannot be used.
+        key: see `pair_key`. target, draft: the models' names, as users see them. Raises DFlashError
+        if the folder cannot be used.
         """
         self.limit = limit
         self.root = root
         self.path = root / key
         self.failed = False
-        self._seen: set[str] = set()
+        self.seen: set[str] = set()  # the files that `new_records` has looked at
         self._writer = ThreadPoolExecutor(1, "dflash-prefix-cache")
         self._pending: list[tuple[Future[None], int]] = []  # with their bytes
         make_private(root)
         make_private(self.path)
-        replace_json(self.path / LABELS, {"target": labels.target, "draft": labels.draft})
-        for part in matching(self.path, f"*{PART}*"):
-            if not is_alive(part.name.rpartition(PART)[2].partition("-")[0]):
+        pair = {"format": FORMAT, "target": target, "draft": draft}
+        replace_json(self.path / LABELS, pair)
+        for part in matching(self.path, f"*{UNFINISHED}*"):
+            if not is_alive(part.name.rpartition(UNFINISHED)[2].partition("-")[0]):
                 part.unlink(missing_ok=True)
 
-    def new_records(self) -> list[Record]:
-        """The records written since the last call, by any process. Removes damaged files."""
-        names = file_names(self.path)
-        records = []
-        for record in read_records(self.path, names - self._seen):
-            if isinstance(record, Record):
-                records.append(record)
-            else:
-                self.drop(record.name)
-        self._seen = names
-        return records
+    def new_records(self) -> list[tuple[Record, np.ndarray | None]]:
+        """The files written since the last call, by any process: parents before children.
 
-    def forget_seen(self) -> None:
-        """Make `new_records` return all records again."""
-        self._seen = set()
+        A piece's tokens [n], int32, come with the target's rows. Removes damaged files.
+        """
+        files = (name for name in os.listdir(self.path) if name.endswith(SUFFIX))
+        names = {name for name in files if not is_sidecar(name)}
+        records = []
+        for name in names - self.seen:
+            with suppress(FileNotFoundError):
+                try:
+                    if (record := Record.of(self.path / name)) is None:
+                        raise Damaged
+                    tokens = self._tokens(record) if record.part == "target" else None
+                    records.append((record, tokens))
+                except Damaged:
+                    self.drop(name)
+        self.seen = names
+        return sorted(records, key=lambda found: (found[1] is None, found[0].start))
+
+    def _tokens(self, record: Record) -> np.ndarray:
+        """Raises Damaged unless the piece's name belongs to its tokens."""
+        arrays = parse_arrays(str(self.path / record.file_name), record.file_name)
+        try:
+            tokens = np.array(arrays[TOKENS], np.int32)
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise Damaged from error
+        if record.name != piece_name(record.parent, record.start, tokens):
+            raise Damaged
+        return tokens
 
     def read(self, record: Record) -> bytes | None:
         """The content; None if the file is gone or damaged. For any thread: it uses no MLX."""
         try:
-            return read_bytes(self.path / record.file_name)
+            data = (self.path / record.file_name).read_bytes()
         except FileNotFoundError:
             return None
-        except (Damaged, OSError):
-            self.drop(record.file_name)
-            return None
+        except OSError:
+            data = b""
+        content = memoryview(data)[:-CHECKSUM_BYTES]
+        if hashlib.sha256(content).digest() == data[-CHECKSUM_BYTES:]:
+            return data
+        self.drop(record.file_name)
+        return None
 
     def drop(self, file_name: str) -> None:
         file = self.path / file_name
@@ -277,34 +262,33 @@ class DiskCache:
         file.unlink(missing_ok=True)
 
     def save(
-        self, record: Record, arrays: Mapping[str, mx.array], *, max_pending_bytes: int
+        self, record: Record, layers: Layers, tokens: np.ndarray, *, max_pending_bytes: int
     ) -> bool:
-        """Write a record soon. Returns False if there is no room for it.
+        """Write a part of a piece soon, unless it is there. Returns False if there is no room.
 
-        arrays: computed and contiguous. A record may exceed `max_pending_bytes` only if no other
-        one is waiting.
+        It may exceed `max_pending_bytes` only if no other one is waiting.
         """
+        if (self.path / record.file_name).exists():  # of another process
+            return True
+        flat: Any = tree_flatten(layers)
+        arrays = {name: mx.contiguous(array) for name, array in flat}
+        if record.part == "target":
+            arrays[TOKENS] = mx.array(tokens)
         nbytes = sum(array.nbytes for array in arrays.values())
         self._pending = [(job, size) for job, size in self._pending if not job.done()]
         waiting = sum(size for _, size in self._pending)
         if self.failed or nbytes > self.limit or (waiting and waiting + nbytes > max_pending_bytes):
             return False
+        mx.eval(arrays)  # only MLX's thread may compute
         self._pending.append((self._writer.submit(self._write, record, arrays), nbytes))
         return True
 
     def _write(self, record: Record, arrays: Mapping[str, mx.array]) -> None:
-        """Write a record, then remove the least recently used ones of all pairs over the limit."""
         if self.failed:
             return
         try:
-            write_arrays(self.path / record.file_name, record.notes, arrays)
-            files = cache_files(self.root)
-            total = sum(file.nbytes for file in files)
-            for file in files:
-                if total <= self.limit:
-                    return
-                file.path.unlink(missing_ok=True)
-                total -= file.nbytes
+            write_arrays(self.path / record.file_name, arrays)
+            evict(self.root, self.limit)
         except OSError as error:
             self.failed = True
             log.warning(
@@ -313,16 +297,9 @@ class DiskCache:
                 error.strerror,
             )
 
-    def touch(self, names: Iterable[str]) -> None:
-        """Mark files as used now, the last one as the most recent."""
-        files = [self.path / name for name in names]
-
-        def set_times() -> None:
-            for file in files:
-                with suppress(FileNotFoundError):
-                    os.utime(file)
-
-        self._writer.submit(set_times)
+    def touch(self, record: Record) -> None:
+        with suppress(FileNotFoundError):
+            os.utime(self.path / record.file_name)
 
     def wait(self) -> None:
         """Wait until all is written. The program's end waits, too."""
@@ -341,7 +318,8 @@ class CachedText:
     """
 
     name: str
-    labels: Labels
+    target: str
+    draft: str | None
     tokens: int
     nbytes: int
     used: float
@@ -349,53 +327,47 @@ class CachedText:
 
 
 def cached_texts(root: Path) -> tuple[list[CachedText], list[Path]]:
-    """The texts of all pairs, the most recently used first; and the files that cannot be read.
-
-    These are damaged, or in a form that this version does not read.
-    """
+    """The texts of all pairs, the most recently used first; and the files of other versions."""
     texts: list[CachedText] = []
     unread: list[Path] = []
     for file in matching(root, f"*/{LABELS}"):
-        records = list(read_records(file.parent, file_names(file.parent)))
-        unread += [record for record in records if isinstance(record, Path)]
+        folder = file.parent
         with suppress(OSError, ValueError, KeyError, TypeError):  # another program's folder
-            names = json.loads(file.read_text(encoding="utf-8"))
-            labels = Labels(str(names["target"]), names["draft"])
-            known = [record for record in records if isinstance(record, Record)]
-            texts += texts_of(file.parent, labels, known)
+            pair = json.loads(file.read_text(encoding="utf-8"))
+            records: list[Record] = []
+            for path in matching(folder, f"*{SUFFIX}"):
+                with suppress(FileNotFoundError):
+                    record = Record.of(path) if pair.get("format") == FORMAT else None
+                    if record is None:
+                        unread.append(path)
+                    else:
+                        records.append(record)
+            texts += texts_of(folder, str(pair["target"]), pair["draft"], records)
     return sorted(texts, key=lambda text: -text.used), unread
 
 
-def texts_of(folder: Path, labels: Labels, records: list[Record]) -> Iterator[CachedText]:
-    """The texts of one pair: each ends in rows that no other rows continue."""
-    rows = {record.name: record for record in records if record.kind == "rows"}
-    continued = {(record.parent, record.start) for record in rows.values()}
-    chains: dict[str, list[str]] = {}  # the records of each text, by the name of its last one
-    for last in rows.values():
+def texts_of(
+    folder: Path, target: str, draft: str | None, records: list[Record]
+) -> Iterator[CachedText]:
+    """The texts of one pair: each ends in a piece that no other one continues."""
+    pieces = {record.name: record for record in records if record.part == "target"}
+    continued = {(piece.parent, piece.start) for piece in pieces.values()}
+    chains: dict[str, list[str]] = {}  # the pieces of each text, by the name of its last one
+    for last in pieces.values():
         if (last.name, last.end) not in continued:
-            chains[last.name] = chain = list[str]()
-            record: Record | None = last
-            while record is not None:
-                chain.append(record.name)
-                record = rows.get(record.parent)
+            chains[last.name] = chain = [last.name]
+            while (parent := pieces[chain[-1]].parent) in pieces:
+                chain.append(parent)
     uses = Counter(name for chain in chains.values() for name in chain)
     for name, chain in chains.items():
-        own = {record for record in chain if uses[record] == 1}
-        states = [one for one in records if one.kind == "states" and one.parent in own]
-        files = [*states, *(rows[record] for record in chain if record in own)]
-        with suppress(FileNotFoundError):
-            yield CachedText(
-                name,
-                labels,
-                rows[name].end,
-                sum(file.nbytes for file in files),
-                (folder / rows[name].file_name).stat().st_mtime,
-                tuple(folder / file.file_name for file in files),
-            )
+        last = pieces[name]
+        own = [one for one in records if one.name in chain and uses[one.name] == 1]
+        nbytes = sum(file.nbytes for file in own)
+        files = tuple(folder / file.file_name for file in own)
+        yield CachedText(name, target, draft, last.end, nbytes, last.used, files)
 
 
 def clear(root: Path) -> None:
-    """Remove the folders of all pairs, also with damaged files."""
     for labels in matching(root, f"*/{LABELS}"):
         for file in [*labels.parent.iterdir()]:
             file.unlink(missing_ok=True)  # a sidecar goes with its file
@@ -417,19 +389,19 @@ def pair_key(target: Target, folder: Path | None, draft: nn.Module | None) -> st
     parameters: Any = [] if draft is None else tree_flatten(draft.parameters())
     own = sorted(kernels.on or ()) if kernels.exact else ()  # otherwise the last bits may differ
     parts = [
-        FORMAT,
-        *fingerprint(target.path),
-        *([] if folder is None else fingerprint(folder)),
+        str(FORMAT),
+        *file_lines(target.path),
+        *([] if folder is None else file_lines(folder)),
         repr([(name, v.shape, v.dtype) for name, v in parameters]),
         repr((mx.default_device(), target.head_type, kernels.exact, own)),
         *([repr((target.kv_bits, target.kv_groups))] if target.kv_bits else []),
         *([] if target.adapter is None else [f"adapter {target.adapter.digest}"]),
         *map(version, ("mlx", "mlx-lm", "dflash-chat")),
     ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+    return fingerprint(parts)
 
 
-def fingerprint(folder: Path) -> list[str]:
+def file_lines(folder: Path) -> list[str]:
     """One line per file of a model, its weights and its config: name, size, time, sampled hash."""
     weights = [file for file in matching(folder, "*.safetensors") if file.exists()]
     lines = []

@@ -7,12 +7,10 @@ processed tokens copies its rows into the cache. Runs in the thread that owns ML
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten, tree_unflatten
 
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.files.programs import held_bytes
@@ -20,62 +18,8 @@ from dflash_mlx.models.cache.rows import count_rows
 from dflash_mlx.models.cache.target_cache import Snapshot
 from dflash_mlx.models.memory import working_set
 
-from .disk import Damaged, DiskCache, Record, parse_arrays
-from .tree import NO_TOKENS, Layers, Match, Node, RadixTree, count_common
-
-# Rows and states as the arrays of a file, and back
-
-
-def rows_arrays(node: Node) -> dict[str, mx.array]:
-    """The arrays of a node's file: its tokens, and the rows of both models."""
-    return {
-        "tokens": mx.array(node.tokens),
-        **named_arrays(node.target, "target"),
-        **named_arrays(node.draft, "draft"),
-    }
-
-
-def rows_of(record: Record, arrays: Mapping[str, mx.array]) -> tuple[Layers, Layers | None]:
-    """The rows of the target and of the drafter, which may keep none.
-
-    Raises ValueError if they do not belong to the record's tokens.
-    """
-    target = unnamed_arrays(arrays, "target")
-    draft = unnamed_arrays(arrays, "draft")
-    counts = {count_rows(rows) for rows in (*target, *draft)}
-    if counts - {len(record.tokens)} or (draft and not record.drafted):
-        raise ValueError("the rows are not those of the tokens")
-    return target, draft if record.drafted else None
-
-
-def snapshot_of(record: Record, arrays: Mapping[str, mx.array]) -> Snapshot:
-    """Raises ValueError if there are no states."""
-    parts = unnamed_arrays(arrays, "states")
-    if not parts:
-        raise ValueError("there are no states")
-    return Snapshot(record.start, tuple(tuple(part) for part in parts))
-
-
-def named_arrays(tree: Any, prefix: str) -> dict[str, mx.array]:
-    """The arrays of a tree by their places in it, computed and contiguous.
-
-    Another thread writes them, and only this thread may compute.
-    """
-    flat: Any = tree_flatten(tree, prefix=f".{prefix}") if tree else []
-    arrays = {name: mx.contiguous(array) for name, array in flat}
-    mx.eval(arrays)
-    return arrays
-
-
-def unnamed_arrays(arrays: Mapping[str, mx.array], prefix: str) -> tuple[Any, ...]:
-    """The tree of those arrays, one part per layer."""
-    flat: Any = [
-        (name.removeprefix(f"{prefix}."), array)
-        for name, array in arrays.items()
-        if name.startswith(f"{prefix}.")
-    ]
-    return tuple(tree_unflatten(flat)) if flat else ()
-
+from .disk import Damaged, DiskCache, Layers, Record, parse_layers
+from .tree import Match, Node, RadixTree, count_common
 
 MIN_BRANCH = 32  # tokens that a snapshot where two prompts part must save
 MAX_NODE = 2048  # tokens of a node, which is evicted, written and read as a whole
@@ -110,10 +54,10 @@ class PrefixCache:
         self.tree.evict(limit)
 
     def clear(self) -> None:
-        """Drop everything from memory; records on disk stay."""
+        """Drop everything from memory; what is on disk stays."""
         self.tree = RadixTree()
         if self.disk is not None:
-            self.disk.forget_seen()
+            self.disk.seen = set()
 
     @property
     def nbytes(self) -> int:
@@ -161,24 +105,21 @@ class PrefixCache:
 
     def put(self, record: Record, content: bytes | None) -> None:
         """Add a record by the content of its file, which is None if the file is gone."""
-        name = record.name if record.kind == "rows" else record.parent
-        node = self.tree.nodes.get(name)
-        if node is None:
+        node = self.tree.nodes.get(record.name)
+        key = record.end if record.part == "states" else record.part
+        if node is None or key not in node.parts:
             return
-        if content is None:
-            self.tree.lose(node, record)
-            return
-        try:
-            _, arrays = parse_arrays(BytesIO(content))
-            mx.eval(arrays)
-            if record.kind == "rows":
-                self.tree.set_rows(node, *rows_of(record, arrays))
-            else:
-                self.tree.set_states(node, record.start, snapshot_of(record, arrays))
-        except (Damaged, ValueError):
-            if self.disk is not None:
+        if content is not None:
+            try:
+                layers = parse_layers(content, record.file_name)
+                if isinstance(key, str) and {*map(count_rows, layers)} - {len(node.tokens)}:
+                    raise Damaged
+                self.tree.hold(node, key, layers)
+                return
+            except Damaged:
+                assert self.disk is not None
                 self.disk.drop(record.file_name)
-            self.tree.lose(node, record)
+        self.tree.lose(node, key)
 
     def keep(self, sequence: Sequence, *, ended: bool = False) -> None:
         """Cache the rows of a sequence; if it `ended`, also the state after its last token."""
@@ -190,8 +131,7 @@ class PrefixCache:
         if cache.needs_snapshots:
             if ended and length == cache.offset:
                 cache.snapshot()
-            held = cache.snapshots_held
-            snapshots = {count: held[count] for count in held if count <= length}
+            snapshots = {n: one for n, one in cache.held.items() if n <= length}
             length = max(snapshots, default=0)
         if not length:
             return
@@ -211,9 +151,7 @@ class PrefixCache:
                 raise
             self._save([node])
             self.tree.evict(self.limit)
-            if (
-                node.name not in self.tree.nodes
-            ):  # evicted at once: the text is larger than the cache
+            if node.name not in self.tree.nodes:  # the text is larger than the cache
                 return
         self._save([match.node for match in path])
         self._touch(path, length)
@@ -222,21 +160,15 @@ class PrefixCache:
     def _hold(self, sequence: Sequence, match: Match, snapshots: Mapping[int, Snapshot]) -> None:
         """Copy a sequence's rows and snapshots into a node that lacks them."""
         node = match.node
-        draft_cache = sequence.draft_cache
-        adds_drafts = (
-            draft_cache is not None and draft_cache.offset >= node.end and not node.drafted
-        )
-        adds_rows = node.target is None and not node.saved
-        if match.end == node.end and (adds_drafts or adds_rows):
-            target = node.target or sequence.target_cache.copy_rows(node.start, node.end)
-            draft = None
-            if adds_drafts and draft_cache is not None:
-                draft = draft_cache.copy_rows(node.start, node.end)
-            mx.eval(target, draft)
-            self.tree.set_rows(node, target, draft)
+        for key, cache in (("target", sequence.target_cache), ("draft", sequence.draft_cache)):
+            if cache is None or key in node.parts or not match.end == node.end <= cache.offset:
+                continue
+            rows = cache.copy_rows(node.start, node.end)
+            mx.eval(rows)
+            self.tree.hold(node, key, rows)
         for length, snapshot in snapshots.items():
             if node.start < length <= match.end:
-                self.tree.set_states(node, length, snapshot)
+                self.tree.hold(node, length, snapshot.parts)
 
     def _find(
         self, sequence: Sequence, prompt: np.ndarray, start: int, drafting: bool
@@ -246,9 +178,8 @@ class PrefixCache:
         The sequence has `start` tokens itself. Rows that do not fit into memory are left out.
         """
         if self.disk is not None:
-            records = self.disk.new_records()
-            for record in sorted(records, key=lambda record: (record.kind, record.start)):
-                self.tree.insert(record)
+            for record, piece in self.disk.new_records():
+                self.tree.insert(record, piece)
         path = self.tree.walk(prompt)
         drafting = drafting and sequence.draft_cache is not None
         size = 0
@@ -256,7 +187,7 @@ class PrefixCache:
         for match in path:
             node = match.node
             size += node.size if match.end > start else 0
-            if size > self.limit or (drafting and not node.drafted):
+            if size > self.limit or (drafting and "draft" not in node.parts):
                 break
             usable = match.end
         end = sequence.align(min(usable, len(prompt) - 1))
@@ -264,25 +195,22 @@ class PrefixCache:
             lengths = [
                 length
                 for match in path
-                for length in match.node.states
-                if length <= min(match.end, end)
+                for length in match.node.parts
+                if isinstance(length, int) and length <= min(match.end, end)
             ]
             end = max(lengths, default=0)
         return path, end
 
     def _missing(self, path: list[Match], start: int, end: int) -> list[Record]:
         """The records of the prompt's tokens [start, end) that are on disk only."""
-        records: list[Record] = []
         if end <= start:
-            return records
-        for match in matches_between(path, start, end):
-            node = match.node
-            if node.target is None:
-                records.append(node.record())
-            states = node.states.get(end)
-            if states is not None and states.snapshot is None:
-                records.append(node.states_record(end))
-        return records
+            return []
+        return [
+            match.node.record(key)
+            for match in matches_between(path, start, end)
+            for key, part in match.node.parts.items()
+            if part.layers is None and (isinstance(key, str) or key == end)
+        ]
 
     def _take(self, sequence: Sequence, path: list[Match], start: int, end: int) -> None:
         """Extend a sequence of `start` tokens by the rows of the tokens [start, end)."""
@@ -294,17 +222,19 @@ class PrefixCache:
             node = match.node
             first = max(start, node.start)
             last = min(end, match.end)
-            assert node.target is not None
-            target.append(node.cut(node.target, first, last))
-            if node.draft is not None:
-                draft.append(node.cut(node.draft, first, last))
+            rows = node.layers("target")
+            assert rows is not None
+            target.append(node.cut(rows, first, last))
+            if (rows := node.layers("draft")) is not None:
+                draft.append(node.cut(rows, first, last))
             tokens += node.tokens[first - node.start : last - node.start].tolist()
         snapshot = None
         if sequence.target_cache.needs_snapshots:
             node = matches[-1].node
-            states = node.states[end]
+            states = node.parts[end]
             states.used = node.used
-            snapshot = states.snapshot
+            assert states.layers is not None
+            snapshot = Snapshot(end, tuple(map(tuple, states.layers)))
         sequence.extend(tokens, target, draft if len(draft) == len(matches) else None, snapshot)
 
     def _save(self, nodes: Many[Node]) -> None:
@@ -314,33 +244,20 @@ class PrefixCache:
         room = self.limit // 2  # the writer holds pending arrays beside those of the cache
         for node in nodes:
             assert node.parent is not None
-            if not (node.parent.saved or node.parent is self.tree.root):
-                return
-            saved = node.saved and (node.saved_draft or node.draft is None)
-            if node.target is not None and not saved:
-                arrays = rows_arrays(node)
-                if not self.disk.save(node.record(), arrays, max_pending_bytes=room):
+            for key, part in node.parts.items():
+                if not (node.parent.saved or node.parent is self.tree.root):
                     return
-                node.saved = True
-                node.saved_draft = node.draft is not None
-            for length, states in node.states.items():
-                if states.snapshot is not None and not states.saved:
-                    parts = named_arrays(states.snapshot.parts, "states")
-                    arrays = {"tokens": mx.array(NO_TOKENS), **parts}
-                    record = node.states_record(length)
-                    states.saved = self.disk.save(record, arrays, max_pending_bytes=room)
+                if part.layers is not None and not part.saved:
+                    record = node.record(key)
+                    if not self.disk.save(record, part.layers, node.tokens, max_pending_bytes=room):
+                        return
+                    part.saved = True
 
     def _touch(self, path: list[Match], end: int) -> None:
-        """Mark the files of a path as used, its beginning last: that is evicted last."""
-        if self.disk is None:
-            return
-        names = []
-        for match in reversed(matches_between(path, 0, end)):
-            node = match.node
-            if end in node.states:
-                names.append(node.states_record(end).file_name)
-            names.append(node.record().file_name)
-        self.disk.touch(names)
+        if self.disk is not None:
+            for match in matches_between(path, 0, end):
+                for key in match.node.parts:
+                    self.disk.touch(match.node.record(key))
 
 
 def matches_between(path: list[Match], start: int, end: int) -> list[Match]:

@@ -12,76 +12,74 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
-from dflash_mlx.models.cache.rows import Rows
-from dflash_mlx.models.cache.target_cache import Snapshot
+from .disk import ROOT, Layers, Record, piece_name
 
-from .disk import ROOT, Record, record_name
-
-Layers = tuple[Rows, ...]  # rows of each layer of a model
 NO_TOKENS = np.zeros(0, np.int32)
+PartKey = str | int
 
 
 @dataclass(slots=True, eq=False)
-class RecurrentState:
-    """The recurrent states after `length` tokens. `snapshot` is None if they are on disk only.
+class Part:
+    """What a node keeps of one kind. layers: None if they are on disk only; saved: they are there.
 
-    size: bytes. used: time of the last use. saved: whether they are on disk.
+    size: bytes. used: time of the last use, of recurrent states only.
     """
 
-    length: int
-    size: int
-    used: int
-    snapshot: Snapshot | None = None
+    size: int = 0
+    used: int = 0
+    layers: Layers | None = None
     saved: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node of the tree: consecutive tokens, and their rows in the caches of both models.
+    """A node of the tree, a piece of a text: consecutive tokens, and what both models made of them.
 
-    start: the place in the text of the first of `tokens` [n], int32. name: of its record.
-    size: bytes of the rows. target, draft: the rows of the layers with KV caches; None if they are
-    on disk only, or if the drafter has not processed the tokens. saved, saved_draft: whether they
-    are on disk. children: by their start and first token. used: time of the last use.
+    start: the place in the text of the first of `tokens` [n], int32. parts: the "target"'s and the
+    "draft"er's rows in the layers with KV caches, and by a number of tokens the recurrent states
+    after it. children: by their start and first token. used: time of the last use.
     """
 
     start: int
     tokens: np.ndarray
     parent: "Node | None" = None
     name: str = ROOT
-    size: int = 0
-    target: Layers | None = None
-    draft: Layers | None = None
-    saved: bool = False
-    saved_draft: bool = False
-    states: dict[int, RecurrentState] = field(default_factory=dict)
+    parts: dict[PartKey, Part] = field(default_factory=dict)
     children: dict[tuple[int, int], "Node"] = field(default_factory=dict)
     used: int = 0
 
     @property
     def end(self) -> int:
-        """The length of a text that ends with this node."""
         return self.start + len(self.tokens)
 
     @property
-    def drafted(self) -> bool:
-        """Whether the drafter's rows are in memory or on disk."""
-        return self.draft is not None or (self.target is None and self.saved_draft)
-
-    @property
     def key(self) -> tuple[int, int]:
-        """The key in its parent's `children`."""
         return self.start, int(self.tokens[0])
 
-    def record(self) -> Record:
-        assert self.parent is not None
-        return Record(
-            self.name, "rows", self.parent.name, self.start, self.tokens, self.drafted, self.size
-        )
+    @property
+    def size(self) -> int:
+        """Bytes of the rows, in memory or on disk."""
+        return sum(part.size for key, part in self.parts.items() if isinstance(key, str))
 
-    def states_record(self, length: int) -> Record:
-        name = record_name(self.name, length, NO_TOKENS)
-        return Record(name, "states", self.name, length, NO_TOKENS, drafted=False)
+    @property
+    def in_memory(self) -> bool:
+        return any(self.layers(key) is not None for key in ("target", "draft"))
+
+    @property
+    def saved(self) -> bool:
+        """Whether the target's rows are on disk."""
+        return "target" in self.parts and self.parts["target"].saved
+
+    def layers(self, key: PartKey) -> Layers | None:
+        part = self.parts.get(key)
+        return None if part is None else part.layers
+
+    def record(self, key: PartKey) -> Record:
+        assert self.parent is not None
+        names = self.parent.name, self.name, self.start
+        if isinstance(key, int):
+            return Record(*names, key, "states")
+        return Record(*names, self.end, key)
 
     def cut(self, layers: Layers, start: int, end: int) -> Layers:
         """The part of this node's rows that belongs to the text's tokens [start, end)."""
@@ -121,7 +119,6 @@ def walk(root: Node, prompt: np.ndarray) -> list[Match]:
 
 
 def count_common(a: np.ndarray, b: np.ndarray) -> int:
-    """The length of the common prefix of two texts."""
     length = min(len(a), len(b))
     differences = np.flatnonzero(a[:length] != b[:length])
     return int(differences[0]) if differences.size else length
@@ -150,47 +147,35 @@ class RadixTree:
         return path
 
     def add(self, parent: Node, start: int, tokens: np.ndarray) -> Node:
-        node = Node(start, tokens, parent, record_name(parent.name, start, tokens))
-        self._put(node)
+        node = Node(start, tokens, parent, piece_name(parent.name, start, tokens))
+        node.used = self._time
+        parent.children[node.key] = node
+        self.nodes[node.name] = node
         return node
 
-    def set_rows(self, node: Node, target: Layers, draft: Layers | None) -> None:
-        self.nbytes -= count_bytes((node.target, node.draft))
-        node.target = target
-        node.draft = draft
-        node.size = count_bytes((target, draft))
-        self.nbytes += node.size
+    def hold(self, node: Node, key: PartKey, layers: Layers) -> None:
+        """Keep a part in memory, unless it is there."""
+        part = node.parts.setdefault(key, Part(used=self._time))
+        if part.layers is None:
+            part.layers = layers
+            part.size = count_bytes(layers)
+            self.nbytes += part.size
 
-    def set_states(self, node: Node, length: int, snapshot: Snapshot) -> None:
-        """Keep the states after `length` tokens, which end in the node."""
-        new = RecurrentState(length, snapshot.nbytes, self._time)
-        states = node.states.setdefault(length, new)
-        if states.snapshot is None:
-            states.snapshot = snapshot
-            states.size = snapshot.nbytes
-            self.nbytes += snapshot.nbytes
+    def insert(self, record: Record, tokens: np.ndarray | None) -> None:
+        """Add a part on disk, unless its parent is unknown or its place is taken.
 
-    def insert(self, record: Record) -> None:
-        """Add a record on disk, unless its parent is unknown or its place is taken."""
-        parent = self.nodes.get(record.parent)
-        if parent is None:
-            return
-        if record.kind == "states":
-            if parent.start < record.start <= parent.end:
-                new = RecurrentState(record.start, record.nbytes, 0)
-                parent.states.setdefault(record.start, new).saved = True
-            return
+        tokens: of its node; None unless they are the target's rows.
+        """
         node = self.nodes.get(record.name)
-        if node is None:
+        parent = self.nodes.get(record.parent)
+        if node is None and parent is not None and tokens is not None and len(tokens):
             inside = parent.start < record.start <= parent.end or parent.end == record.start
-            if not inside or not len(record.tokens):
+            if not inside or (record.start, int(tokens[0])) in parent.children:
                 return
-            node = Node(record.start, record.tokens, parent, record.name, record.nbytes)
-            if node.key in parent.children:
-                return
-            self._put(node)
-        node.saved = True
-        node.saved_draft = record.drafted
+            node = self.add(parent, record.start, tokens)
+        if node is not None:
+            key = record.end if record.part == "states" else record.part
+            node.parts.setdefault(key, Part(record.nbytes)).saved = True
 
     def forget(self, node: Node) -> None:
         """Remove a node and all nodes below it."""
@@ -201,67 +186,53 @@ class RadixTree:
             node = remaining.pop()
             remaining += node.children.values()
             del self.nodes[node.name]
-            self._unload(node)
-            for length in list(node.states):
-                self.forget_states(node, length)
+            for key in list(node.parts):
+                self._unload(node, key)
 
-    def lose(self, node: Node, record: Record) -> None:
-        """The file of a record is gone: remove what was only there."""
-        states = node.states.get(record.start)
-        if record.kind == "rows":
-            node.saved = False
-            node.saved_draft = False
-            if node.target is None:
+    def lose(self, node: Node, key: PartKey) -> None:
+        """The file of a part is gone: remove what was only there."""
+        part = node.parts[key]
+        part.saved = False
+        if part.layers is None:
+            if key == "target":
                 self.forget(node)
-        elif states is not None:
-            states.saved = False
-            if states.snapshot is None:
-                self.forget_states(node, record.start)
-
-    def forget_states(self, node: Node, length: int) -> None:
-        states = node.states.pop(length)
-        self.nbytes -= states.size if states.snapshot else 0
+            else:
+                del node.parts[key]
 
     def evict(self, limit: int) -> None:
         """Remove the least recently used rows and states from memory until the rest fits."""
         while self.nbytes > limit:
             candidates: list[tuple[tuple[int, int, int], Callable[[], None]]] = []
             for node in self.nodes.values():
-                if node.target is not None and (node.saved or not node.children):
+                if node.in_memory and (node.saved or not node.children):
                     order = (node.used, 1, -node.start)
-                    candidates.append((order, partial(self._drop, node)))
-                for length, states in node.states.items():
-                    if states.snapshot is not None:
-                        order = (states.used, 0, length)
-                        candidates.append((order, partial(self._drop_states, node, length)))
+                    candidates.append((order, partial(self._drop_rows, node)))
+                for key, part in node.parts.items():
+                    if isinstance(key, int) and part.layers is not None:
+                        order = (part.used, 0, key)
+                        candidates.append((order, partial(self._drop_states, node, key)))
             if not candidates:
                 return
             _, drop = min(candidates, key=lambda candidate: candidate[0])
             drop()
 
-    def _put(self, node: Node) -> None:
-        assert node.parent is not None
-        node.parent.children[node.key] = node
-        self.nodes[node.name] = node
-        node.used = self._time
+    def _unload(self, node: Node, key: PartKey) -> None:
+        """Drop a part from memory, and forget it if it is not on disk."""
+        part = node.parts[key]
+        self.nbytes -= 0 if part.layers is None else part.size
+        part.layers = None
+        if not part.saved:
+            del node.parts[key]
 
-    def _unload(self, node: Node) -> None:
-        self.nbytes -= count_bytes((node.target, node.draft))
-        node.target = None
-        node.draft = None
-
-    def _drop(self, node: Node) -> None:
-        if node.saved:
-            self._unload(node)
-        else:
+    def _drop_rows(self, node: Node) -> None:
+        if not node.saved:
             self.forget(node)
+            return
+        for key in [key for key in node.parts if isinstance(key, str)]:
+            self._unload(node, key)
 
     def _drop_states(self, node: Node, length: int) -> None:
-        states = node.states[length]
-        if states.saved:
-            self.nbytes -= states.size
-            states.snapshot = None
-            return
-        self.forget_states(node, length)
-        if not node.states and not node.children:  # no prompt can use its rows alone
-            self._drop(node)
+        self._unload(node, length)
+        has_states = any(isinstance(key, int) for key in node.parts)
+        if not has_states and not node.children:  # no prompt can use its rows alone
+            self._drop_rows(node)

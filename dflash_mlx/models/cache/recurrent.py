@@ -40,17 +40,13 @@ class Window:
 class Tape:
     """The inputs of one layer for the S rows of one pass.
 
-    `inputs` [1, K - 1 + S, C] are the convolution's; `keys` [1, S, Hk, Dk], `values`
-    [1, S, Hv, Dv], `a` and `b` [1, S, Hv] are the recurrence's. `states` [1, Hv, Dv, Dk] are the
-    states before every `stride`-th row.
+    `inputs` [1, K - 1 + S, C] are the convolution's, `parts` the recurrence's as in `Fed.parts`.
+    `states` [1, Hv, Dv, Dk] are the states before every `stride`-th row.
     """
 
     net: Any
     inputs: mx.array
-    keys: mx.array
-    values: mx.array
-    a: mx.array
-    b: mx.array
+    parts: tuple[mx.array, ...]
     states: tuple[mx.array | None, ...]
     stride: int
 
@@ -60,21 +56,13 @@ class Tape:
         state = self.states[number]
         first = number * self.stride
         if first < rows:
-            part = slice(first, rows)
-            keys = self.keys[:, part]
-            values = self.values[:, part]
-            # Queries only read the state: any will do.
-            _, state = update(self.net, keys, keys, values, self.a[:, part], self.b[:, part], state)
+            _, state = update(self.net, [part[:, first:rows] for part in self.parts], state)
         return [*self._window().after(rows), state]
 
     def along(self, rows: tuple[int, ...]) -> State:
         """The states after these rows of a tree, a path from its anchor."""
         path = mx.array(rows)
-        keys = self.keys[:, path]
-        values = self.values[:, path]
-        _, state = update(
-            self.net, keys, keys, values, self.a[:, path], self.b[:, path], self.states[0]
-        )
+        _, state = update(self.net, [part[:, path] for part in self.parts], self.states[0])
         return [*self._window().along(rows), state]
 
     def _window(self) -> Window:
@@ -85,9 +73,9 @@ class RecurrentCache(ArraysCache):
     """mlx-lm's cache of one recurrent layer, which counts tokens and can rewind into a pass.
 
     `size`: the number of arrays in its state. taped: whether the layer's module remembers a tape;
-    the first array is then the window of a convolution. The state before the last pass is always
-    kept, its tape only if `taping` was set. While `tree` is set, a pass reads a tree: the state
-    does not change until `keep_path` is called.
+    the first array is then the window of a convolution. The state before the last pass, which began
+    at the token `start`, is always kept; its `tape` (`Tape`, `Window` or `Writes`) only if `taping`
+    was set. While `tree` is set, a pass reads a tree: the state does not change until `keep_path`.
     """
 
     def __init__(self, size: int = 2, *, taped: bool = True) -> None:
@@ -96,19 +84,16 @@ class RecurrentCache(ArraysCache):
         self.offset = 0
         self.taping = True
         self.tree: TreePass | None = None
-        self._start = 0
+        self.start = 0
         self._before: State = [None] * size
-        self._tape: Tape | Window | Writes | None = None
+        self.tape: Any = None
 
     def begin(self, count: int = 0) -> None:
         """Begin a pass: remember the state before it. Without a tape, count its tokens here."""
-        self._start = self.offset
+        self.start = self.offset
         self._before = list(self.cache)
-        self._tape = None
+        self.tape = None
         self.offset += count
-
-    def remember(self, tape: Tape | Window | Writes) -> None:
-        self._tape = tape
 
     def make_mask(self, N: int, **options: Any) -> None:
         """No row of one sequence is masked."""
@@ -120,28 +105,23 @@ class RecurrentCache(ArraysCache):
             self.offset += N
 
     def can_rewind(self, length: int) -> bool:
-        if length in (0, self._start, self.offset):
+        if length in (0, self.start, self.offset):
             return length <= self.offset
-        return self._tape is not None and self._start < length <= self.offset
-
-    @property
-    def start(self) -> int:
-        """The offset before the last pass."""
-        return self._start
+        return self.tape is not None and self.start < length <= self.offset
 
     def writes(self, length: int | None = None) -> Writes | None:
         """The last pass's log of writes, if a rewind to `length` tokens needs it."""
-        inside = length is None or self._start < length < self.offset
-        return self._tape if inside and isinstance(self._tape, Writes) else None
+        inside = length is None or self.start < length < self.offset
+        return self.tape if inside and isinstance(self.tape, Writes) else None
 
     def rewind(self, length: int, state: State | None = None) -> None:
         """Rewind to `length` tokens, if `can_rewind` allows it; `state` is a replay's result."""
-        if length == self._start:  # also after a pass that was interrupted in this layer
+        if length == self.start:  # also after a pass that was interrupted in this layer
             self.cache = list(self._before)
         elif length == 0:
             self.load([None] * len(self.cache), 0)
         elif length < self.offset:
-            self.cache = state or self._taped().after(length - self._start)
+            self.cache = state or self.tape.after(length - self.start)
         self.offset = length
 
     def keep_path(self, rows: tuple[int, ...], state: State | None = None) -> None:
@@ -149,14 +129,10 @@ class RecurrentCache(ArraysCache):
 
         Afterwards the cache can rewind to before the pass, but not into it.
         """
-        length = self._start + len(rows)
-        self.cache = state or self._taped().along(rows)
+        length = self.start + len(rows)
+        self.cache = state or self.tape.along(rows)
         self.offset = length
-        self._tape = None
-
-    def _taped(self) -> Tape | Window:
-        assert isinstance(self._tape, Tape | Window)
-        return self._tape
+        self.tape = None
 
     def save(self) -> tuple[mx.array, ...]:
         """The state, without keeping other arrays alive. The layer must have read something."""
@@ -170,7 +146,6 @@ class RecurrentCache(ArraysCache):
 
     @property
     def state(self) -> Any:
-        """The arrays, and the number of tokens."""
         return self.cache, self.offset
 
     @state.setter
@@ -189,9 +164,6 @@ class RecurrentAdapter(Adapter):
         if not cache.taped:  # else its module begins the pass
             cache.begin(count)
 
-    def can_rewind(self, cache: RecurrentCache, length: int) -> bool:
-        return cache.can_rewind(length)
-
     def rewind(self, caches: Sequence[RecurrentCache], length: int) -> None:
         """Rewind all layers, those with a log of writes by `replay`."""
         tapes = [cache.writes(length) for cache in caches]
@@ -208,14 +180,7 @@ class RecurrentAdapter(Adapter):
         for cache, tape in zip(caches, tapes, strict=True):
             cache.keep_path(rows, next(states) if tape else None)
 
-    def save(self, cache: RecurrentCache) -> tuple[mx.array, ...]:
-        return cache.save()
-
-    def load(self, cache: RecurrentCache, part: tuple[mx.array, ...], length: int) -> None:
-        cache.load(part, length)
-
     def begin_tree(self, cache: RecurrentCache, tree: TreePass) -> None:
-        """Let each row continue from its parent's state."""
         cache.tree = tree
 
     def end_tree(self, cache: RecurrentCache) -> None:

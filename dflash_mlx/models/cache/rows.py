@@ -1,6 +1,7 @@
 """Caches that keep the keys and values of all tokens, plain or quantised."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -13,8 +14,9 @@ from .tree_pass import TreePass, tree_mask
 class Adapter:
     """The operations that speculation needs and mlx-lm's caches lack, for one class of caches.
 
-    An adapter has no state of its own; the caches are arguments. goes_anywhere: whether a cache can
-    rewind to any token; otherwise it needs snapshots. saves: whether it can take them.
+    An adapter has no state of its own; the caches are arguments. This one calls methods of a cache
+    that has them. goes_anywhere: whether a cache can rewind to any token; otherwise it needs
+    snapshots. saves: whether it can take them.
     """
 
     goes_anywhere = False
@@ -29,7 +31,7 @@ class Adapter:
 
     def can_rewind(self, cache: Any, length: int) -> bool:
         """Whether a cache can rewind to `length` tokens, at most its offset, without a snapshot."""
-        raise NotImplementedError
+        return cache.can_rewind(length)
 
     def rewind(self, caches: Sequence[Any], length: int) -> None:
         """Rewind the caches of one sequence's layers, where `can_rewind` is true for all."""
@@ -41,14 +43,13 @@ class Adapter:
 
     def save(self, cache: Any) -> tuple[mx.array, ...]:
         """Copies of the arrays that a non-empty cache needs to continue from here."""
-        raise NotImplementedError
+        return cache.save()
 
     def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
         """Restore a cache to the arrays that `save` returned after `length` tokens."""
-        raise NotImplementedError
+        cache.load(part, length)
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
-        """Prepare for a pass over a tree: every row sees its own path."""
         raise NotImplementedError
 
     def end_tree(self, cache: Any) -> None:
@@ -99,24 +100,17 @@ class RowsAdapter(Adapter):
 
     def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
         for cache in caches:
-            self._keep_rows(cache, rows, count)
-
-    def _keep_rows(self, cache: Any, rows: tuple[int, ...], count: int) -> None:
-        first = self.first_row(cache, count)
-        if rows != tuple(range(len(rows))):
-            places = mx.array([first + row for row in rows])
-
-            def compact(part: mx.array) -> mx.array:
-                kept = mx.take(part, places, axis=-2)
-                part[..., first : first + len(rows), :] = kept
-                return part
-
-            cache.keys, cache.values = tree_map(compact, (cache.keys, cache.values))
-        cache.trim(count - len(rows))
+            if rows != tuple(range(len(rows))):
+                compact(cache, rows, self.first_row(cache, count))
+            cache.trim(count - len(rows))
 
     def first_row(self, cache: Any, count: int) -> int:
         """The index of the first of the newest `count` rows in the arrays."""
         return cache.offset - count
+
+    def held(self, cache: Any, window: int | None) -> tuple[int, int | None]:
+        """The rows that the next pass sees, and the window that applies to a layer's `window`."""
+        return self.first_row(cache, 0), window
 
     def save(self, cache: Any) -> tuple[mx.array, ...]:
         """Return nothing: the rows are still there after a rewind."""
@@ -126,8 +120,18 @@ class RowsAdapter(Adapter):
         cache.trim(cache.offset - length)
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
-        """Replace `make_mask` of this cache, not of its class, by the tree's."""
-        cache.make_mask = tree_mask(tree, lambda window: (cache.offset, window))
+        cache.make_mask = tree_mask(tree, partial(self.held, cache))
+
+
+def compact(cache: Any, rows: tuple[int, ...], first: int) -> None:
+    """Move rows, counted from the index `first` of the arrays, to that index."""
+    places = mx.array([first + row for row in rows])
+
+    def move(part: mx.array) -> mx.array:
+        part[..., first : first + len(rows), :] = mx.take(part, places, axis=-2)
+        return part
+
+    cache.keys, cache.values = tree_map(move, arrays_of(cache))
 
 
 def quantised_caches(layers: list[Any], groups: Sequence[int], bits: int) -> list[Any]:
@@ -145,12 +149,14 @@ STEP = 256  # rows by which a cache grows, as mlx-lm's do
 def copy_rows(cache: Any, start: int, end: int) -> Rows:
     """Keys and values of the tokens from `start` to before `end`, in arrays of their own."""
     places = mx.arange(start, end)
-    return tree_map(lambda part: mx.take(part, places, axis=-2), (cache.keys, cache.values))
+    return tree_map(lambda part: mx.take(part, places, axis=-2), arrays_of(cache))
 
 
 def append_rows(cache: Any, parts: Sequence[Rows]) -> None:
     """Append rows of successive tokens to a cache. The rows themselves stay as they are."""
-    held = [] if cache.keys is None else [tree_map(first(cache.offset), arrays_of(cache))]
+    arrays = arrays_of(cache)
+    offset = cache.offset
+    held = [] if cache.keys is None else [tree_map(lambda part: part[..., :offset, :], arrays)]
     length = cache.offset + sum(count_rows(part) for part in parts)
     free = STEP - length % STEP
 
@@ -161,10 +167,6 @@ def append_rows(cache: Any, parts: Sequence[Rows]) -> None:
 
     cache.keys, cache.values = tree_map(join, *held, *parts)
     cache.offset = length
-
-
-def first(count: int) -> Callable[[mx.array], mx.array]:
-    return lambda part: part[..., :count, :]
 
 
 def arrays_of(cache: Any) -> Rows:
@@ -209,11 +211,3 @@ class ChunkedAdapter(RowsAdapter):
         cache.keys, cache.values = part
         cache.offset = length
         cache.start_position = length - part[0].shape[2]
-
-    def begin_tree(self, cache: Any, tree: TreePass) -> None:
-        """As `RowsAdapter`, without the rows that were cut from the front."""
-
-        def held(window: int | None) -> tuple[int, int | None]:
-            return cache.offset - cache.start_position, window
-
-        cache.make_mask = tree_mask(tree, held)

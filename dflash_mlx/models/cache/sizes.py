@@ -46,7 +46,6 @@ class CacheSize:
 
 
 def cache_sizes(parts: Parts) -> tuple[CacheSize, ...]:
-    """The size of each cache of a model, with each `CacheList` flattened."""
     pairs = zip(flat(parts.caches), parts.readers, strict=True)
     sizes = [size_of(cache, readers) for cache, readers in pairs]
     grouped = [number for number, size in enumerate(sizes) if size.group]

@@ -5,14 +5,12 @@ for single rows. Here a pass writes its own rows; the window moves to the front 
 few hundred tokens. Attention sees the same rows under the same masks, always in order.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
-from .rows import Adapter
-from .tree_pass import TreePass, tree_mask
+from .rows import RowsAdapter
 
 ROOM = 256  # rows
 
@@ -73,26 +71,17 @@ class SlidingCache(RotatingKVCache):
         return v[..., : self._idx, :]
 
 
-class SlidingAdapter(Adapter):
+class SlidingAdapter(RowsAdapter):
     """`SlidingCache`: rewinds while the rows that the next token's window needs are still there."""
+
+    goes_anywhere = False
 
     def can_rewind(self, cache: SlidingCache, length: int) -> bool:
         """A token sees `max_size` tokens, itself included."""
         return cache._idx - (cache.offset - length) >= min(length, cache.max_size - 1)
 
-    def rewind(self, caches: Sequence[SlidingCache], length: int) -> None:
-        for cache in caches:
-            cut(cache, cache.offset - length)
-
-    def keep_path(self, caches: Sequence[SlidingCache], rows: tuple[int, ...], count: int) -> None:
-        for cache in caches:
-            first = cache._idx - count
-            if rows != tuple(range(len(rows))):
-                places = mx.array([first + row for row in rows])
-                arrays: tuple[Any, Any] = cache.keys, cache.values
-                for part in arrays:
-                    part[..., first : first + len(rows), :] = mx.take(part, places, axis=2)
-            cut(cache, count - len(rows))
+    def first_row(self, cache: SlidingCache, count: int) -> int:
+        return cache._idx - count
 
     def save(self, cache: SlidingCache) -> tuple[mx.array, ...]:
         """Copies of the rows that the next token's window needs."""
@@ -109,16 +98,5 @@ class SlidingAdapter(Adapter):
         cache._idx = part[0].shape[2]
         cache._first = 0
 
-    def begin_tree(self, cache: Any, tree: TreePass) -> None:
-        """Replace `make_mask` of this cache, not of its class, by the tree's."""
-
-        def held(window: int | None) -> tuple[int, int | None]:
-            return min(cache.offset, cache.max_size - 1), window or cache.max_size
-
-        cache.make_mask = tree_mask(tree, held)
-
-
-def cut(cache: SlidingCache, count: int) -> None:
-    """Drop the newest `count` rows."""
-    cache.offset -= count
-    cache._idx -= count
+    def held(self, cache: SlidingCache, window: int | None) -> tuple[int, int | None]:
+        return min(cache.offset, cache.max_size - 1), window or cache.max_size

@@ -47,15 +47,11 @@ from .tree_pass import TreePass
 # The known classes of caches, each with its adapter
 
 KINDS: dict[type, Adapter] = {
-    KVCache: RowsAdapter(),
-    MaskedCache: RowsAdapter(),
-    QuantizedKVCache: RowsAdapter(),
+    **dict.fromkeys((KVCache, MaskedCache, QuantizedKVCache), RowsAdapter()),
     ChunkedKVCache: ChunkedAdapter(),
     SlidingCache: SlidingAdapter(),
     RecurrentCache: RecurrentAdapter(),
 }
-
-
 OTHER = OtherAdapter()
 
 
@@ -97,7 +93,7 @@ class TargetCache:
 
     `layers` are mlx-lm's; `members` are the same, with each `CacheList` flattened, but for those
     whose `used` is False: some layers have a cache and no attention. `tree` is the tree that the
-    current pass reads, if any. `limits` bounds the snapshots.
+    current pass reads, if any. `held` has the snapshots by their length, which `limits` bounds.
     """
 
     def __init__(
@@ -111,18 +107,15 @@ class TargetCache:
         self._used = used
         every = list(flat(layers))
         self.members = every if used is None else list(compress(every, used))
-        self._snapshots: list[Snapshot] = []
+        self.held: dict[int, Snapshot] = {}
         # Offset before the last tree pass, and its tree; None after `keep_path` or a rewind.
         self._tree_read: tuple[int, Tree] | None = None
         self.tree: TreePass | None = None
         self._pairs = [(KINDS.get(type(cache), OTHER), cache) for cache in self.members]
-        self._groups: list[tuple[Adapter, list[Any]]] = []
+        groups: dict[Adapter, list[Any]] = {}
         for adapter, cache in self._pairs:
-            group = next((caches for other, caches in self._groups if other is adapter), None)
-            if group is None:
-                self._groups.append((adapter, [cache]))
-            else:
-                group.append(cache)
+            groups.setdefault(adapter, []).append(cache)
+        self._groups = groups.items()
         self._recurrent = [cache for cache in self.members if isinstance(cache, RecurrentCache)]
         self._stateful = [pair for pair in self._pairs if not pair[0].goes_anywhere]
         self._begun = [pair for pair in self._pairs if not pair[0].takes_back(pair[1])]
@@ -150,12 +143,11 @@ class TargetCache:
 
     @property
     def snapshots(self) -> int:
-        """Number of snapshots."""
-        return len(self._snapshots)
+        return len(self.held)
 
     @property
     def snapshot_bytes(self) -> int:
-        return sum(snapshot.nbytes for snapshot in self._snapshots)
+        return sum(snapshot.nbytes for snapshot in self.held.values())
 
     def fork(self) -> "TargetCache":
         """An independent copy. It shares snapshots, and rows until either copy is written."""
@@ -171,11 +163,10 @@ class TargetCache:
             return other
 
         fork = TargetCache([twin(layer) for layer in self.layers], self.limits, self._used)
-        fork._snapshots = list(self._snapshots)
+        fork.held = dict(self.held)
         return fork
 
     def begin(self, count: int) -> None:
-        """Begin a pass of `count` rows."""
         for adapter, cache in self._begun:
             adapter.begin(cache, count)
 
@@ -192,7 +183,7 @@ class TargetCache:
         """Snapshot now unless all layers rewind to any token; drop the oldest over the limits."""
         assert self._tree_read is None
         length = self.offset
-        if not length or not self._stateful or any(s.length == length for s in self._snapshots):
+        if not length or not self._stateful or length in self.held:
             return
         if not all(adapter.saves for adapter, _ in self._stateful):
             return
@@ -201,15 +192,11 @@ class TargetCache:
         self._add(taken)
 
     def _add(self, taken: Snapshot) -> None:
-        self._snapshots.append(taken)
-        while len(self._snapshots) > 1 and (
-            len(self._snapshots) > self.limits.count or self.snapshot_bytes > self.limits.nbytes
+        self.held[taken.length] = taken
+        while len(self.held) > 1 and (
+            len(self.held) > self.limits.count or self.snapshot_bytes > self.limits.nbytes
         ):
-            del self._snapshots[0]
-
-    @property
-    def snapshots_held(self) -> dict[int, Snapshot]:
-        return {snapshot.length: snapshot for snapshot in self._snapshots}
+            del self.held[next(iter(self.held))]
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
         """The rows of tokens `start` to `end` (exclusive) in the layers that keep all rows."""
@@ -257,15 +244,13 @@ class TargetCache:
     def can_rewind(self, length: int) -> bool:
         if self._tree_read and length > self._tree_read[0]:
             return False
-        return 0 <= length <= self.offset and (
-            self._can_cut(length) or any(s.length == length for s in self._snapshots)
-        )
+        return 0 <= length <= self.offset and (self._can_cut(length) or length in self.held)
 
     def reachable(self, length: int) -> int:
         """The largest length, up to `length`, that `rewind` accepts; 0 if there is none."""
         if self.can_rewind(length):
             return length
-        return max((s.length for s in self._snapshots if s.length <= length), default=0)
+        return max((n for n in self.held if n <= length), default=0)
 
     def rewind(self, length: int) -> None:
         """Keep the first `length` tokens, or raise RewindError with nothing changed."""
@@ -278,11 +263,10 @@ class TargetCache:
             for adapter, caches in self._groups:
                 adapter.rewind(caches, length)
         else:
-            taken = next(s for s in self._snapshots if s.length == length)
-            parts = iter(taken.parts)
+            parts = iter(self.held[length].parts)
             for adapter, cache in self._pairs:
                 adapter.load(cache, () if adapter.goes_anywhere else next(parts), length)
-        self._snapshots = [s for s in self._snapshots if s.length <= length]
+        self.held = {n: one for n, one in self.held.items() if n <= length}
         self._tree_read = None
 
     def _can_cut(self, length: int) -> bool:
@@ -293,7 +277,6 @@ class TargetCache:
 
 
 def is_arrays(value: Any) -> bool:
-    """Whether an attribute of a cache is an array, or a list or tuple of arrays."""
     if isinstance(value, list | tuple):
         return bool(value) and all(part is None or is_arrays(part) for part in value)
     return isinstance(value, mx.array)
