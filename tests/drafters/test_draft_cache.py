@@ -7,7 +7,8 @@ import pytest
 import tiny
 from tiny import prompt_of
 
-from dflash_mlx.drafters.dflash.drafter import WAITING, DraftCache
+from dflash_mlx.drafters.bound import WAITING
+from dflash_mlx.drafters.dflash.drafter import DraftCache
 from dflash_mlx.drafters.dflash.model import CachedRows
 from dflash_mlx.engine.sequence import Sequence
 

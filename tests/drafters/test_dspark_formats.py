@@ -129,7 +129,7 @@ def test_tensors_that_do_not_fit(folder: Path, change: Any, message: str) -> Non
         ("deepspec_dflash", HEAD, "no tensor 'markov_head.markov_w1.weight'"),
         ("deepspec", {"num_hidden_layers": 3, "layer_types": None}, r"no tensor 'layers\.2"),
         ("deepspec", {"target_layer_ids": [1, 3, 5]}, r"'fc\.weight' is"),
-        ("deepspec", {"target_layer_ids": [1, 8]}, "taps the layers"),
+        ("deepspec", {"target_layer_ids": [1, 8]}, "reads the hidden states of the layers"),
         ("deepspec", {"mask_token_id": 104}, "mask token 104"),
         ("deepspec", {"num_target_layers": 7}, "layer count 7"),
     ],

@@ -123,7 +123,7 @@ def markov_walks(near: list[mx.array]) -> Walks:
     model = tiny.random_drafter(target, **settings).model
     logits = mx.stack([row.reshape(-1, 5).mean(axis=0) for row in near])
     hidden = mx.random.normal((1, len(near), target.hidden_size), key=mx.random.key(9))
-    return Walks(model, logits[None], hidden, lambda rows: rows)
+    return Walks(model, logits[None], hidden)
 
 
 @cache

@@ -9,9 +9,7 @@ from dflash_mlx.drafters.weights import (
     WRONG_PAIR,
     check_fit,
     check_tensors,
-    checked_distances,
     load_weights,
-    made,
     own_parts,
     read_safetensors,
 )
@@ -22,7 +20,7 @@ from dflash_mlx.models.target import Target
 
 from .config import ASSISTANT_NAMES, DraftConfig, parse
 from .drafter import DFlashDrafter
-from .model import OWN, DraftModel
+from .model import DraftModel
 
 ROWS = 32  # rows of a matrix by which a copy is told
 APART = 0.02  # of their size, which rounding leaves
@@ -52,9 +50,8 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
     if (checkpoint.path / MASK_FILE).exists():
         raise torch_file_error(checkpoint.name, MASK_FILE)
     shapes = used({name: tensor.shape for name, tensor in checkpoint.tensors.items()})
-    own = own_parts(shapes, OWN)
-    model = made(lambda: DraftModel(config, theirs["hidden_size"], own))
-    check_tensors(checkpoint.path, model, shapes)
+    own = own_parts(shapes)
+    check_tensors(checkpoint, lambda: DraftModel(config, theirs["hidden_size"], own), shapes)
 
 
 def load(checkpoint: Checkpoint, target: Target, bits: int = 0) -> DFlashDrafter:
@@ -62,10 +59,8 @@ def load(checkpoint: Checkpoint, target: Target, bits: int = 0) -> DFlashDrafter
     weights = used(read_safetensors(checkpoint))
     for name in copied_parts(weights, config, target):
         del weights[f"{name}.weight"]
-    model = DraftModel(config, target.hidden_size, own_parts(weights, OWN))
-    if config.draft_vocab_size:
-        weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, checkpoint.path)
-    load_weights(model, weights, bits)
+    model = DraftModel(config, target.hidden_size, own_parts(weights))
+    load_weights(checkpoint, model, weights, bits)
     target.tap(config.target_layer_ids)
     return DFlashDrafter(model, target.embed, target.head, target.head_type)
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models.activations import swiglu
 from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.cpu.modules import softmax
-from dflash_mlx.drafters.rotary import make_rope
+from dflash_mlx.drafters.network import MLP, DraftNetwork, Projections, target_ids
 from dflash_mlx.kernels import selector_walk
 from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.speculation.drafts import Lattice
@@ -185,29 +184,13 @@ Context = KeysValues | CachedRows | list[CachedRows] | SharedRows
 # One layer's mask, broadcastable to [B, heads, T, S + T], or "causal"; None: all is seen.
 LayerMask = mx.array | str | None
 Mask = LayerMask | list[LayerMask]  # or one for each block
-# The parts that a drafter shares with its target, unless its checkpoint has them.
-OWN = frozenset({"embed_tokens", "mask_embedding", "lm_head"})
 
 
-class Attention(nn.Module):
+class Attention(Projections):
     """Queries from the block; keys and values from the context and the block."""
 
     def __init__(self, config: DraftConfig):
-        super().__init__()
-        hidden = config.hidden_size
-        dim = config.head_dim
-        bias = config.attention_bias
-        self.heads = config.num_heads
-        self.kv_heads = config.num_kv_heads
-        self.dim = dim
-        self.scale = dim**-0.5
-        self.q_proj = nn.Linear(hidden, self.heads * dim, bias=bias)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * dim, bias=bias)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * dim, bias=bias)
-        self.o_proj = nn.Linear(self.heads * dim, hidden, bias=bias)
-        self.q_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self.rope = make_rope(config, interleaved=config.interleaved_rope)
+        super().__init__(config, config.hidden_size, interleaved=config.interleaved_rope)
 
     def __call__(
         self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
@@ -216,7 +199,7 @@ class Attention(nn.Module):
 
         Contexts of several sequences come as a list, with a list of masks: one for each block.
         """
-        queries = self._heads(self.q_proj(x), self.q_norm)
+        queries = self.split(self.q_proj(x), "q_norm")
         keys, values = self.project(x)
         queries = self.rope(queries, offset=offset)
         keys = self.rope(keys, offset=offset)
@@ -228,16 +211,11 @@ class Attention(nn.Module):
         else:
             assert not isinstance(mask, list)
             mixed = self._attend(queries, keys, values, context, mask)
-        return self.o_proj(mixed.transpose(0, 2, 1, 3).flatten(2))
+        return self.joined(mixed)
 
     def project(self, x: mx.array) -> KeysValues:
         """Keys, before positions are rotated in, and values of x [B, L, H]: [B, nKV, L, d]."""
-        return self._heads(self.k_proj(x), self.k_norm), self._heads(self.v_proj(x))
-
-    def _heads(self, x: mx.array, norm: nn.RMSNorm | None = None) -> mx.array:
-        """[B, L, heads * d] -> [B, heads, L, d], each head normed."""
-        heads = x.reshape(*x.shape[:2], -1, self.dim)
-        return (heads if norm is None else norm(heads)).transpose(0, 2, 1, 3)
+        return self.split(self.k_proj(x), "k_norm"), self.split(self.v_proj(x))
 
     def _attend(
         self,
@@ -260,39 +238,13 @@ class Attention(nn.Module):
         )
 
 
-class MLP(nn.Module):
-    """SwiGLU."""
-
-    def __init__(self, hidden: int, inner: int):
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, inner, bias=False)
-        self.up_proj = nn.Linear(hidden, inner, bias=False)
-        self.down_proj = nn.Linear(inner, hidden, bias=False)
-
-    def __call__(self, x: mx.array) -> mx.array:
-        """[B, T, H] -> [B, T, H]."""
-        return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
-
-
-class GeluMLP(MLP):
-    """GEGLU, with the approximation by tanh."""
-
-    def __call__(self, x: mx.array) -> mx.array:
-        return self.down_proj(nn.gelu_approx(self.gate_proj(x)) * self.up_proj(x))
-
-
-def make_mlp(config: DraftConfig) -> MLP:
-    kind = GeluMLP if config.hidden_act == GELU else MLP
-    return kind(config.hidden_size, config.intermediate_size)
-
-
 class DraftLayer(nn.Module):
     """Attention and MLP, each with a norm before it and a residual around it."""
 
     def __init__(self, config: DraftConfig):
         super().__init__()
         self.self_attn = Attention(config)
-        self.mlp = make_mlp(config)
+        self.mlp = MLP(config, gelu=config.hidden_act == GELU)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
@@ -332,14 +284,13 @@ class Gemma4Attention(Attention):
         super().__init__(config)
         self.scale = 1.0
         self.eps = config.rms_norm_eps
-        self.shared_values = extra.shared_values
         if extra.shared_values:
             del self.v_proj
 
     def project(self, x: mx.array) -> KeysValues:
         keys = self.k_proj(x)
-        values = self._heads(keys if self.shared_values else self.v_proj(x))
-        return self._heads(keys, self.k_norm), mx.fast.rms_norm(values, None, self.eps)
+        values = self.split(self.v_proj(x) if "v_proj" in self else keys)
+        return self.split(keys, "k_norm"), mx.fast.rms_norm(values, None, self.eps)
 
 
 class Gemma4Layer(nn.Module):
@@ -350,7 +301,7 @@ class Gemma4Layer(nn.Module):
         hidden = config.hidden_size
         eps = config.rms_norm_eps
         self.self_attn = Gemma4Attention(config, extra)
-        self.mlp = make_mlp(config)
+        self.mlp = MLP(config, gelu=config.hidden_act == GELU)
         self.input_layernorm = nn.RMSNorm(hidden, eps=eps)
         self.post_attention_layernorm = nn.RMSNorm(hidden, eps=eps)
         self.pre_feedforward_layernorm = nn.RMSNorm(hidden, eps=eps)
@@ -366,25 +317,16 @@ class Gemma4Layer(nn.Module):
         return (x + self.post_feedforward_layernorm(mixed)) * self.layer_scalar
 
 
-class DraftModel(nn.Module):
+class DraftModel(DraftNetwork):
     """The trainable part of a drafter; parameter names are those of Z Lab's checkpoints."""
+
+    config: DraftConfig
 
     def __init__(
         self, config: DraftConfig, target_hidden_size: int, own: frozenset[str] = frozenset()
     ):
-        """`own` are those of OWN that the checkpoint brings instead of sharing the target's."""
-        super().__init__()
-        self.config = config
-        hidden = config.hidden_size
-        vocab = config.draft_vocab_size
-        if "embed_tokens" in own:
-            self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
-        if "mask_embedding" in own:
-            self.mask_embedding = mx.zeros((hidden,))
-        if "lm_head" in own or vocab:
-            self.lm_head = nn.Linear(hidden, vocab or config.vocab_size, bias=False)
-        if vocab:
-            self.d2t = mx.zeros((vocab,), dtype=mx.int32)
+        """A drafter with a vocabulary of its own has a head of its own."""
+        super().__init__(config, own | {"lm_head"} if config.draft_vocab_size else own)
         taps = len(config.target_layer_ids)
         self.fc = nn.Linear(taps * target_hidden_size, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -399,7 +341,6 @@ class DraftModel(nn.Module):
 
     @property
     def selector(self) -> CandidateSelector | None:
-        """The selector that picks among each position's likeliest tokens; None for DFlash 1."""
         return self.get("candidate_selector")
 
     def project_context(self, taps: mx.array) -> list[KeysValues]:
@@ -471,22 +412,7 @@ def context_mask(
     return seen
 
 
-# A drafter's own vocabulary, which is a part of its target's.
-
-
-def target_ids(d2t: mx.array) -> mx.array:
-    """The target's ids [Vd] of the drafter's tokens."""
-    return mx.arange(d2t.size) + d2t
-
-
 def draft_ids(d2t: mx.array, vocab_size: int) -> mx.array:
     """The drafter's ids [V] of the target's tokens; -1 for tokens that it lacks."""
     places = mx.arange(d2t.size, dtype=mx.int32)
     return mx.put_along_axis(mx.full(vocab_size, -1, mx.int32), target_ids(d2t), places, axis=0)
-
-
-def spread(logits: mx.array, ids: mx.array, vocab_size: int) -> mx.array:
-    """Logits [..., Vd] of tokens with the target's ids [Vd] -> [..., V], -inf for others."""
-    places = mx.broadcast_to(ids, logits.shape)
-    everywhere = mx.full((*logits.shape[:-1], vocab_size), -mx.inf, dtype=logits.dtype)
-    return mx.put_along_axis(everywhere, places, logits, axis=-1)

@@ -1,11 +1,12 @@
 """An EAGLE-3 head as a drafter: its chains, and the authors' dynamic trees."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.drafters.chain import ChainBlock, Chains
 from dflash_mlx.drafters.feature_head import FeatureCache, FeatureDrafter
@@ -13,7 +14,7 @@ from dflash_mlx.speculation.sampling import top_ids
 from dflash_mlx.speculation.tree import Ranked
 
 from .config import EagleConfig
-from .model import BoundHead, EagleModel, Segment
+from .model import EagleModel, Segment, mask_of
 
 # The dynamic tree of EAGLE-2 and 3 (arXiv 2406.16858), as rankings that a tree is built from.
 
@@ -111,7 +112,7 @@ class EagleBlock(ChainBlock):
 @contextmanager
 def drafting(cache: FeatureCache) -> Iterator["Step"]:
     """A `Step` that runs the head; its rows are removed from the cache afterwards."""
-    cache.commit_waiting()
+    cache.source.commit_waiting([cache])
     step = Step(cache)
     try:
         yield step
@@ -134,7 +135,6 @@ class Step:
         `hidden` None: the anchor after the last committed token. `seen` [S, D]: which of the D
         rows of drafts each row sees, itself included; None for all.
         """
-        head = self._cache.source.head
         cache = self._cache
         before = cache.last_feature() if hidden is None else hidden
         mask = None
@@ -143,6 +143,7 @@ class Step:
         segment = Segment(cache.rows, tokens.size, mask)
         positions = mx.full(tokens.size, self._position)
         self._position += 1
+        head: EagleDrafter = cache.source
         after = head.level(tokens, before, positions, [segment])
         return after, head.logits(after)
 
@@ -151,22 +152,36 @@ BLOCK = 9  # rows: eight drafts after the anchor, the depth of the authors' tree
 
 
 class EagleDrafter(FeatureDrafter):
-    """A bound head that reads the outputs of the target's layers `taps`."""
+    """A head that reads the outputs of the target's layers `taps`."""
 
+    model: EagleModel
+    config: EagleConfig
     block_size = BLOCK
-
-    def __init__(self, head: BoundHead, taps: tuple[int, ...]):
-        self.head = head
-        self.model: EagleModel = head.model
-        self.config: EagleConfig = head.config
-        self.taps = taps
 
     def row_bytes(self, item: int) -> int:
         config = self.config
         return (2 * config.num_kv_heads * config.head_dim + config.hidden_size) * item
 
-    def make_cache(self) -> FeatureCache:
-        return FeatureCache(self)
+    def features(self, taps: mx.array) -> mx.array:
+        return self.model.features(self.enter(taps))
+
+    def run(
+        self, tokens: mx.array, before: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
+    ) -> mx.array:
+        pairs = list(zip(caches, counts, strict=True))
+        positions = [mx.arange(cache.offset, cache.offset + count) for cache, count in pairs]
+        segments = [Segment(cache, count, mask_of(count, cache)) for cache, count in pairs]
+        return self.level(tokens, before, mx.concatenate(positions), segments)
+
+    def level(
+        self, tokens: mx.array, before: mx.array, positions: mx.array, segments: Sequence[Segment]
+    ) -> mx.array:
+        """As `run`, with rows at any positions that see what the segments say."""
+        out = self.model.midlayer(self.embed(tokens)[None], before, positions, segments)
+        return self.model.norm(out) if self.config.norm_output else out
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        return super().logits(hidden if self.config.norm_output else self.model.norm(hidden))
 
     def ids(self, tokens: mx.array) -> mx.array:
         return self.model.ids(tokens)
