@@ -44,8 +44,6 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """New text of an answer without calls, and the calls that have ended in it."""
-
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
 
@@ -373,7 +371,6 @@ def parsed_call(call: Any) -> tuple[str, str]:
 def make_tool_parser(
     tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]
 ) -> ToolParser | None:
-    """The parser of one answer of this tokenizer's model; None if its format is not known."""
     call_format = find_call_format(tokenizer)
     return None if call_format is None else ToolParser(call_format, tools)
 

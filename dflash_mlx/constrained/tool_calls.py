@@ -190,7 +190,6 @@ BLANK = r"[ \t\r\n]"
 
 
 def check_choices(choices: Sequence[str], label: str) -> None:
-    """Raise UsageError if the parser would read one of these strings differently."""
     for value in choices:
         is_lost = value != value.strip() or value.lower() in ("", "null")
         if is_lost or any(text in value for text in FORBIDDEN):
@@ -352,7 +351,6 @@ class GrammarWriter:
         return self._rule(" ".join(rules)), {"type": "object", "properties": parser_properties}
 
     def _value(self, argument: Argument, root: dict[str, Any], label: str) -> str:
-        """One value as its parser reads it, and the text that closes it."""
         null = ""
         if argument.nullable and argument.type != "null":
             null = f" | {self._text(f'null{ARGUMENT_END}')}"

@@ -82,7 +82,6 @@ class TapCache:
 
     @property
     def waiting(self) -> int:
-        """Number of tokens whose rows are not computed yet."""
         return sum(part.shape[1] for part in self._taps)
 
     @property

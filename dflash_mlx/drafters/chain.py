@@ -117,7 +117,6 @@ class ChainBlock:
 
     @property
     def _likeliest(self) -> tuple[mx.array, mx.array]:
-        """The likeliest drafts [γ] and their logits [γ, Vd]."""
         drawn = self.chains.draws[self.number] is not None
         tokens, logits = self.chains.greedy if drawn else self.chains.wanted
         return tokens[:, self.number], logits[:, self.number]

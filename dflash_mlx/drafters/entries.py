@@ -14,7 +14,6 @@ class Entries:
         self.hint = hint
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The first value that is not None, else the default."""
         found = (place[key] for place in self.places if place.get(key) is not None)
         return next(found, default)
 
@@ -28,7 +27,6 @@ class Entries:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or False. Raises DFlashError for another value."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise invalid_value(key, value)

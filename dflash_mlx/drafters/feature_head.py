@@ -42,9 +42,26 @@ class FeatureDrafter(BoundDrafter, ChainDrafter):
 
     def commit_waiting(self, caches: Sequence["FeatureCache"]) -> None:
         for cache in caches:
-            if cache.waiting:
-                ((tokens, before),) = take_waiting([cache])
-                self.read([cache], [tokens], [before])
+            for tokens, before in self.take_waiting([cache]):
+                if tokens:
+                    self.read([cache], [tokens], before)
+
+    def take_waiting(
+        self, caches: Sequence["FeatureCache"]
+    ) -> list[tuple[list[int], list[mx.array]]]:
+        """The waiting tokens of each cache, and the features [1, S, H] before any of them.
+
+        They no longer wait: the caller computes their rows. One projection makes their own
+        features, which the caches keep.
+        """
+        waiting = [cache for cache in caches if cache.waiting]
+        if not waiting:
+            return [([], []) for _ in caches]
+        taps = [cache.take_taps() for cache in waiting]
+        features = self.features(mx.concatenate(taps, axis=1))
+        ends = list(accumulate(part.shape[1] for part in taps))[:-1]
+        parts = iter(mx.split(features, ends, axis=1))
+        return [cache.keep(next(parts)) if cache.tokens else ([], []) for cache in caches]
 
     def chains(
         self,
@@ -54,17 +71,12 @@ class FeatureDrafter(BoundDrafter, ChainDrafter):
         choose: Choose,
     ) -> tuple[mx.array, mx.array]:
         """The rows of waiting tokens are computed in the first pass, with the anchors'."""
-        read = [cache.waiting for cache in caches]
-        waiting = iter(take_waiting([cache for cache in caches if cache.waiting]))
-        tokens = [[anchor] for anchor in anchors]
-        before = list[mx.array]()
-        for number, cache in enumerate(caches):
-            features = list[mx.array]()
-            if read[number]:
-                text, known = next(waiting)
-                tokens[number] = [*text, anchors[number]]
-                features.append(known)
-            before.append(mx.concatenate([*features, cache.last_feature()], axis=1))
+        waiting = self.take_waiting(caches)
+        tokens = [[*text, anchor] for (text, _), anchor in zip(waiting, anchors, strict=True)]
+        before = [
+            mx.concatenate([*known, cache.last_feature()], axis=1)
+            for (_, known), cache in zip(waiting, caches, strict=True)
+        ]
         rows = [cache.rows for cache in caches]
         committed = [held.offset + len(text) - 1 for held, text in zip(rows, tokens, strict=True)]
         drafts = list[mx.array]()
@@ -99,21 +111,6 @@ class FeatureDrafter(BoundDrafter, ChainDrafter):
         return hidden[:, last]
 
 
-def take_waiting(caches: Sequence["FeatureCache"]) -> list[tuple[list[int], mx.array]]:
-    """The waiting tokens of each cache, at least one, and the features [1, S, H] before them.
-
-    They no longer wait: the caller computes their rows. One projection makes their own features,
-    which the caches keep.
-    """
-    if not caches:
-        return []
-    taps = [cache.take_taps() for cache in caches]
-    features = caches[0].source.features(mx.concatenate(taps, axis=1))
-    ends = list(accumulate(part.shape[1] for part in taps))[:-1]
-    parts = mx.split(features, ends, axis=1)
-    return [cache.take_waiting(part) for cache, part in zip(caches, parts, strict=True)]
-
-
 class FeatureCache(TapCache):
     """One sequence's committed rows, and the feature after each of them, as if of two layers.
 
@@ -125,7 +122,7 @@ class FeatureCache(TapCache):
 
     def __init__(self, source: FeatureDrafter, layers: int = 2):
         super().__init__(source, layers)
-        self._tokens: list[int] = []  # whose rows are not computed yet
+        self.tokens: list[int] = []  # whose rows are not computed yet
 
     @property
     def rows(self) -> KVCache:
@@ -133,17 +130,17 @@ class FeatureCache(TapCache):
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         assert taps.shape[1] == len(tokens)
-        self._tokens += tokens
+        self.tokens += tokens
         super().append(taps)
 
-    def take_waiting(self, features: mx.array) -> tuple[list[int], mx.array]:
-        """Keep the features [1, S, H] of the waiting tokens, as `take_waiting` above says."""
-        tokens = self._tokens
-        self._tokens = []
+    def keep(self, features: mx.array) -> tuple[list[int], list[mx.array]]:
+        """Keep the features [1, S, H] of the waiting tokens; see `take_waiting`."""
+        tokens = self.tokens
+        self.tokens = []
         before = self.last_feature() if self.rows.offset else mx.zeros_like(features[:, :1])
         low, high = mx.split(features[:, None], 2, axis=-1)
         self.layers[1].update_and_fetch(low, high)
-        return tokens, mx.concatenate([before, features[:, :-1]], axis=1)
+        return tokens, [mx.concatenate([before, features[:, :-1]], axis=1)]
 
     def last_feature(self) -> mx.array:
         """The feature [1, 1, H] of the last token that does not wait."""
@@ -155,10 +152,10 @@ class FeatureCache(TapCache):
         return mx.concatenate(parts, axis=-1)
 
     def rewind(self, length: int) -> None:
-        del self._tokens[max(0, length - self.computed) :]
+        del self.tokens[max(0, length - self.computed) :]
         super().rewind(length)
 
     def fork(self) -> Self:
         twin = super().fork()
-        twin._tokens = [*self._tokens]
+        twin.tokens = [*self.tokens]
         return twin

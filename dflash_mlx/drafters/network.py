@@ -32,7 +32,6 @@ class DraftNetwork(nn.Module):
             self.d2t = mx.zeros((config.draft_vocab_size,), dtype=mx.int32)
 
     def ids(self, tokens: mx.array) -> mx.array:
-        """The target's ids of the drafter's tokens, any shape."""
         d2t = self.get("d2t")
         return tokens if d2t is None else tokens + d2t[tokens]
 
@@ -98,6 +97,5 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(inner, hidden, bias=False)
 
     def __call__(self, x: mx.array) -> mx.array:
-        """[B, T, H] -> [B, T, H]."""
         gate, up = self.gate_proj(x), self.up_proj(x)
         return self.down_proj(nn.gelu_approx(gate) * up if self.gelu else swiglu(gate, up))

@@ -39,6 +39,13 @@ def read_safetensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
     return tensors
 
 
+def used(tensors: dict[str, Any], plain_name: Callable[[str], str]) -> dict[str, Any]:
+    """The entries that drafting reads, by their plain names."""
+    plain = {plain_name(name): value for name, value in tensors.items()}
+    ends = "rotary_emb.inv_freq"  # of the rotary embedding, which is computed
+    return {k: v for k, v in plain.items() if k not in UNUSED and not k.endswith(ends)}
+
+
 def own_parts(names: Iterable[str]) -> frozenset[str]:
     """The parts that a drafter with these tensors does not share with its target."""
     return OWN & {name.split(".")[0] for name in names}

@@ -195,7 +195,6 @@ class AdaptivePolicy:
         return [Plan(length + 1, drafted=choice.width) for length, choice in each]
 
     def _drafts(self, choices: Sequence[Choice]) -> dict[Part, float]:
-        """Seconds of the drafts of these choices: one pass for each drafter and width."""
         return {
             (f"draft {one.drafter}", knot(one.width)): self._costs.draft(
                 *one, self._batch.part(count)
@@ -316,7 +315,6 @@ def best_lengths(
 
 
 def choice_of(state: DraftState) -> Choice:
-    """What was drafted."""
     assert state.choice is not None
     return state.choice
 

@@ -140,7 +140,7 @@ def test_a_quantised_target_with_other_scales(draft_bits: int, untied: bool) -> 
 def test_a_missing_cast_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the cast at either end weights are cast and products are float32."""
     if fault == "entrance":
-        monkeypatch.setattr(DFlashDrafter, "_enter", lambda self, rows: rows)
+        monkeypatch.setattr(DFlashDrafter, "enter", lambda self, rows: rows)
     drafter = made(mx.float16, mx.bfloat16)
     if fault == "exit":
         drafter._head_type = None

@@ -338,10 +338,6 @@ def test_calls_in_thinking(count: int) -> None:
         assert text.split() == after, what
 
 
-def test_every_format_is_here() -> None:
-    assert set(FORMS) | {"harmony", "laguna", "mistral_list"} == set(call_families.CALLS)
-
-
 @pytest.mark.parametrize("count", COUNTS)
 def test_any_pieces_give_the_same(count: int) -> None:
     """Of calls from which parts are missing, or that have some twice; arguments are objects."""

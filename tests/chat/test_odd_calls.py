@@ -56,49 +56,6 @@ def coder(text: str) -> str:
     )
 
 
-def glm(text: str) -> str:
-    return (
-        "<tool_call>write\n<arg_key>path</arg_key>\n<arg_value>a.md</arg_value>\n"
-        f"<arg_key>text</arg_key>\n<arg_value>{text}</arg_value>\n</tool_call>"
-    )
-
-
-def minimax(text: str) -> str:
-    return (
-        '<minimax:tool_call>\n<invoke name="write">\n<parameter name="path">a.md</parameter>\n'
-        f'<parameter name="text">{text}</parameter>\n</invoke>\n</minimax:tool_call>'
-    )
-
-
-WRITERS = {"qwen3_coder": coder, "glm47": glm, "minimax_m2": minimax}
-VALUES = (
-    "</parameter> and </arg_value>",
-    "x\n</parameter>\n</arg_value>\ny",
-    "</tool_call>, </minimax:tool_call>.",
-    "a </function> b </invoke> c",
-    "</parameter>\n</function> is the end; </parameter></invoke> too",
-    '{"a": "</parameter></function></tool_call>"}',
-    '{"a":',
-    "<tool_call>",
-    coder("inner"),
-    glm("inner"),
-    minimax("inner"),
-    "<function=now>\n<parameter=x> has no end",
-    "In a line: <parameter=lines> or <function=write>",
-)
-
-
-@pytest.mark.parametrize("family", WRITERS)
-@pytest.mark.parametrize("value", VALUES)
-def test_a_value_with_tags(family: str, value: str) -> None:
-    """They belong to it, and what follows the call is text; a second call comes whole, too."""
-    call = WRITERS[family]
-    said = f"So: {call(value)}\n{call('second')}\n\nBye."
-    wanted = [("write", {"path": "a.md", "text": text}) for text in (value, "second")]
-    thinking, text, calls = read(family, said)
-    assert (thinking, text.split(), calls) == ("", ["So:", "Bye."], wanted)
-
-
 PATH = "<tool_call>\n<function=write>\n<parameter=path>\na.py\n"
 END = "</parameter>\n</function>\n</tool_call>"
 WRITTEN = ("write", {"path": "a.py"})

@@ -63,7 +63,12 @@ def test_answers_are_those_of_plain_decoding(kind: str, family: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "family", "taps"),
-    [("eagle3", "qwen3", 3), ("mtp", "qwen3_5", 1), ("dspark rnn", "qwen3", 2)],
+    [
+        ("small model", "qwen3", 0),
+        ("eagle3", "qwen3", 3),
+        ("mtp", "qwen3_5", 1),
+        ("dspark rnn", "qwen3", 2),
+    ],
 )
 def test_what_is_kept_is_what_was_committed(kind: str, family: str, taps: int) -> None:
     """At every round the drafts are those of a cache that read just what was committed."""

@@ -21,6 +21,8 @@ from dflash_mlx.files.formats import (
     ARCHITECTURES,
     GEMMA4_DSPARK,
     QWEN3_DSPARK,
+    V1,
+    V2,
     in_speculators,
     is_assistant,
     is_dflash2,
@@ -40,18 +42,9 @@ ASSISTANT_NAMES = {
 }
 
 
-def from_assistant(raw: dict[str, Any]) -> dict[str, Any]:
-    """The config with Z Lab's keys; its own entries take precedence."""
-    return {**ASSISTANT_TARGET, **raw, "architectures": ["DFlashDraftModel"], "is_causal": False}
-
-
 # Conversion of drafter configs in vLLM's `speculators` format to Z Lab's layout.
 
-SPECULATORS_ARCHITECTURES = {
-    "dflash": "DFlashDraftModel",
-    "dflash2": "DFlash2DraftModel",
-    "dspark": "DSparkDraftModel",
-}
+SPECULATORS_ARCHITECTURES = {"dflash": V1, "dflash2": V2, "dspark": "DSparkDraftModel"}
 # Top-level keys with the same meaning in both layouts.
 SHARED_KEYS = (
     "block_size mask_token_id draft_vocab_size sample_from_anchor projector_type shift_label "
@@ -237,7 +230,7 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     if in_speculators(raw):
         raw = from_speculators(raw)
     if is_assistant(raw):
-        raw = from_assistant(raw)
+        raw = {**ASSISTANT_TARGET, **raw, "architectures": [V1], "is_causal": False}
     gemma4 = None
     if GEMMA4_DSPARK in (raw.get("architectures") or []):
         gemma4 = Gemma4(bool(raw.get("attention_k_eq_v")))
@@ -284,7 +277,6 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
 
 
 def refuse_unsupported(raw: dict[str, Any], nested: dict[str, Any]) -> None:
-    """Raise DFlashError for an unsupported architecture, activation or key."""
     names = raw.get("architectures") or []
     if names and not set(ARCHITECTURES) & set(names):
         raise DFlashError(f"drafters of the kind '{names[0]}' are not supported.", hint=HINT)
@@ -315,7 +307,6 @@ def check_heads(dspark: DSpark | None, dflash2: DFlash2 | None, *, from_anchor: 
 
 
 def check_sizes(config: DraftConfig, target_hidden: int) -> None:
-    """Raise DFlashError for sizes that contradict each other."""
     if target_hidden != config.hidden_size:
         raise invalid_value("target_hidden_size", target_hidden)
     if (extra := config.dflash2) is None:

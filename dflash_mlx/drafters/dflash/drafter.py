@@ -45,7 +45,6 @@ class DFlashDrafter(BoundDrafter):
         return self.model.spread(self.own_logits(hidden))
 
     def own_logits(self, hidden: mx.array) -> mx.array:
-        """Applies the head, then the factor and softcap of the config."""
         logits = super().own_logits(hidden)
         if self.config.output_multiplier != 1.0:
             logits = logits * self.config.output_multiplier
@@ -91,7 +90,6 @@ class DFlashDrafter(BoundDrafter):
         return self.model(x, context, offsets, masks)[:, first:]
 
     def commit_waiting(self, caches: Sequence["DraftCache"]) -> None:
-        """With one projection for all caches."""
         waiting = [cache for cache in caches if cache.waiting]
         if not waiting:
             return
@@ -137,7 +135,6 @@ class DraftCache(TapCache):
     source: DFlashDrafter
 
     def block(self, anchor: int, width: int) -> DraftBlock:
-        """`DFlashDrafter.draft` for this sequence alone."""
         return self.source.draft([self], [anchor], width)[0]
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:

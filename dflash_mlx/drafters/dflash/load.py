@@ -1,17 +1,15 @@
 """A drafter of DFlash, DFlash 2 or DSpark: checked against its target, then loaded."""
 
-from typing import Any
-
 import mlx.core as mx
 
 from dflash_mlx.drafters.weights import (
-    UNUSED,
     WRONG_PAIR,
     check_fit,
     check_tensors,
     load_weights,
     own_parts,
     read_safetensors,
+    used,
 )
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import MASK_FILE, Checkpoint, torch_file_error
@@ -49,26 +47,20 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
         )
     if (checkpoint.path / MASK_FILE).exists():
         raise torch_file_error(checkpoint.name, MASK_FILE)
-    shapes = used({name: tensor.shape for name, tensor in checkpoint.tensors.items()})
+    shapes = used({name: found.shape for name, found in checkpoint.tensors.items()}, plain_name)
     own = own_parts(shapes)
     check_tensors(checkpoint, lambda: DraftModel(config, theirs["hidden_size"], own), shapes)
 
 
 def load(checkpoint: Checkpoint, target: Target, bits: int = 0) -> DFlashDrafter:
     config = parse(checkpoint.config)
-    weights = used(read_safetensors(checkpoint))
+    weights = used(read_safetensors(checkpoint), plain_name)
     for name in copied_parts(weights, config, target):
         del weights[f"{name}.weight"]
     model = DraftModel(config, target.hidden_size, own_parts(weights))
     load_weights(checkpoint, model, weights, bits)
     target.tap(config.target_layer_ids)
     return DFlashDrafter(model, target.embed, target.head, target.head_type)
-
-
-def used(tensors: dict[str, Any]) -> dict[str, Any]:
-    """The entries that drafting reads, by their names in Z Lab's checkpoints."""
-    plain = {plain_name(name): value for name, value in tensors.items()}
-    return {name: value for name, value in plain.items() if name not in UNUSED}
 
 
 def copied_parts(

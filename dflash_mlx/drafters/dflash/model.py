@@ -239,8 +239,6 @@ class Attention(Projections):
 
 
 class DraftLayer(nn.Module):
-    """Attention and MLP, each with a norm before it and a residual around it."""
-
     def __init__(self, config: DraftConfig):
         super().__init__()
         self.self_attn = Attention(config)
@@ -251,7 +249,6 @@ class DraftLayer(nn.Module):
     def __call__(
         self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
     ) -> mx.array:
-        """[B, T, H] -> [B, T, H]."""
         x = x + self.self_attn(self.input_layernorm(x), context, offset, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -294,8 +291,6 @@ class Gemma4Attention(Attention):
 
 
 class Gemma4Layer(nn.Module):
-    """A layer with norms before and after each sublayer, and a factor of its output."""
-
     def __init__(self, config: DraftConfig, extra: Gemma4):
         super().__init__()
         hidden = config.hidden_size

@@ -1,16 +1,15 @@
 """An EAGLE-3 head from its checkpoint: checked against its target, then loaded."""
 
 import re
-from typing import Any
 
 from dflash_mlx.drafters.weights import (
-    UNUSED,
     WRONG_FILES,
     check_fit,
     check_tensors,
     load_weights,
     own_parts,
     read_safetensors,
+    used,
 )
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
@@ -21,17 +20,9 @@ from .drafter import EagleDrafter
 from .model import EagleModel
 
 
-def used(tensors: dict[str, Any]) -> dict[str, Any]:
-    """The entries that drafting reads, by the authors' names; speculators names a layer."""
-    plain = {
-        re.sub(r"^layers\.0\.", "midlayer.", name.removeprefix("model.")): value
-        for name, value in tensors.items()
-    }
-    return {
-        name: value
-        for name, value in plain.items()
-        if name not in UNUSED and not name.endswith("rotary_emb.inv_freq")
-    }
+def plain_name(name: str) -> str:
+    """A tensor's name in the authors' checkpoints; speculators gives the layer a number."""
+    return re.sub(r"^layers\.0\.", "midlayer.", name.removeprefix("model."))
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
@@ -48,7 +39,7 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
         ("vocabulary", config.vocab_size, theirs["vocab_size"]),
     )
     check_fit(checkpoint.name, target, sizes, taps)
-    shapes = used({name: tensor.shape for name, tensor in checkpoint.tensors.items()})
+    shapes = used({name: found.shape for name, found in checkpoint.tensors.items()}, plain_name)
     own = own_parts(shapes)
     fits = config.hidden_size == width
     whole = config.draft_vocab_size is None
@@ -66,7 +57,7 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
 
 def load(checkpoint: Checkpoint, target: Target, bits: int = 0) -> EagleDrafter:
     config = parse(checkpoint.config)
-    weights = used(read_safetensors(checkpoint))
+    weights = used(read_safetensors(checkpoint), plain_name)
     taps = config.taps(target.layers)
     model = EagleModel(config, len(taps), target.hidden_size, own_parts(weights))
     if config.draft_vocab_size is None:

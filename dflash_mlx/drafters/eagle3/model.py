@@ -62,8 +62,6 @@ class Attention(Projections):
 
 
 class Layer(nn.Module):
-    """The decoder layer; embeddings and features have a norm each."""
-
     def __init__(self, config: EagleConfig):
         super().__init__()
         self.normed_residual = config.norm_before_residual

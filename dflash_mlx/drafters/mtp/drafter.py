@@ -47,11 +47,6 @@ class Agreement:
             self.agreed += int(mx.sum(agree))
         self._pending = []
 
-    @property
-    def is_nearly_none(self) -> bool:
-        """Whether the head nearly never agreed; with random texts none does."""
-        return self.compared >= FEW and self.agreed <= NEARLY_NONE * self.compared
-
 
 class MTPDrafter(FeatureDrafter):
     """A head that reads the target's hidden states after its final norm."""
@@ -135,10 +130,10 @@ class MTPDrafter(FeatureDrafter):
         return hidden[:, -1:]
 
     def suspect(self) -> str | None:
-        agreement = self.agreement
-        if not agreement.is_nearly_none:
+        agreed, compared = self.agreement.agreed, self.agreement.compared
+        if compared < FEW or agreed > NEARLY_NONE * compared:
             return None
         return (
-            f"the head is not this target's, or its tensors are not what they seem: it agrees with "
-            f"{agreement.agreed} of {agreement.compared} tokens of the texts themselves"
+            "the head is not this target's, or its tensors are not what they seem: it agrees with "
+            f"{agreed} of {compared} tokens of the texts themselves"
         )

@@ -37,17 +37,14 @@ class LayerKind:
     gated: bool = True
 
 
-def plain_layer(arguments: Any, number: int) -> nn.Module:
-    """A layer of Qwen3."""
-    return qwen3.TransformerBlock(arguments)
-
-
 QWEN3_5 = LayerKind(qwen3_5.TextModelArgs, qwen3_5.DecoderLayer)
 LAYERS = {
     "qwen3_5": QWEN3_5,
     "qwen3_5_moe": QWEN3_5,
     "qwen3_next": LayerKind(qwen3_next.ModelArgs, qwen3_next.Qwen3NextDecoderLayer),
-    TRAINED_MTP: LayerKind(qwen3.ModelArgs, plain_layer, gated=False),
+    TRAINED_MTP: LayerKind(
+        qwen3.ModelArgs, lambda arguments, number: qwen3.TransformerBlock(arguments), gated=False
+    ),
 }
 MODES = {(32, 4): "mxfp4", (32, 8): "mxfp8", (16, 4): "nvfp4"}  # by group size and bits
 
