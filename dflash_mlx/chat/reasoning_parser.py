@@ -8,7 +8,6 @@ Muse). The special tokens of the vocabulary tell which format a model uses.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
@@ -17,14 +16,6 @@ from .detokenizer import Detokenizer
 THINKING_HEADER = re.compile(r"<\|channel\|>analysis|\bto=self\b")
 TOOL_HEADER = re.compile(r"\bto=(?!(?:self|user|assistant|commentary|all)\b)")
 LONGEST_HEADER = 256  # characters; a longer header is text
-
-
-class ReasoningParser(Protocol):
-    """Splits thinking from text; both methods return new (thinking, text)."""
-
-    def feed(self, token: int, text: str) -> tuple[str, str]: ...
-
-    def finish(self, text: str) -> tuple[str, str]: ...
 
 
 # Finds a call in thinking: the index and the length; 0 without one, -1 if more text decides that.
@@ -62,6 +53,7 @@ class TagReasoningParser:
         self._held = ""
 
     def feed(self, token: int, text: str) -> tuple[str, str]:
+        """The new (thinking, text)."""
         return self._release(text, final=False)
 
     def finish(self, text: str) -> tuple[str, str]:
@@ -245,6 +237,9 @@ class MessageReasoningParser:
     def _add_to_body(self, text: str) -> tuple[str, str]:
         self._has_output[self._thinking] |= bool(text)
         return (text, "") if self._thinking else ("", text)
+
+
+ReasoningParser = TagReasoningParser | MessageReasoningParser
 
 
 def make_reasoning_parser(

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import eq
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import mlx.core as mx
 import numpy as np
@@ -34,22 +34,6 @@ if TYPE_CHECKING:
 LINE_BREAKS = ("\n", "\n\n")  # models write one of them between thinking and text
 
 
-class ReasoningState(Protocol):
-    """The state of an answer before its constrained text (thinking, message headers)."""
-
-    @property
-    def allowed(self) -> frozenset[int] | None:
-        """The tokens allowed here; None for all but those that end an answer."""
-
-    @property
-    def may_end(self) -> bool:
-        """Whether the text may start here. A token allowed in both belongs to the text."""
-        ...
-
-    def advance(self, token: int) -> "ReasoningState | None":
-        """The state after an allowed token; None when the text starts."""
-
-
 @dataclass(frozen=True, slots=True)
 class Tags:
     """An answer with thinking between two tags: before it, inside of it, or after it.
@@ -66,16 +50,21 @@ class Tags:
 
     @property
     def allowed(self) -> frozenset[int] | None:
+        """The tokens allowed here; None for all but those that end an answer."""
         if self.place == "before":
             return frozenset(self.start[len(self.tail) : len(self.tail) + 1])
         return self.line_breaks if self.place == "after" else None
 
     @property
     def may_end(self) -> bool:
-        """A model need not think, but a started tag is completed."""
+        """Whether the text may start here. A token allowed in both belongs to the text.
+
+        A model need not think, but a started tag is completed.
+        """
         return self.place == "after" or (self.place == "before" and not self.tail)
 
-    def advance(self, token: int) -> ReasoningState | None:
+    def advance(self, token: int) -> "Tags | None":
+        """The state after an allowed token; None when the text starts."""
         if self.place == "after":
             return None
         tag, following = (self.start, "inside") if self.place == "before" else (self.end, "after")
@@ -110,6 +99,9 @@ class MessageHeaders:
         if THINKING_HEADER.search(header) or TOOL_HEADER.search(header):
             return replace(self, header=None)
         return None
+
+
+ReasoningState = Tags | MessageHeaders  # of an answer before its constrained text
 
 
 def reasoning_state(

@@ -64,7 +64,8 @@ def test_config() -> None:
     assert [config.causal(i) for i in range(5)] == [False] * 5
     assert not parse({**raw, "is_causal": None}).causal(0)
     assert parse({**raw, "is_causal": True}).causal(0)
-    assert parse({**raw, "dflash_config": {**raw["dflash_config"], "causal": True}}).causal(0)
+    nested = {**raw["dflash_config"], "causal": True}
+    assert parse({**raw, "is_causal": None, "dflash_config": nested}).causal(0)
     places = ("mask_token_id", "target_layer_ids", "block_size")
     bare = {**raw, "dflash_config": {key: raw["dflash_config"][key] for key in places}}
     assert parse(bare).dflash2 == PUBLISHED
