@@ -5,7 +5,7 @@ position, and every layer projects it to keys and values ("KV injection"). The b
 values are never kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,39 +239,39 @@ class Attention(Projections):
 
 
 class DraftLayer(nn.Module):
+    """Attention and MLP, each with a norm before it and a residual around it.
+
+    In DFlash 2 a convolution comes before and after each; residuals go around both.
+    """
+
     def __init__(self, config: DraftConfig):
         super().__init__()
         self.self_attn = Attention(config)
         self.mlp = MLP(config, gelu=config.hidden_act == GELU)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-
-    def __call__(
-        self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
-    ) -> mx.array:
-        x = x + self.self_attn(self.input_layernorm(x), context, offset, mask)
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class ConvolvedLayer(DraftLayer):
-    """A DFlash 2 layer: a convolution before and after each sublayer; residuals go around both."""
-
-    def __init__(self, config: DraftConfig, extra: DFlash2):
-        super().__init__(config)
-        self.attention_conv = DynamicConv(extra, config.hidden_size)
-        self.mlp_conv = DynamicConv(extra, config.hidden_size)
+        if config.dflash2:
+            self.attention_conv = DynamicConv(config.dflash2, config.hidden_size)
+            self.mlp_conv = DynamicConv(config.dflash2, config.hidden_size)
 
     def __call__(
         self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
     ) -> mx.array:
         """[B, T, H] -> [B, T, H]; context rows are not convolved."""
-        normed = self.input_layernorm(x)
-        before, after = self.attention_conv(normed)
-        mixed = self.self_attn(convolve(normed, before), context, offset, mask)
-        x = x + convolve(mixed, after)
-        normed = self.post_attention_layernorm(x)
-        before, after = self.mlp_conv(normed)
-        return x + convolve(self.mlp(convolve(normed, before)), after)
+
+        def attend(normed: mx.array) -> mx.array:
+            return self.self_attn(normed, context, offset, mask)
+
+        x = x + self._convolved("attention_conv", attend, self.input_layernorm(x))
+        return x + self._convolved("mlp_conv", self.mlp, self.post_attention_layernorm(x))
+
+    def _convolved(
+        self, name: str, sublayer: Callable[[mx.array], mx.array], normed: mx.array
+    ) -> mx.array:
+        if name not in self:
+            return sublayer(normed)
+        before, after = self[name](normed)
+        return convolve(sublayer(convolve(normed, before)), after)
 
 
 class Gemma4Attention(Attention):
@@ -326,7 +326,10 @@ class DraftModel(DraftNetwork):
         self.fc = nn.Linear(taps * target_hidden_size, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.layers = [make_layer(config) for _ in range(config.num_layers)]
+        self.layers = [
+            Gemma4Layer(config, config.gemma4) if config.gemma4 else DraftLayer(config)
+            for _ in range(config.num_layers)
+        ]
         if config.dflash2:
             self.candidate_selector = CandidateSelector(
                 config.dflash2, config.vocab_size, config.hidden_size
@@ -370,14 +373,6 @@ class DraftModel(DraftNetwork):
         for layer, keys_values, mask in zip(self.layers, context, masks, strict=True):
             x = layer(x, keys_values, offset, mask)
         return self.norm(x)
-
-
-def make_layer(config: DraftConfig) -> DraftLayer | Gemma4Layer:
-    if config.gemma4:
-        return Gemma4Layer(config, config.gemma4)
-    if config.dflash2:
-        return ConvolvedLayer(config, config.dflash2)
-    return DraftLayer(config)
 
 
 def block_mask(config: DraftConfig, layer: int, queries: mx.array, keys: mx.array) -> mx.array:
