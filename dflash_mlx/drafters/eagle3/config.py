@@ -36,6 +36,7 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "pretraining_tp": (1,),
 }
 HINT = "use an EAGLE-3 head of one layer in the layout of SafeAILab's or the speculators format"
+NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 Layers = tuple[int, ...]
 
 
@@ -90,10 +91,7 @@ def parse(raw: dict[str, Any]) -> EagleConfig:
         target_hidden_size=wide if wide is None else entries.whole("target_hidden_size"),
         layer_ids=layer_ids(raw, nested),
         qk_norm=in_speculators(raw) and layer.get("model_type") == "qwen3",
-        norm_before_residual=bool(look("norm_before_residual", False)),
-        norm_before_fc=bool(look("norm_before_fc", False)),
-        fc_norm=bool(look("fc_norm", False)),
-        norm_output=bool(look("norm_output", False)),
+        **{norm: bool(look(norm, False)) for norm in NORMS},
     )
     for key, wrong, value in (
         ("num_key_value_heads", config.num_heads % config.num_kv_heads > 0, config.num_kv_heads),
