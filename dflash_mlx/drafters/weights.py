@@ -130,8 +130,8 @@ def load_weights(
     for a wrong vocabulary of its own.
     """
     if "d2t" in model:
-        vocab_size = model.config.vocab_size
-        weights["d2t"] = checked_distances(weights["d2t"], vocab_size, checkpoint.path)
+        config: Any = model.config
+        weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, checkpoint.path)
     model.load_weights(list(weights.items()))
     # A norm or a mask row in float32 would make everything after it float32.
     if (kind := float_type(model[entry])) is not None:

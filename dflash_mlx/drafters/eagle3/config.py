@@ -86,12 +86,13 @@ def parse(raw: dict[str, Any]) -> EagleConfig:
     if in_speculators(raw) and "norm_before_residual" not in raw:  # readers' defaults differ
         raise DFlashError("the drafter's config has no 'norm_before_residual'.", hint=HINT)
     wide = look("target_hidden_size")
+    norms: dict[str, Any] = {norm: bool(look(norm, False)) for norm in NORMS}
     config = EagleConfig(
         **layer_settings(entries, layer, 2048),
         target_hidden_size=wide if wide is None else entries.whole("target_hidden_size"),
         layer_ids=layer_ids(raw, nested),
         qk_norm=in_speculators(raw) and layer.get("model_type") == "qwen3",
-        **{norm: bool(look(norm, False)) for norm in NORMS},
+        **norms,
     )
     for key, wrong, value in (
         ("num_key_value_heads", config.num_heads % config.num_kv_heads > 0, config.num_kv_heads),
