@@ -4,23 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from call_families import tokenizer_of
+from call_families import TEXT, parser_of, tokenizer_of, tool
 
 from dflash_mlx.chat.reasoning_parser import TagReasoningParser
-from dflash_mlx.chat.tool_parser import call_finder, make_tool_parser
+from dflash_mlx.chat.tool_parser import call_finder
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "path": {"type": "string"},
-        "text": {"type": "string"},
-        "lines": {"type": "integer"},
-    },
-}
-TOOLS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": name, "parameters": SCHEMA}}
-    for name in ("write", "now")
-]
+KEYS = {"path": TEXT, "text": TEXT, "lines": {"type": "integer"}}
+TOOLS = [tool(name, KEYS) for name in ("write", "now")]
 Calls = list[tuple[str, dict[str, Any]]]
 
 
@@ -29,12 +19,10 @@ def read(family: str, said: str, *, thinks: bool = False) -> tuple[str, str, Cal
     results = []
     for size in (1, 3, len(said)):
         splitter = TagReasoningParser(None, None)
-        tokenizer = tokenizer_of(family)
         if thinks:
-            finder = call_finder(tokenizer, TOOLS)
+            finder = call_finder(tokenizer_of(family), TOOLS)
             splitter = TagReasoningParser("<think>", "</think>", find_call=finder)
-        parser = make_tool_parser(tokenizer, TOOLS)
-        assert parser is not None
+        parser = parser_of(family, TOOLS)
         thinking, text, calls = "", "", []
         for begin in range(0, len(said) + size, size):
             is_last = begin >= len(said)
@@ -229,8 +217,7 @@ def test_thinking_about_calls(thought: str) -> None:
 
 def test_text_shows_as_soon_as_it_is_no_call() -> None:
     """Only what may still become a call waits."""
-    parser = make_tool_parser(tokenizer_of("qwen3_coder"), TOOLS)
-    assert parser is not None
+    parser = parser_of("qwen3_coder", TOOLS)
     assert parser.feed("a <function=wri").text == "a "
     assert parser.feed("te>").text == ""
     assert parser.feed("\n is").text == "<function=write>\n is"
