@@ -145,8 +145,7 @@ def test_layers_of_gemma4_that_are_refused(changes: dict[str, Any], message: str
 def test_values_of_their_own_in_gemma4_layers() -> None:
     """Where values are not keys, the heads are those of the other layers."""
     config = parse({**gemma4(), "attention_k_eq_v": False, "num_key_value_heads": 2})
-    assert config.gemma4 is not None
-    assert not config.gemma4.shared_values
+    assert (config.gemma4, config.shared_values) == (True, False)
     assert (config.num_kv_heads, config.head_dim) == (2, 16)
 
 

@@ -170,13 +170,6 @@ class DSpark:
     markov_head: str
 
 
-@dataclass(frozen=True, slots=True)
-class Gemma4:
-    """Layers like Gemma 4's. shared_values: values are keys that are normed in another way."""
-
-    shared_values: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftConfig(LayerConfig):
     """All settings of the drafter's forward pass (DFlash paper, section 3).
@@ -184,7 +177,8 @@ class DraftConfig(LayerConfig):
     `block_size` counts the anchor and the drafts. `target_layer_ids` are 0-based target layers
     whose outputs the drafter reads; `sliding` says for each draft layer whether it has a sliding
     `window` (in tokens). `from_anchor`: the anchor's position drafts, too, so that a block has one
-    position less.
+    position less. `gemma4`: layers like Gemma 4's; with `shared_values` the values are the keys,
+    normed in another way.
     """
 
     num_layers: int
@@ -201,14 +195,15 @@ class DraftConfig(LayerConfig):
     dflash2: DFlash2 | None = None
     dspark: DSpark | None = None
     from_anchor: bool = False
-    gemma4: Gemma4 | None = None
+    gemma4: bool = False
+    shared_values: bool = False
     interleaved_rope: bool = False
     hidden_act: str = SILU
 
     @property
     def own_embedding_scale(self) -> float:
         """The factor of the drafter's own embedding; its target's has one of its own."""
-        return 1.0 if self.gemma4 is None else self.hidden_size**0.5
+        return self.hidden_size**0.5 if self.gemma4 else 1.0
 
     def causal(self, layer: int) -> bool:
         """Whether a layer's attention inside the block is causal.
@@ -231,9 +226,8 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         raw = from_speculators(raw)
     if is_assistant(raw):
         raw = {**ASSISTANT_TARGET, **raw, "architectures": [V1], "is_causal": False}
-    gemma4 = None
-    if GEMMA4_DSPARK in (raw.get("architectures") or []):
-        gemma4 = Gemma4(bool(raw.get("attention_k_eq_v")))
+    gemma4 = GEMMA4_DSPARK in (raw.get("architectures") or [])
+    if gemma4:
         raw = from_gemma4(raw)
     nested = raw.get("dflash_config") or {}
     if not isinstance(nested, dict):
@@ -269,6 +263,7 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         dspark=dspark,
         from_anchor=from_anchor,
         gemma4=gemma4,
+        shared_values=gemma4 and bool(raw.get("attention_k_eq_v")),
         interleaved_rope=not entries.flag("rope_is_neox_style", True),
         hidden_act=raw.get("hidden_act", SILU),
     )

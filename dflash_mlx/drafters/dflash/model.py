@@ -19,7 +19,7 @@ from dflash_mlx.kernels import selector_walk
 from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.speculation.drafts import Lattice
 
-from .config import GELU, DFlash2, DraftConfig, Gemma4
+from .config import GELU, DFlash2, DraftConfig
 from .markov import MarkovHead
 
 # The grouped dynamic causal convolution of DFlash 2, around each attention and MLP sublayer.
@@ -277,11 +277,11 @@ class DraftLayer(nn.Module):
 class Gemma4Attention(Attention):
     """Scores without a factor, and values with a norm that has no weights."""
 
-    def __init__(self, config: DraftConfig, extra: Gemma4):
+    def __init__(self, config: DraftConfig):
         super().__init__(config)
         self.scale = 1.0
         self.eps = config.rms_norm_eps
-        if extra.shared_values:
+        if config.shared_values:
             del self.v_proj
 
     def project(self, x: mx.array) -> KeysValues:
@@ -291,11 +291,11 @@ class Gemma4Attention(Attention):
 
 
 class Gemma4Layer(nn.Module):
-    def __init__(self, config: DraftConfig, extra: Gemma4):
+    def __init__(self, config: DraftConfig):
         super().__init__()
         hidden = config.hidden_size
         eps = config.rms_norm_eps
-        self.self_attn = Gemma4Attention(config, extra)
+        self.self_attn = Gemma4Attention(config)
         self.mlp = MLP(config, gelu=config.hidden_act == GELU)
         self.input_layernorm = nn.RMSNorm(hidden, eps=eps)
         self.post_attention_layernorm = nn.RMSNorm(hidden, eps=eps)
@@ -326,10 +326,8 @@ class DraftModel(DraftNetwork):
         self.fc = nn.Linear(taps * target_hidden_size, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.layers = [
-            Gemma4Layer(config, config.gemma4) if config.gemma4 else DraftLayer(config)
-            for _ in range(config.num_layers)
-        ]
+        layer = Gemma4Layer if config.gemma4 else DraftLayer
+        self.layers = [layer(config) for _ in range(config.num_layers)]
         if config.dflash2:
             self.candidate_selector = CandidateSelector(
                 config.dflash2, config.vocab_size, config.hidden_size

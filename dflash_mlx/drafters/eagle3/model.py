@@ -95,7 +95,7 @@ class EagleModel(DraftNetwork):
         self, config: EagleConfig, taps: int, target_hidden_size: int, own: frozenset[str]
     ):
         """`taps` layers are read."""
-        super().__init__(config, own)
+        super().__init__(config, own - {"mask_embedding"})
         hidden = config.hidden_size
         eps = config.rms_norm_eps
         if config.norm_before_fc:
