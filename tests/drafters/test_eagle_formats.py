@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,11 @@ from dflash_mlx.drafters.eagle3.config import parse
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
 from dflash_mlx.drafters.eagle3.load import plain_name
 from dflash_mlx.drafters.weights import read_safetensors, used
-from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.models.precision import bits_of
-from dflash_mlx.options import Mode, SamplingParams
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.types import Block
 
 GOLDEN = tiny.GOLDEN / "eagle3"
 CONFIG = json.loads((GOLDEN / "draft" / "config.json").read_text())
@@ -178,33 +175,6 @@ def test_a_file_of_pytorch_is_refused_by_name(part: str, golden: Pair, tmp_path:
 def test_a_head_cannot_answer(golden: Pair) -> None:
     with pytest.raises(DFlashError, match="is a drafter, not a model"):
         load(GOLDEN / "draft", cache_ram=0)
-
-
-def test_as_every_drafter(golden: Pair) -> None:
-    """In 8 bits, measured by auto, with prefixes of others: the answer is plain decoding's."""
-    pair = tiny.with_drafter(golden, GOLDEN / "draft", draft_bits=8)
-    assert pair.drafter is not None
-    assert bits_of(pair.drafter.model) == 8
-    pair.engine.prefix_cache.limit = 1 << 24
-    prompt = tiny.prompt_of(70)
-    answers = [
-        tiny.joined(list(rounds_of(pair, prompt, mode))) for mode in ("baseline", "auto", "dflash")
-    ]
-    assert answers == [answers[0]] * 3
-    sequence = Sequence(pair.target, pair.drafter)
-    request = Request((*prompt[:60], 3, 4, 5), max_tokens=9, mode="dflash")
-    assert pair.engine.begin(sequence, request, 40).cached == 60
-    shared = list(tiny.rounds(pair.engine, sequence))
-    alone = tiny.start(
-        Sequence(pair.target, pair.drafter), [*request.prompt], SamplingParams(), max_tokens=9
-    )
-    assert [b.accepted for b in shared] == [b.accepted for b in alone]
-
-
-def rounds_of(pair: Pair, prompt: list[int], mode: Mode) -> Iterator[Block]:
-    sequence = Sequence(pair.target, pair.drafter)
-    pair.engine.begin(sequence, Request(tuple(prompt), max_tokens=20, mode=mode), 40)
-    return tiny.rounds(pair.engine, sequence)
 
 
 def test_as_a_source_of_a_comparison(golden: Pair) -> None:
