@@ -11,7 +11,7 @@ from dflash_mlx.models.precision import cast, float_type
 
 from .base import Drafter
 
-WAITING = 128  # committed tokens without rows; the rows are computed when there are this many
+WAITING = 128  # committed tokens without rows or unread; they are read when there are this many
 Map = Callable[[mx.array], mx.array]
 
 

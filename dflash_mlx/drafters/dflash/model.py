@@ -107,7 +107,7 @@ class SharedRows:
     blocks: int
 
     def mix(
-        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array
+        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: Any
     ) -> mx.array:
         """Queries [n * m, heads, T, d], keys and values [n * m, nKV, T, d] -> [n * m, heads, T, d].
 
@@ -177,12 +177,21 @@ class CachedRows:
         self.cache.trim(count)
         return held[0][:, :, self.first :], held[1][:, :, self.first :]
 
+    def mix(
+        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: Any
+    ) -> mx.array:
+        """Queries [1, heads, T, d], keys and values [1, nKV, T, d] of a block -> [1, heads, T, d].
 
-# One layer's context: arrays for all blocks [B, nKV, S, d], cached rows of the only block or of
-# each block, or rows that the blocks of a sequence share (training).
-Context = KeysValues | CachedRows | list[CachedRows] | SharedRows
-# One layer's mask, broadcastable to [B, heads, T, S + T], or "causal"; None: all is seen.
-LayerMask = mx.array | str | None
+        mask: broadcastable to [1, heads, T, S + T], or "causal"; None: all is seen.
+        """
+        rows = self.joined(keys, values)
+        return mx.fast.scaled_dot_product_attention(queries, *rows, scale=scale, mask=mask)
+
+
+# One layer's context: cached rows of the only block or of each block, or rows that the blocks of a
+# sequence share (training).
+Context = CachedRows | list[CachedRows] | SharedRows
+LayerMask = mx.array | str | None  # of one layer
 Mask = LayerMask | list[LayerMask]  # or one for each block
 
 
@@ -206,36 +215,14 @@ class Attention(Projections):
         if isinstance(context, list):
             assert isinstance(mask, list)
             blocks = (mx.split(part, len(x)) for part in (queries, keys, values))
-            arguments = zip(*blocks, context, mask, strict=True)
-            mixed = mx.concatenate([self._attend(*block) for block in arguments])
-        else:
-            assert not isinstance(mask, list)
-            mixed = self._attend(queries, keys, values, context, mask)
-        return self.joined(mixed)
+            each = zip(context, *blocks, mask, strict=True)
+            parts = [held.mix(*block, self.scale, seen) for held, *block, seen in each]
+            return self.joined(mx.concatenate(parts))
+        return self.joined(context.mix(queries, keys, values, self.scale, mask))
 
     def project(self, x: mx.array) -> KeysValues:
         """Keys, before positions are rotated in, and values of x [B, L, H]: [B, nKV, L, d]."""
         return self.split(self.k_proj(x), "k_norm"), self.split(self.v_proj(x))
-
-    def _attend(
-        self,
-        queries: mx.array,
-        keys: mx.array,
-        values: mx.array,
-        context: KeysValues | CachedRows | SharedRows,
-        mask: LayerMask,
-    ) -> mx.array:
-        if isinstance(context, SharedRows):
-            assert isinstance(mask, mx.array)
-            return context.mix(queries, keys, values, self.scale, mask)
-        if isinstance(context, CachedRows):
-            keys, values = context.joined(keys, values)
-        else:
-            keys = mx.concatenate([context[0], keys], axis=2)
-            values = mx.concatenate([context[1], values], axis=2)
-        return mx.fast.scaled_dot_product_attention(
-            queries, keys, values, scale=self.scale, mask=mask
-        )
 
 
 class DraftLayer(nn.Module):
