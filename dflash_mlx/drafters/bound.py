@@ -11,7 +11,7 @@ from dflash_mlx.models.precision import cast, float_type
 
 from .base import Drafter
 
-WAITING = 128  # committed tokens without rows or unread; they are read when there are this many
+WAITING = 128  # committed tokens that wait at most; then they are read or get their rows
 Map = Callable[[mx.array], mx.array]
 
 
