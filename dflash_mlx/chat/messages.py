@@ -120,7 +120,7 @@ def with_short_ids(messages: Messages) -> Messages:
 
 
 def with_ids(
-    messages: Messages, of_call: Callable[[dict[str, Any]], str], of_result: Callable[[Any], str]
+    messages: Messages, of_call: Callable[[dict[str, Any]], str], of_result: Callable[[Any], Any]
 ) -> Messages:
     """The messages with other ids of calls, by the call, and of their results, by the old id."""
     result: Messages = []

@@ -131,7 +131,7 @@ def gradient_of_repeated_rows(drafter: DFlashDrafter, taps, tokens, grid, weight
     def loss(parameters):
         drafter.model.update(parameters)
         context = drafter.model.context(taps, 0)
-        repeated = [RepeatedRows(*(mx.repeat(x, m, axis=0) for x in one)) for one in context]
+        repeated: Any = [RepeatedRows(*(mx.repeat(x, m, axis=0) for x in one)) for one in context]
         first = mx.take_along_axis(tokens, grid, axis=1).reshape(-1, 1)
         ids = mx.concatenate([first, mx.full((n * m, config.block_size - 1), 39)], axis=1)
         masks = blocks_module.attention_masks(config, flat, taps.shape[1])
