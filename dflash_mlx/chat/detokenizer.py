@@ -36,7 +36,6 @@ class Detokenizer:
         return self._take(text)
 
     def finish(self) -> str:
-        """The text that was held back."""
         return self._take(self._tokenizer.decode(self._tokens))
 
     def _take(self, text: str) -> str:

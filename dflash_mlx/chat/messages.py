@@ -1,6 +1,6 @@
 """Messages of a chat: checked before the template gets them, and changed where it refuses them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dflash_mlx.errors import UsageError
@@ -116,13 +116,20 @@ def with_short_ids(messages: Messages) -> Messages:
     def short(known: Any) -> str:
         return ids.setdefault(known, call_id(len(ids) + 1))
 
+    return with_ids(messages, lambda call: short(call.get("id")), short)
+
+
+def with_ids(
+    messages: Messages, of_call: Callable[[dict[str, Any]], str], of_result: Callable[[Any], Any]
+) -> Messages:
+    """The messages with other ids of calls, by the call, and of their results, by the old id."""
     result: Messages = []
     for message in messages:
         if message.get("tool_calls"):
-            calls = [{**call, "id": short(call.get("id"))} for call in message["tool_calls"]]
+            calls = [{**call, "id": of_call(call)} for call in message["tool_calls"]]
             message = {**message, "tool_calls": calls}
         elif "tool_call_id" in message:
-            message = {**message, "tool_call_id": short(message["tool_call_id"])}
+            message = {**message, "tool_call_id": of_result(message["tool_call_id"])}
         result.append(message)
     return result
 

@@ -8,7 +8,6 @@ Muse). The special tokens of the vocabulary tell which format a model uses.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
@@ -17,14 +16,6 @@ from .detokenizer import Detokenizer
 THINKING_HEADER = re.compile(r"<\|channel\|>analysis|\bto=self\b")
 TOOL_HEADER = re.compile(r"\bto=(?!(?:self|user|assistant|commentary|all)\b)")
 LONGEST_HEADER = 256  # characters; a longer header is text
-
-
-class ReasoningParser(Protocol):
-    """Splits thinking from text; both methods return new (thinking, text)."""
-
-    def feed(self, token: int, text: str) -> tuple[str, str]: ...
-
-    def finish(self, text: str) -> tuple[str, str]: ...
 
 
 # Finds a call in thinking: the index and the length; 0 without one, -1 if more text decides that.
@@ -56,25 +47,24 @@ class TagReasoningParser:
         self._end = end or ""
         self._inside = inside
         self._removed = tuple(removed)
-        self._may_start = start is not None
+        self._may_start = True
         self._find_call = find_call
         self._after_call = False  # whether a call has just ended the thinking
         self._held = ""
 
     def feed(self, token: int, text: str) -> tuple[str, str]:
-        self._held += text
-        return self._release(final=False)
+        """The new (thinking, text)."""
+        return self._release(text, final=False)
 
     def finish(self, text: str) -> tuple[str, str]:
-        self._held += text
-        return self._release(final=True)
+        return self._release(text, final=True)
 
-    def _release(self, *, final: bool) -> tuple[str, str]:
-        thinking = ""
-        if self._may_start and self._start:
+    def _release(self, text: str, *, final: bool) -> tuple[str, str]:
+        self._held += text
+        if self._start and self._may_start:
             beginning = self._held.lstrip()
-            tags = (self._start, self._end)
-            if not final and any(tag.startswith(beginning) for tag in tags):
+            may_be_tag = self._start.startswith(beginning) or self._end.startswith(beginning)
+            if may_be_tag and not final:
                 return "", ""
             self._may_start = False
             if beginning.startswith(self._start):
@@ -82,10 +72,9 @@ class TagReasoningParser:
                 self._held = beginning.removeprefix(self._start)
             elif not self._inside and beginning.startswith(self._end):
                 self._held = beginning.removeprefix(self._end)
-            elif len(beginning) > 1 and any(tag.startswith(beginning) for tag in tags):
+            elif may_be_tag and len(beginning) > 1:
                 self._held = ""  # the answer was cut inside of the tag
-        if self._inside:
-            thinking = self._take_thinking(final)
+        thinking = self._take_thinking(final) if self._inside else ""
         calls = self._take_calls(final) if self._after_call else ""
         if self._inside or self._after_call:
             return thinking, calls
@@ -187,7 +176,6 @@ class MessageReasoningParser:
         self._has_output = [False, False]  # text, thinking
 
     def start_after(self, prompt: Sequence[int], tokenizer: TokenizerWrapper) -> None:
-        """Read the end of a prompt, from its last start token on."""
         detokenizer = Detokenizer(tokenizer)
         for token in prompt:
             self.feed(token, detokenizer.add(token))
@@ -251,6 +239,9 @@ class MessageReasoningParser:
         return (text, "") if self._thinking else ("", text)
 
 
+ReasoningParser = TagReasoningParser | MessageReasoningParser
+
+
 def make_reasoning_parser(
     tokenizer: TokenizerWrapper,
     prompt: Sequence[int],
@@ -264,8 +255,7 @@ def make_reasoning_parser(
         start = next(token for token, name in names.items() if name == message_format.start)
         if start in prompt:
             parser = MessageReasoningParser(message_format, names)
-            last = len(prompt) - 1 - list(reversed(prompt)).index(start)
-            parser.start_after(prompt[last:], tokenizer)
+            parser.start_after(from_last(prompt, start), tokenizer)
             return parser
     if not tokenizer.has_thinking:
         return TagReasoningParser(None, None)
@@ -277,6 +267,11 @@ def make_reasoning_parser(
         removed=tokenizer.structural_markers,
         find_call=find_call,
     )
+
+
+def from_last(tokens: Sequence[int], token: int) -> Sequence[int]:
+    """The tokens from the last place of one of them on."""
+    return tokens[len(tokens) - 1 - list(reversed(tokens)).index(token) :]
 
 
 def eos_ids_of(tokenizer: TokenizerWrapper) -> frozenset[int]:

@@ -123,7 +123,6 @@ class Template:
         return re.compile(f"(?=[{first}])(?:{'|'.join(map(re.escape, names))})")
 
     def check(self, think: bool | None, effort: str | None) -> None:
-        """Raise UsageError if the template does not support one of these options."""
         self.switches(GenerationOptions(think=think, reasoning_effort=effort))
 
     def switches(self, options: GenerationOptions) -> dict[str, Any]:
@@ -298,7 +297,6 @@ def with_end_marked(messages: Messages) -> Messages:
 
 
 def choices_text(choices: Sequence[str]) -> str:
-    """Choices as text: a, b or c."""
     if len(choices) < 2:
         return "".join(choices)
     return f"{', '.join(choices[:-1])} or {choices[-1]}"

@@ -11,6 +11,7 @@ an answer may begin with its JSON, which Qwen 2.5 Coder often writes in Markdown
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import regex
@@ -19,7 +20,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from .call_arguments import ArgumentsReader
 from .call_formats import BARE_STARTS, CallFormat, TaggedFormat, find_call_format
 from .call_json import as_json, json_calls, json_object
-from .messages import Messages
+from .messages import Messages, with_ids
 from .reasoning_parser import LONGEST_HEADER, FindCall, partial_match
 from .template import Template
 
@@ -44,8 +45,6 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """New text of an answer without calls, and the calls that have ended in it."""
-
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
 
@@ -373,7 +372,6 @@ def parsed_call(call: Any) -> tuple[str, str]:
 def make_tool_parser(
     tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]
 ) -> ToolParser | None:
-    """The parser of one answer of this tokenizer's model; None if its format is not known."""
     call_format = find_call_format(tokenizer)
     return None if call_format is None else ToolParser(call_format, tools)
 
@@ -407,21 +405,14 @@ def named_calls(messages: Messages, tokenizer: TokenizerWrapper) -> Messages:
 def numbered_calls(messages: Messages) -> Messages:
     """Call ids as functions.NAME:N: Kimi's template writes only the id of a call, not its name."""
     new_ids: dict[str, str] = {}
-    numbered: Messages = []
-    number = 0
-    for message in messages:
-        changes: dict[str, Any] = {}
-        if message.get("tool_calls"):
-            changes["tool_calls"] = []
-            for call in message["tool_calls"]:
-                new_id = f"functions.{call['function']['name']}:{number}"
-                new_ids[call["id"]] = new_id
-                changes["tool_calls"].append({**call, "id": new_id})
-                number += 1
-        if message.get("tool_call_id") in new_ids:
-            changes["tool_call_id"] = new_ids[message["tool_call_id"]]
-        numbered.append({**message, **changes})
-    return numbered
+    numbers = count()
+
+    def numbered(call: dict[str, Any]) -> str:
+        new_id = f"functions.{call['function']['name']}:{next(numbers)}"
+        new_ids[call["id"]] = new_id
+        return new_id
+
+    return with_ids(messages, numbered, lambda known: new_ids.get(known, known))
 
 
 # Whether a model supports tools

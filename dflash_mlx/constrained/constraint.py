@@ -9,13 +9,18 @@ from copy import copy
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import eq
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.chat.reasoning_parser import MESSAGE_FORMATS, THINKING_HEADER, TOOL_HEADER
+from dflash_mlx.chat.reasoning_parser import (
+    MESSAGE_FORMATS,
+    THINKING_HEADER,
+    TOOL_HEADER,
+    from_last,
+)
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.tree import Ranked
@@ -29,79 +34,44 @@ if TYPE_CHECKING:
 LINE_BREAKS = ("\n", "\n\n")  # models write one of them between thinking and text
 
 
-class ReasoningState(Protocol):
-    """The state of an answer before its constrained text (thinking, message headers)."""
-
-    @property
-    def allowed(self) -> frozenset[int] | None:
-        """The tokens allowed here; None for all but those that end an answer."""
-
-    @property
-    def may_end(self) -> bool:
-        """Whether the text may start here. A token allowed in both belongs to the text."""
-        ...
-
-    def advance(self, token: int) -> "ReasoningState | None":
-        """The state after an allowed token; None when the text starts."""
-
-
 @dataclass(frozen=True, slots=True)
-class ThinkingTags:
-    """The tokens of both tags, and of the line breaks that may follow thinking."""
+class Tags:
+    """An answer with thinking between two tags: before it, inside of it, or after it.
+
+    start, end: the tokens of the tags. line_breaks: one of these tokens may come after thinking.
+    tail: the last tokens, which may be the beginning of the next tag.
+    """
 
     start: tuple[int, ...]
     end: tuple[int, ...]
     line_breaks: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class BeforeThinking:
-    """The start of an answer, with the first `done` tokens of the start tag."""
-
-    tags: ThinkingTags
-    done: int = 0
+    place: Literal["before", "inside", "after"]
+    tail: tuple[int, ...] = ()
 
     @property
-    def allowed(self) -> frozenset[int]:
-        return frozenset(self.tags.start[self.done : self.done + 1])
+    def allowed(self) -> frozenset[int] | None:
+        """The tokens allowed here; None for all but those that end an answer."""
+        if self.place == "before":
+            return frozenset(self.start[len(self.tail) : len(self.tail) + 1])
+        return self.line_breaks if self.place == "after" else None
 
     @property
     def may_end(self) -> bool:
-        """A model need not think, but a started tag is completed."""
-        return not self.done
+        """Whether the text may start here. A token allowed in both belongs to the text.
 
-    def advance(self, token: int) -> ReasoningState:
-        done = self.done + 1
-        if done == len(self.tags.start):
-            return Thinking(self.tags)
-        return replace(self, done=done)
+        A model need not think, but a started tag is completed.
+        """
+        return self.place == "after" or (self.place == "before" and not self.tail)
 
-
-@dataclass(frozen=True, slots=True)
-class Thinking:
-    """Between the tags. `tail`: the last tokens, which may be the start of the end tag."""
-
-    tags: ThinkingTags
-    tail: tuple[int, ...] = ()
-    allowed: None = None
-    may_end: bool = False
-
-    def advance(self, token: int) -> ReasoningState:
-        tail = (*self.tail, token)[-len(self.tags.end) :]
-        if tail == self.tags.end:
-            return AfterThinking(self.tags.line_breaks)
+    def advance(self, token: int) -> "Tags | None":
+        """The state after an allowed token; None when the text starts."""
+        if self.place == "after":
+            return None
+        tag, following = (self.start, "inside") if self.place == "before" else (self.end, "after")
+        tail = (*self.tail, token)[-len(tag) :]
+        if tail == tag:
+            return replace(self, place=following, tail=())
         return replace(self, tail=tail)
-
-
-@dataclass(frozen=True, slots=True)
-class AfterThinking:
-    """After the end tag, where one token of line breaks may come before the text."""
-
-    allowed: frozenset[int]
-    may_end: bool = True
-
-    def advance(self, token: int) -> None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +101,9 @@ class MessageHeaders:
         return None
 
 
+ReasoningState = Tags | MessageHeaders  # of an answer before its constrained text
+
+
 def reasoning_state(
     tokenizer: TokenizerWrapper, generation_prompt: Sequence[int]
 ) -> ReasoningState | None:
@@ -142,8 +115,7 @@ def reasoning_state(
             state: ReasoningState | None = MessageHeaders(
                 ids[message_format.start], ids[message_format.message], tokenizer.decode
             )
-            last_start = last_index(generation_prompt, ids[message_format.start])
-            for token in generation_prompt[last_start:]:
+            for token in from_last(generation_prompt, ids[message_format.start]):
                 state = None if state is None else state.advance(token)
             return state
     start = tokenizer.think_start_tokens
@@ -154,14 +126,9 @@ def reasoning_state(
     ended = tokenizer.rfind_think_end(generation_prompt)
     encoded = [tokenizer.encode(text, add_special_tokens=False) for text in LINE_BREAKS]
     line_breaks = frozenset(ids[0] for ids in encoded if len(ids) == 1)
-    tags = ThinkingTags(tuple(start), tuple(end), line_breaks)
     if started > ended:
-        return Thinking(tags)
-    return BeforeThinking(tags) if ended < 0 else None
-
-
-def last_index(tokens: Sequence[int], token: int) -> int:
-    return len(tokens) - 1 - list(reversed(tokens)).index(token)
+        return Tags(tuple(start), tuple(end), line_breaks, "inside")
+    return Tags(tuple(start), tuple(end), line_breaks, "before") if ended < 0 else None
 
 
 # Token bitmasks, in words of 32 tokens
@@ -317,7 +284,6 @@ class Constraint:
         return mx.where(allowed, logits, mx.array(-mx.inf, dtype=logits.dtype))
 
     def _draft_masks(self, draft: Draft) -> np.ndarray:
-        """The bitmasks of an anchor and its drafts, int32 [R, words]."""
         if draft.tree is not None:
             full = np.full(self._bitmask.words, ALL_ALLOWED, dtype=np.int32)
             masks = [self._mask_after(path) for path in draft.tree.paths()]

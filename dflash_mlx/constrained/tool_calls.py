@@ -189,20 +189,13 @@ FORBIDDEN = ("</parameter>", "</function>", "</tool_call>")
 BLANK = r"[ \t\r\n]"
 
 
-def check_choices(choices: Sequence[str], label: str) -> None:
-    """Raise UsageError if the parser would read one of these strings differently."""
-    for value in choices:
-        is_lost = value != value.strip() or value.lower() in ("", "null")
-        if is_lost or any(text in value for text in FORBIDDEN):
-            raise cannot_force(label, f"the value {value!r:.60}")
-
-
 def free_text(schema: dict[str, Any]) -> str:
     """A Lark terminal: any text of the schema's length and pattern without forbidden texts.
 
     A pattern without anchors may match anywhere in the text. `format` is ignored.
     """
-    forbidden = "|".join(escape_lark(text) for text in FORBIDDEN)
+    signs = r"([\\|\[\](){}.*+?^$/&~])"
+    forbidden = "|".join(re.sub(signs, r"\\\1", text) for text in FORBIDDEN)
     parts = [
         "/(?s:.*)/",
         f"~/(?s:.*)({forbidden})(?s:.*)/",
@@ -230,10 +223,6 @@ def lark_pattern(pattern: str) -> str:
         inner = inner[:-1]
     inner = re.sub(r"(?<!\\)/", r"\/", inner).replace("\n", r"\n")
     return f"/{before}({inner}){'' if is_anchored else '(?s:.*)'}/"
-
-
-def escape_lark(text: str) -> str:
-    return re.sub(r"([\\|\[\](){}.*+?^$/&~])", r"\\\1", text)
 
 
 THINKING = "THINKING: /(?s:.+)/"
@@ -352,7 +341,6 @@ class GrammarWriter:
         return self._rule(" ".join(rules)), {"type": "object", "properties": parser_properties}
 
     def _value(self, argument: Argument, root: dict[str, Any], label: str) -> str:
-        """One value as its parser reads it, and the text that closes it."""
         null = ""
         if argument.nullable and argument.type != "null":
             null = f" | {self._text(f'null{ARGUMENT_END}')}"
@@ -365,7 +353,10 @@ class GrammarWriter:
     def _plain_string(self, argument: Argument, label: str) -> str:
         """A string as plain text that its parser reads back unchanged, and what closes it."""
         if argument.choices is not None:
-            check_choices(argument.choices, label)
+            for value in argument.choices:
+                is_lost = value != value.strip() or value.lower() in ("", "null")
+                if is_lost or any(text in value for text in FORBIDDEN):
+                    raise cannot_force(label, f"the value {value!r:.60}")
             texts = " | ".join(lark_literal(value) for value in argument.choices)
             return f"({texts}) {self._text(ARGUMENT_END)}"
         # The lexer is greedy: the text and what ends it have to be one terminal.

@@ -21,9 +21,7 @@ class DraftCache(Protocol):
     """A drafter's cache for the committed tokens of one sequence."""
 
     @property
-    def offset(self) -> int:
-        """Number of committed tokens."""
-        ...
+    def offset(self) -> int: ...
 
     @property
     def state(self) -> list[Any]:

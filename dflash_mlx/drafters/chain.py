@@ -71,7 +71,7 @@ class Chains:
         self.anchors = anchors
         self.positions = positions
         self.draws = draws or [None] * len(anchors)
-        self._chances: dict[int, list[mx.array]] = {}  # of the drawn drafts, each [1, V]
+        self.chances: dict[int, list[mx.array]] = {}  # of the drawn drafts, each [1, V]
 
     @cached_property
     def greedy(self) -> tuple[mx.array, mx.array]:
@@ -84,7 +84,7 @@ class Chains:
         if all(draw is None for draw in self.draws):
             return self.greedy
         draws = [(n, draw) for n, draw in enumerate(self.draws) if draw is not None]
-        self._chances = {n: [] for n, _ in draws}
+        self.chances = {n: [] for n, _ in draws}
         numbers = {n: mx.random.uniform(shape=(self.positions, 1), key=d.key) for n, d in draws}
 
         def choose(logits: mx.array) -> mx.array:
@@ -93,16 +93,11 @@ class Chains:
             for n, draw in draws:
                 rows = draw.shaper.shape(self.source.spread(logits[n : n + 1]))
                 chances = mx.softmax(rows, axis=-1)
-                tokens[n] = drawn(chances, numbers[n][len(self._chances[n])])
-                self._chances[n].append(chances)
+                tokens[n] = drawn(chances, numbers[n][len(self.chances[n])])
+                self.chances[n].append(chances)
             return mx.concatenate(tokens)
 
         return self._run(choose)
-
-    def drawn(self, number: int) -> Draft:
-        """The drawn drafts of a sequence, and what they were drawn from."""
-        tokens = self.wanted[0][:, number]
-        return Draft(tokens, mx.concatenate(self._chances[number]))
 
     def _run(self, choose: Choose) -> tuple[mx.array, mx.array]:
         return self.source.chains(self.caches, self.anchors, self.positions, choose)
@@ -117,7 +112,6 @@ class ChainBlock:
 
     @property
     def _likeliest(self) -> tuple[mx.array, mx.array]:
-        """The likeliest drafts [γ] and their logits [γ, Vd]."""
         drawn = self.chains.draws[self.number] is not None
         tokens, logits = self.chains.greedy if drawn else self.chains.wanted
         return tokens[:, self.number], logits[:, self.number]
@@ -128,7 +122,8 @@ class ChainBlock:
     def sample(self, draw: Draw) -> Draft:
         """The drafts that were drawn with this draw; penalties do not apply."""
         assert draw is self.chains.draws[self.number]
-        return self.chains.drawn(self.number)
+        tokens = self.chains.wanted[0][:, self.number]
+        return Draft(tokens, mx.concatenate(self.chains.chances[self.number]))
 
     def top_tokens(self, count: int) -> PendingRankings:
         """The likeliest tokens of each position, as if it did not depend on the others."""

@@ -1,5 +1,6 @@
 """The entries of a drafter's config.json, which may be in several places of it."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from dflash_mlx.errors import DFlashError
@@ -13,7 +14,6 @@ class Entries:
         self.hint = hint
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The first value that is not None, else the default."""
         found = (place[key] for place in self.places if place.get(key) is not None)
         return next(found, default)
 
@@ -27,7 +27,6 @@ class Entries:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or False. Raises DFlashError for another value."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise invalid_value(key, value)
@@ -50,12 +49,56 @@ def invalid_value(key: str, value: object) -> DFlashError:
     )
 
 
-def rotary(raw: dict[str, Any]) -> tuple[float, dict[str, Any] | None]:
-    """The rotary base, and the scaling or None. Raises DFlashError for settings per layer type."""
-    rope = raw.get("rope_parameters") or {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerConfig:
+    """The sizes of a decoder layer, by their names in config.json or nearly so."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: dict[str, Any] | None
+    max_position_embeddings: int
+    attention_bias: bool = False
+    draft_vocab_size: int | None = None  # None: the target's vocabulary
+
+    @property
+    def drafted(self) -> int:
+        """The size of the vocabulary that the drafter drafts from."""
+        return self.draft_vocab_size or self.vocab_size
+
+
+def layer_settings(entries: Entries, layer: dict[str, Any], positions: int) -> dict[str, Any]:
+    """The arguments of a `LayerConfig`. layer: has the rotary settings. positions: the default.
+
+    Raises DFlashError for a wrong entry, and for rotary settings per layer type.
+    """
+    whole = entries.whole
+    hidden, heads, vocab = map(whole, ("hidden_size", "num_attention_heads", "vocab_size"))
+    drafted = whole("draft_vocab_size", vocab)
+    if drafted > vocab:
+        raise invalid_value("draft_vocab_size", drafted)
+    rope = layer.get("rope_parameters") or {}
     if any(isinstance(value, dict) for value in rope.values()):  # one for each layer type
         raise invalid_value("rope_parameters", rope)
-    scaling = raw.get("rope_scaling") or ({**rope} if rope.get("rope_type") else None)
+    scaling = layer.get("rope_scaling") or ({**rope} if rope.get("rope_type") else None)
     if scaling and scaling.get("rope_type", scaling.get("type")) == "default":
         scaling = None
-    return raw.get("rope_theta") or rope.get("rope_theta") or 10000.0, scaling
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": whole("intermediate_size"),
+        "num_heads": heads,
+        "num_kv_heads": whole("num_key_value_heads", heads),
+        "head_dim": whole("head_dim", hidden // heads),
+        "vocab_size": vocab,
+        "draft_vocab_size": drafted if drafted < vocab else None,
+        "rms_norm_eps": entries.get("rms_norm_eps", 1e-6),
+        "rope_theta": layer.get("rope_theta") or rope.get("rope_theta") or 10000.0,
+        "rope_scaling": scaling,
+        "max_position_embeddings": whole("max_position_embeddings", positions),
+        "attention_bias": bool(entries.get("attention_bias", False)),
+    }

@@ -198,13 +198,15 @@ class NgramCache:
 
 @dataclass(frozen=True, slots=True)
 class CopiedBlock:
-    """The continuation at an earlier place as γ drafts; a `DraftBlock`."""
+    """The continuation at an earlier place as γ drafts; a `DraftBlock`, and its `Rankings`.
+
+    These are on the host already; a case is a state of the automaton.
+    """
 
     automaton: SuffixAutomaton
     positions: int
 
     def greedy(self, kernels: Kernels | None = None) -> Draft:
-        """The tokens that followed in the newest place."""
         return Draft(mx.array(self.automaton.continuation(self.positions), dtype=mx.int32))
 
     def sample(self, draw: Draw) -> Draft:
@@ -212,22 +214,14 @@ class CopiedBlock:
         tokens = self.greedy().tokens
         return Draft(tokens, mx.ones((tokens.size, 1)), tokens[:, None])
 
-    def top_tokens(self, count: int) -> "Continuations":
+    def top_tokens(self, count: int) -> "CopiedBlock":
         """The tokens that have followed in any of the earlier places."""
-        return Continuations(self.automaton, self.positions)
-
-
-@dataclass(frozen=True, slots=True)
-class Continuations:
-    """The `Rankings` of copies, on the host already; a case is a state of the automaton."""
-
-    automaton: SuffixAutomaton
-    positions: int
+        return self
 
     def begin(self) -> None:
         pass
 
-    def to_host(self) -> "Continuations":
+    def to_host(self) -> "CopiedBlock":
         return self
 
     def after(self, position: int, case: int) -> Ranked:

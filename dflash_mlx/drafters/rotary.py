@@ -1,30 +1,16 @@
 """The rotary embedding of a drafter."""
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.rope_utils import initialize_rope
 
-
-class Rotary(Protocol):
-    """The entries of a config for rotary embeddings, by their names in config.json."""
-
-    @property
-    def head_dim(self) -> int: ...
-
-    @property
-    def rope_theta(self) -> float: ...
-
-    @property
-    def rope_scaling(self) -> dict[str, Any] | None: ...
-
-    @property
-    def max_position_embeddings(self) -> int: ...
+from .entries import LayerConfig
 
 
-def make_rope(config: Rotary, *, interleaved: bool = False) -> Any:
+def make_rope(config: LayerConfig, *, interleaved: bool = False) -> Any:
     """The module that rotates [B, heads, T, d] from an `offset` on.
 
     interleaved: the two numbers of a pair are neighbours, not half a head apart. Raises KeyError or

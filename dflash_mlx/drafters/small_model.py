@@ -14,6 +14,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
 from dflash_mlx.chat.template import load_tokenizer
+from dflash_mlx.drafters.bound import WAITING
 from dflash_mlx.drafters.chain import ChainDrafter, Choose
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
@@ -27,7 +28,6 @@ from dflash_mlx.models.target import Target, check_target
 from dflash_mlx.options import AcceptanceRule
 
 BLOCK = 6  # rows: five drafts, each a pass of the model, after the anchor
-WAITING = 128  # unread committed tokens; they are read when there are this many
 CHUNK = 2048  # tokens per pass
 
 

@@ -14,6 +14,8 @@ from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.precision import float_type, quantise
 
+from .network import OWN
+
 WRONG_PAIR = "use one that was trained for this target; `dflash models list` shows the pairs"
 WRONG_FILES = "the weights do not belong to this config.json: download the drafter again"
 # Tensors of some exports that drafting does not read: the inverse of d2t, and copies of tensors of
@@ -37,9 +39,16 @@ def read_safetensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
     return tensors
 
 
-def own_parts(names: Iterable[str], parts: frozenset[str]) -> frozenset[str]:
-    """Those `parts` that a drafter with these tensors does not share with its target."""
-    return parts & {name.split(".")[0] for name in names}
+def used(tensors: dict[str, Any], plain_name: Callable[[str], str]) -> dict[str, Any]:
+    """The entries that drafting reads, by their plain names."""
+    plain = {plain_name(name): value for name, value in tensors.items()}
+    ends = "rotary_emb.inv_freq"  # of the rotary embedding, which is computed
+    return {k: v for k, v in plain.items() if k not in UNUSED and not k.endswith(ends)}
+
+
+def own_parts(names: Iterable[str]) -> frozenset[str]:
+    """The parts that a drafter with these tensors does not share with its target."""
+    return OWN & {name.split(".")[0] for name in names}
 
 
 def check_fit(
@@ -63,34 +72,32 @@ def check_fit(
     layers = target.text_config["num_hidden_layers"]
     if not all(0 <= number < layers for number in taps):
         raise DFlashError(
-            f"drafter '{name}' taps the layers {list(taps)}, '{target.name}' has {layers}.",
+            f"drafter '{name}' reads the hidden states of the layers {list(taps)}, "
+            f"'{target.name}' has {layers}.",
             hint=WRONG_PAIR,
         )
 
 
-def made(make_model: Callable[[], nn.Module]) -> nn.Module:
-    """A drafter's model. Raises DFlashError if its config does not describe one."""
+def check_tensors(
+    checkpoint: Checkpoint, make_model: Callable[[], Any], shapes: dict[str, list[int]]
+) -> None:
+    """Raise DFlashError for a tensor that is missing, has another shape, or is not known.
+
+    make_model: makes the network that the config describes. shapes: of the tensors that are there.
+    """
     try:
-        return make_model()
+        parameters: Any = tree_flatten(make_model().parameters())
     except (ValueError, KeyError, TypeError) as error:  # mlx-lm does not know the rope scaling
         raise DFlashError(
             f"the drafter's config cannot be used ({first_line(error)}).",
             hint="use a drafter whose rope scaling mlx-lm knows",
         ) from error
-
-
-def check_tensors(path: Path, model: nn.Module, shapes: dict[str, list[int]]) -> None:
-    """Raise DFlashError for a tensor that is missing, has another shape, or is not known.
-
-    model: as the config in `path` describes it. shapes: of the tensors that are there.
-    """
-    parameters: Any = tree_flatten(model.parameters())
     wanted = {name: list(value.shape) for name, value in parameters}
     for name in sorted(wanted.keys() | shapes.keys()):
         if name not in shapes:
-            problem = f"the drafter in '{path}' has no tensor '{name}'."
+            problem = f"the drafter in '{checkpoint.path}' has no tensor '{name}'."
         elif name not in wanted:
-            problem = f"the drafter in '{path}' has an unknown '{name}'."
+            problem = f"the drafter in '{checkpoint.path}' has an unknown '{name}'."
         elif wanted[name] != shapes[name]:
             problem = f"the drafter's '{name}' is {shapes[name]}, its config says {wanted[name]}."
         else:
@@ -110,12 +117,21 @@ def checked_distances(d2t: mx.array, vocab_size: int, path: Path) -> mx.array:
 
 
 def load_weights(
-    model: nn.Module, weights: dict[str, mx.array], bits: int, *, entry: str = "fc"
+    checkpoint: Checkpoint,
+    model: nn.Module,
+    weights: dict[str, mx.array],
+    bits: int,
+    *,
+    entry: str = "fc",
 ) -> None:
     """Load weights into a drafter's model, in one dtype, and quantise it unless `bits` is 0.
 
-    The dtype is that of its layer `entry`, unless its quantisation takes any.
+    The dtype is that of its layer `entry`, unless its quantisation takes any. Raises DFlashError
+    for a wrong vocabulary of its own.
     """
+    if "d2t" in model:
+        config: Any = model.config
+        weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, checkpoint.path)
     model.load_weights(list(weights.items()))
     # A norm or a mask row in float32 would make everything after it float32.
     if (kind := float_type(model[entry])) is not None:

@@ -9,10 +9,11 @@ loses time against decode steps, a back-off pauses it. Nothing is measured but r
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from math import ceil, log
+from typing import NamedTuple
 
 from dflash_mlx.types import Plan
 
@@ -59,17 +60,11 @@ class BackOff:
             self.lost = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What a round with these drafts of each sequence would bring."""
+class Expected(NamedTuple):
+    """How many drafts of each sequence a round verifies, and its expected tokens per second."""
 
     lengths: list[int]
-    tokens: float
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds
+    rate: float
 
 
 class AdaptivePolicy:
@@ -90,7 +85,7 @@ class AdaptivePolicy:
         self._steps_due = STEPS  # decode steps to run now
         self._drafted = 0  # rounds since a decode step was timed
         self._anchor = ANCHORS[0]  # such rounds until one is timed again
-        self._last = Expected([0], 1.0, 1.0)
+        self._rate = 1.0  # expected in the last round with drafts
         self._answer = 0, 0, 0.0  # tokens, passes and seconds since the newest answer began
 
     def new_sequence(self, drafters: int) -> list[Acceptance]:
@@ -181,7 +176,7 @@ class AdaptivePolicy:
 
     def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
         rows = len(drafts) + other_rows
-        choices = [choice_of(state) for state in drafts]
+        choices = [state.choice for state in drafts if state.choice is not None]
         drafted = sum(self._drafts(choices).values())
         survivals = [survivals_of(s, c) for s, c in zip(drafts, choices, strict=True)]
         shown = [not state.free for state in drafts]
@@ -189,13 +184,12 @@ class AdaptivePolicy:
         if len(drafts) == 1 or not self._proven or self._drafting.trying:
             # The block took time to draft: verify at least one draft, to learn what it is worth.
             least = [int(show and bool(c)) for show, c in zip(shown, survivals, strict=True)]
-            best = replace(best, lengths=[*map(max, least, best.lengths)])
-        self._last = best
+            best = Expected([*map(max, least, best.lengths)], best.rate)
+        self._rate = best.rate
         each = zip(best.lengths, choices, strict=True)
         return [Plan(length + 1, drafted=choice.width) for length, choice in each]
 
     def _drafts(self, choices: Sequence[Choice]) -> dict[Part, float]:
-        """Seconds of the drafts of these choices: one pass for each drafter and width."""
         return {
             (f"draft {one.drafter}", knot(one.width)): self._costs.draft(
                 *one, self._batch.part(count)
@@ -237,7 +231,7 @@ class AdaptivePolicy:
         self._steps_due = max(0, self._steps_due - is_step)
         if not is_step:
             self._drafted += 1
-            doubted = self._last.rate * self._costs.verify(1, self._batch) < DOUBT
+            doubted = self._rate * self._costs.verify(1, self._batch) < DOUBT
             if doubted and self._drafted >= self._anchor:
                 self._steps_due = STEPS
         if seconds is None or seconds <= 0:
@@ -312,13 +306,7 @@ def best_lengths(
     count = max(rates, key=lambda count: rates[count])
     verified = Counter(n for _, n in ranked[:count])
     lengths = [verified[n] for n in range(len(survivals))]
-    return Expected(lengths, tokens[count], tokens[count] / rates[count])
-
-
-def choice_of(state: DraftState) -> Choice:
-    """What was drafted."""
-    assert state.choice is not None
-    return state.choice
+    return Expected(lengths, rates[count])
 
 
 def survivals_of(state: DraftState, choice: Choice) -> list[float]:

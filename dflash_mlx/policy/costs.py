@@ -64,7 +64,6 @@ class Batch:
     caches: float
 
     def part(self, count: int) -> "Batch":
-        """So many of these sequences."""
         return Batch(count, self.caches * count / self.sequences)
 
 

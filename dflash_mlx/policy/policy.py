@@ -75,7 +75,6 @@ class StepResult:
 
     @property
     def kept(self) -> int:
-        """How many of the drafter's own drafts were accepted."""
         return min(self.accepted, self.own)
 
     @property

@@ -142,22 +142,13 @@ class TokenRejection(Match):
     """Accept draft d with probability min(1, p(d) / q(d)); else resample from (p - q)+.
 
     The random numbers depend on the rounds: a seed gives the same tokens only if they draft alike.
+    It cannot do XTC, which makes the target's distribution depend on chance.
     """
 
     name = "token"
     joint = False
     draws = True
-
-    def __init__(
-        self,
-        params: SamplingParams,
-        vocab_size: int,
-        kernels: Kernels | None = None,
-        kept_ids: Sequence[int] = (),
-    ):
-        """Cannot do XTC, which makes the target's distribution depend on chance."""
-        super().__init__(params, vocab_size, kernels, kept_ids)
-        self._used = 0
+    _used = 0  # keys
 
     def _key(self) -> mx.array:
         self._used += 1

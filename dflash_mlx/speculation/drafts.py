@@ -172,7 +172,7 @@ class Lattice:
         """The best candidate after each draft; of equals the smaller id."""
         if self.made_of is not None:
             return Draft((kernels or Kernels())(selector_walk.OP, *self.made_of))
-        return Draft(self._tokens(self._walk(mx.argmax(self.scores, axis=-1))))
+        return Draft(self._tokens(selector_walk.walk(mx.argmax(self.scores, axis=-1))))
 
     def sample(self, draw: Draw) -> Draft:
         """Sampled from softmax(score / temperature) over the candidates after the draft before.
@@ -182,7 +182,7 @@ class Lattice:
         not apply.
         """
         rows = self.scores * (1 / draw.shaper.params.temperature)
-        path = self._walk(mx.random.categorical(rows, key=draw.key))
+        path = selector_walk.walk(mx.random.categorical(rows, key=draw.key))
         chances = mx.softmax(self.passed(path, rows), axis=-1)
         return Draft(self._tokens(path), chances, self.candidates)
 
@@ -195,10 +195,6 @@ class Lattice:
         rows = self.scores if rows is None else rows
         before = mx.concatenate([mx.zeros_like(path[:1]), path[:-1]])
         return mx.take_along_axis(rows, before[:, None, None], axis=1)[:, 0]
-
-    def _walk(self, choices: mx.array) -> mx.array:
-        """Follow each row's choice [γ, k] from the anchor -> the places [γ] of the candidates."""
-        return selector_walk.walk(choices)
 
     def _tokens(self, path: mx.array) -> mx.array:
         return mx.take_along_axis(self.candidates, path[:, None], axis=-1)[:, 0]

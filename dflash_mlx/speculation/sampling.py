@@ -162,8 +162,7 @@ class Shaper:
             # The logsumexp below changes no draw, except by its rounding at 16 bits.
             return categorical(logits * (1 / self.params.temperature), uniforms)
         rows = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        rows = self._filter(rows) if chances is None else self._exclude(rows, chances)
-        return categorical(rows.astype(mx.float32), uniforms)
+        return categorical(self._filter(rows, chances).astype(mx.float32), uniforms)
 
     def shape(self, logits: mx.array) -> mx.array:
         """Filter and scale penalised rows [S, V] in float32; filtered tokens become -inf."""
@@ -172,28 +171,23 @@ class Shaper:
             return logits * (1 / self.params.temperature)
         return self._filter(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
 
-    def _filter(self, rows: mx.array) -> mx.array:
-        params = self.params
-        if self._top_k:
-            rows = self._top(rows)
-        else:
-            if params.top_p < 1:
-                rows = apply_top_p(rows, params.top_p)
-            if params.min_p > 0:
-                rows = apply_min_p(rows, params.min_p)
-        return rows * (1 / params.temperature)
+    def _filter(self, rows: mx.array, chances: mx.array | None = None) -> mx.array:
+        """Filtered and scaled rows [S, V]; with XTC by `chances`, see `draw`.
 
-    def _exclude(self, rows: mx.array, chances: mx.array) -> mx.array:
-        """`_filter` with XTC, in mlx-lm's own order: it changes which tokens are the top k."""
+        XTC changes which tokens are the top k, so then all is in mlx-lm's own order.
+        """
         params = self.params
+        if self._top_k and chances is None:
+            return self._top(rows) * (1 / params.temperature)
         if params.top_p < 1:
             rows = apply_top_p(rows, params.top_p)
         if params.min_p > 0:
             rows = apply_min_p(rows, params.min_p)
-        excluded = exclude_top(rows, params.xtc_threshold, self._kept_ids)
-        rows = mx.where(chances[:, None] > params.xtc_probability, rows, excluded)
-        if self._top_k:
-            rows = apply_top_k(rows, self._top_k)
+        if chances is not None:
+            excluded = exclude_top(rows, params.xtc_threshold, self._kept_ids)
+            rows = mx.where(chances[:, None] > params.xtc_probability, rows, excluded)
+            if self._top_k:
+                rows = apply_top_k(rows, self._top_k)
         return rows * (1 / params.temperature)
 
     def _top(self, rows: mx.array) -> mx.array:

@@ -19,7 +19,7 @@ from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.drafters.dflash.model import KeysValues
 from dflash_mlx.drafters.mtp import load as mtp
 from dflash_mlx.drafters.mtp.drafter import MTPDrafter
-from dflash_mlx.drafters.mtp.model import LAYERS, BoundHead, MTPHead
+from dflash_mlx.drafters.mtp.model import LAYERS, MTPHead
 from dflash_mlx.drafters.mtp.tensors import read_head
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
@@ -90,11 +90,11 @@ class MTPStudent:
         labels, counts = text.labels(anchors, self.drafter.block_size - 1)
         hidden = self.hidden(context, text, anchors)
         rows = hidden.reshape(-1, hidden.shape[-1])
-        (losses,) = cross_entropy(self.drafter.head.own_logits, rows, labels.reshape(-1))
+        (losses,) = cross_entropy(self.drafter.own_logits, rows, labels.reshape(-1))
         return losses.reshape(counts.shape), counts.astype(mx.float32)
 
     def drafts(self, context: list[KeysValues], text: Text, anchors: mx.array) -> mx.array:
-        return mx.argmax(self.drafter.head.own_logits(self.hidden(context, text, anchors)), axis=-1)
+        return mx.argmax(self.drafter.own_logits(self.hidden(context, text, anchors)), axis=-1)
 
     def hidden(self, context: list[KeysValues], text: Text, anchors: mx.array) -> mx.array:
         """Hidden states [n, m, B - 1, H] whose logits are those of the drafts."""
@@ -120,8 +120,8 @@ class MTPStudent:
         self, tokens: mx.array, before: mx.array, rows: HeldRows, mask: mx.array | None
     ) -> mx.array:
         """Tokens [n, R] with the hidden states [n, R, H] before them -> hidden states [n, R, H]."""
-        head = self.drafter.head
-        return head.model(head.embed(tokens), head.features(before), rows, mask)
+        drafter = self.drafter
+        return drafter.model(drafter.embed(tokens), drafter.features(before), rows, mask)
 
 
 # The head that a run begins with
@@ -194,9 +194,10 @@ class MTPPlan:
         if drafter is None:
             target.tap(self.taps)
             mx.random.seed(seed)
-            head = BoundHead(self.untrained(), target.embed, target.head)
-            drafter = MTPDrafter(head, target.layers, self.raw["block_size"])
-            level_logits(drafter.model.norm, drafter.head.own_logits)
+            parts = self.untrained(), target.embed, target.head
+            block = self.raw["block_size"]
+            drafter = MTPDrafter(*parts, taps=(target.layers,), block_size=block)
+            level_logits(drafter.model.norm, drafter.own_logits)
         model = drafter.model
         model.set_dtype(mx.float32)
         restore_modules(model)

@@ -17,7 +17,7 @@ from dflash_mlx.drafters.dflash.config import DFLASH2, DraftConfig, default_laye
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.load import check
 from dflash_mlx.drafters.dflash.load import load as load_drafter
-from dflash_mlx.drafters.dflash.model import OWN, DraftModel
+from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.drafters.weights import own_parts
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import Checkpoint, text_config
@@ -307,7 +307,7 @@ def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> DFlashDra
     restore_modules(drafter.model)
     if parse(raw).dflash2 and not own.dflash2:
         weights: list[tuple[str, mx.array]] = tree_flatten(drafter.model.parameters())  # type: ignore
-        model = random_model(raw, target, own_parts((name for name, _ in weights), OWN))
+        model = random_model(raw, target, own_parts(name for name, _ in weights))
         model.load_weights(weights, strict=False)
         drafter = DFlashDrafter(model, target.embed, target.head)
     mx.eval(drafter.model.parameters())

@@ -77,11 +77,3 @@ def test_no_text_of_a_message_is_lost() -> None:
     said = "a \ufdd0\ufdd1 b"
     ids = ids_of("smollm3", chat(said))
     assert said in templates.tokenizer_of("smollm3").decode(ids)
-
-
-def test_fault_a_text_that_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    harmless = controls(ids_of("smollm3", chat("harmless")))
-    monkeypatch.setattr(template_module, "APART", "")
-    text = templates.template_of("smollm3").write(chat(typed("smollm3")))
-    ids = templates.tokenizer_of("smollm3").encode(text, add_special_tokens=False)
-    assert len(controls(ids)) > len(harmless)

@@ -1,35 +1,19 @@
 """No text of a call shows in an answer that ends inside of one, in the format of every family."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
-from call_families import CALLS, tokenizer_of
+from call_families import CALLS, TEXT, parser_of, tokenizer_of, tool
 
 from dflash_mlx.chat.reasoning_parser import IncrementalDetokenizer
-from dflash_mlx.chat.tool_parser import ToolCall, ToolParser, make_tool_parser
+from dflash_mlx.chat.tool_parser import ToolCall
 
-TOOLS: list[dict[str, Any]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-        },
-    }
-    for name in ("weather", "now")
-]
+TOOLS = [tool(name, {"city": TEXT}) for name in ("weather", "now")]
 BEFORE = "Look: "
 HEADER = ((), ("", "t", "to", "to="))
 # The first of several tokens that start a call may be text.
 ONE_TOKEN_STARTS = set(CALLS) - {"kimi_k3", "minicpm5", "muse_spark"}
 Calls = list[tuple[str, str]]
-
-
-def parser_of(family: str) -> ToolParser:
-    parser = make_tool_parser(tokenizer_of(family), TOOLS)
-    assert parser is not None
-    return parser
 
 
 def calls_of(calls: Sequence[ToolCall]) -> Calls:
@@ -54,11 +38,11 @@ def prefixes(family: str) -> Iterator[str]:
 def test_the_length_cuts_a_call(family: str) -> None:
     """The calls before it are there; arguments that came are those of the whole answer."""
     *cut, whole = prefixes(family)
-    found = parser_of(family).feed(whole, final=True)
+    found = parser_of(family, TOOLS).feed(whole, final=True)
     wanted = calls_of(found.calls)
     assert [name for name, _ in wanted] == ["weather", "now"]
     for text in cut:
-        parser = parser_of(family)
+        parser = parser_of(family, TOOLS)
         parsed = parser.feed(text, final=True, cut=True)
         assert parsed.text.strip() in (BEFORE.strip(), *HEADER[family == "harmony"]), text
         calls = calls_of(parsed.calls)
@@ -74,7 +58,7 @@ def test_a_stop_string_cuts_a_call(family: str) -> None:
     """Wherever it stands, also inside of a tag."""
     said = BEFORE + CALLS[family]
     for place in range(len(BEFORE), len(said)):
-        parser = parser_of(family)
+        parser = parser_of(family, TOOLS)
         parsed = parser.feed(said[:place], final=True, cut=True, stop=said[place : place + 5])
         assert parsed.text.strip() == BEFORE.strip(), said[:place]
 
@@ -84,9 +68,9 @@ def test_a_stop_string_cuts_a_call(family: str) -> None:
 )
 def test_the_model_ends_inside_a_call(family: str) -> None:
     """What it wrote after the start tag may be anything: it is no text, and told by name."""
-    wanted = calls_of(parser_of(family).feed(CALLS[family], final=True).calls)
+    wanted = calls_of(parser_of(family, TOOLS).feed(CALLS[family], final=True).calls)
     for text in prefixes(family):
-        parser = parser_of(family)
+        parser = parser_of(family, TOOLS)
         parsed = parser.feed(text, final=True)
         assert parsed.text.strip() == BEFORE.strip(), text
         calls = calls_of(parsed.calls)
@@ -98,6 +82,6 @@ def test_text_at_the_end_of_a_cut_answer_stays() -> None:
     """A bracket or the word "to" may start a call, and does not."""
     for family, text in (("json_tools", "if a <"), ("harmony", "I want to"), ("mistral", "a [")):
         for cut, stop in ((False, None), (True, None), (True, "\n")):
-            parser = parser_of(family)
+            parser = parser_of(family, TOOLS)
             assert parser.feed(text, final=True, cut=cut, stop=stop).text == text
             assert not parser.ends_in_call

@@ -3,32 +3,19 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from random import Random
 from typing import Any
 
-import call_families
 import pytest
+from call_families import TEXT, parser_of, tokenizer_of, tool
 
 from dflash_mlx.chat.reasoning_parser import TagReasoningParser
-from dflash_mlx.chat.tool_parser import LONGEST_PIECE, ToolParser, call_finder, make_tool_parser
+from dflash_mlx.chat.tool_parser import LONGEST_PIECE, call_finder
 
 SEED = 20260917
 COUNTS = [400, pytest.param(20_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 KEYS = ("path", "text", "more")
-TOOLS: list[dict[str, Any]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "parameters": {
-                "type": "object",
-                "properties": {key: {"type": "string"} for key in KEYS},
-            },
-        },
-    }
-    for name in ("write", "edit")
-]
+TOOLS = [tool(name, dict.fromkeys(KEYS, TEXT)) for name in ("write", "edit")]
 Values = dict[str, str]
 
 
@@ -166,21 +153,12 @@ def pieces_of(random: Random, text: str) -> list[str]:
     return pieces
 
 
-tokenizer_of = cache(call_families.tokenizer_of)
-
-
-def parser_of(family: str) -> ToolParser:
-    parser = make_tool_parser(tokenizer_of(family), TOOLS)
-    assert parser is not None
-    return parser
-
-
 Read = tuple[str, list[tuple[str, Any]], list[str]]
 
 
 def read(family: str, pieces: Sequence[str], *, cut: bool = False) -> Read:
     """The text of an answer, its calls, and what came of the arguments of one that was cut."""
-    parser = parser_of(family)
+    parser = parser_of(family, TOOLS)
     text, calls, begun = "", [], []
     for number in range(len(pieces) + 1):
         piece = "".join(pieces[number : number + 1])
@@ -336,10 +314,6 @@ def test_calls_in_thinking(count: int) -> None:
             assert calls == [(name, values)], what
             assert thinking == thought, what
         assert text.split() == after, what
-
-
-def test_every_format_is_here() -> None:
-    assert set(FORMS) | {"harmony", "laguna", "mistral_list"} == set(call_families.CALLS)
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -4,23 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from call_families import tokenizer_of
+from call_families import TEXT, parser_of, tokenizer_of, tool
 
 from dflash_mlx.chat.reasoning_parser import TagReasoningParser
-from dflash_mlx.chat.tool_parser import call_finder, make_tool_parser
+from dflash_mlx.chat.tool_parser import call_finder
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "path": {"type": "string"},
-        "text": {"type": "string"},
-        "lines": {"type": "integer"},
-    },
-}
-TOOLS: list[dict[str, Any]] = [
-    {"type": "function", "function": {"name": name, "parameters": SCHEMA}}
-    for name in ("write", "now")
-]
+KEYS = {"path": TEXT, "text": TEXT, "lines": {"type": "integer"}}
+TOOLS = [tool(name, KEYS) for name in ("write", "now")]
 Calls = list[tuple[str, dict[str, Any]]]
 
 
@@ -29,12 +19,10 @@ def read(family: str, said: str, *, thinks: bool = False) -> tuple[str, str, Cal
     results = []
     for size in (1, 3, len(said)):
         splitter = TagReasoningParser(None, None)
-        tokenizer = tokenizer_of(family)
         if thinks:
-            finder = call_finder(tokenizer, TOOLS)
+            finder = call_finder(tokenizer_of(family), TOOLS)
             splitter = TagReasoningParser("<think>", "</think>", find_call=finder)
-        parser = make_tool_parser(tokenizer, TOOLS)
-        assert parser is not None
+        parser = parser_of(family, TOOLS)
         thinking, text, calls = "", "", []
         for begin in range(0, len(said) + size, size):
             is_last = begin >= len(said)
@@ -54,49 +42,6 @@ def coder(text: str) -> str:
         "<tool_call>\n<function=write>\n<parameter=path>\na.md\n</parameter>\n"
         f"<parameter=text>\n{text}\n</parameter>\n</function>\n</tool_call>"
     )
-
-
-def glm(text: str) -> str:
-    return (
-        "<tool_call>write\n<arg_key>path</arg_key>\n<arg_value>a.md</arg_value>\n"
-        f"<arg_key>text</arg_key>\n<arg_value>{text}</arg_value>\n</tool_call>"
-    )
-
-
-def minimax(text: str) -> str:
-    return (
-        '<minimax:tool_call>\n<invoke name="write">\n<parameter name="path">a.md</parameter>\n'
-        f'<parameter name="text">{text}</parameter>\n</invoke>\n</minimax:tool_call>'
-    )
-
-
-WRITERS = {"qwen3_coder": coder, "glm47": glm, "minimax_m2": minimax}
-VALUES = (
-    "</parameter> and </arg_value>",
-    "x\n</parameter>\n</arg_value>\ny",
-    "</tool_call>, </minimax:tool_call>.",
-    "a </function> b </invoke> c",
-    "</parameter>\n</function> is the end; </parameter></invoke> too",
-    '{"a": "</parameter></function></tool_call>"}',
-    '{"a":',
-    "<tool_call>",
-    coder("inner"),
-    glm("inner"),
-    minimax("inner"),
-    "<function=now>\n<parameter=x> has no end",
-    "In a line: <parameter=lines> or <function=write>",
-)
-
-
-@pytest.mark.parametrize("family", WRITERS)
-@pytest.mark.parametrize("value", VALUES)
-def test_a_value_with_tags(family: str, value: str) -> None:
-    """They belong to it, and what follows the call is text; a second call comes whole, too."""
-    call = WRITERS[family]
-    said = f"So: {call(value)}\n{call('second')}\n\nBye."
-    wanted = [("write", {"path": "a.md", "text": text}) for text in (value, "second")]
-    thinking, text, calls = read(family, said)
-    assert (thinking, text.split(), calls) == ("", ["So:", "Bye."], wanted)
 
 
 PATH = "<tool_call>\n<function=write>\n<parameter=path>\na.py\n"
@@ -272,8 +217,7 @@ def test_thinking_about_calls(thought: str) -> None:
 
 def test_text_shows_as_soon_as_it_is_no_call() -> None:
     """Only what may still become a call waits."""
-    parser = make_tool_parser(tokenizer_of("qwen3_coder"), TOOLS)
-    assert parser is not None
+    parser = parser_of("qwen3_coder", TOOLS)
     assert parser.feed("a <function=wri").text == "a "
     assert parser.feed("te>").text == ""
     assert parser.feed("\n is").text == "<function=write>\n is"

@@ -1,4 +1,4 @@
-"""Thinking and text of every family's answers, however its tokens are cut into blocks."""
+"""Thinking and text of answers, however their tokens are cut into blocks; stop strings."""
 
 import random
 from collections.abc import Sequence
@@ -99,3 +99,53 @@ def test_ends_of_a_turn() -> None:
         assert end_of_turn_ids(tokenizer) == set(tokenizer.convert_tokens_to_ids(list(marks)))
     assert end_of_turn_ids(templates.tokenizer_of("qwen")) == frozenset()
     assert end_of_turn_ids(tiny.tokenizer()) == frozenset()
+
+
+# Text and stop strings
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "answer", "thinking", "stopped"),
+    [
+        ("plain", (), "plain", "", False),
+        ("naïve 漢字 👩‍👩‍👧 ok", (), "naïve 漢字 👩‍👩‍👧 ok", "", False),
+        ("\n<think>hm</think>\n\nso", (), "\n\nso", "hm", False),
+        ("<think>never closed", (), "", "never closed", False),
+        ("a <think> later", (), "a <think> later", "", False),
+        ("<b>no</b>", (), "<b>no</b>", "", False),
+        ("<think>a stop b</think>c stop d", ("stop",), "c ", "a stop b", True),
+        ("one END", ("END",), "one ", "", True),
+        ("one EN", ("END",), "one EN", "", False),
+        ("aab aaab", ("aaab",), "aab ", "", True),
+        ("x 字 y", ("字",), "x ", "", True),
+    ],
+)
+def test_pieces_do_not_matter(
+    text: str, stops: tuple[str, ...], answer: str, thinking: str, stopped: bool
+) -> None:
+    """One token at a time, all at once, and at random: the same answer, thinking and end."""
+    tokenizer, dice = tiny.byte_tokenizer(), random.Random(1)
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    for sizes in ([1], [2], [3], [100], [dice.randint(1, 5) for _ in range(40)]):
+        pieces = pieces_of(IncrementalDetokenizer(tokenizer, [], stops), tokens, sizes)
+        assert not any("\ufffd" in piece.text + piece.thinking for piece in pieces)
+        assert "".join(piece.text for piece in pieces) == answer
+        assert "".join(piece.thinking for piece in pieces) == thinking
+        assert bool(pieces[-1].stop) == stopped
+
+
+def test_nothing_is_held_without_need() -> None:
+    """Text comes out at once unless it may begin a stop string."""
+    tokenizer = tiny.byte_tokenizer()
+    detokenizer = IncrementalDetokenizer(tokenizer, [], ("!!",))
+    pieces = pieces_of(detokenizer, tokenizer.encode("abc!d<"), [1])
+    assert [piece.text for piece in pieces] == ["a", "b", "c", "", "!d", "<", ""]
+
+
+def test_incomplete_character_at_the_end() -> None:
+    """An answer cut inside a character ends with one replacement sign."""
+    tokenizer = tiny.byte_tokenizer()
+    detokenizer = IncrementalDetokenizer(tokenizer, [])
+    tokens = tokenizer.encode("a字")[:3]
+    assert detokenizer.add_tokens(tokens).text == "a"
+    assert detokenizer.finish().text == "\ufffd"

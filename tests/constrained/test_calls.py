@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from call_families import CALLS, FAMILIES, tokenizer_of
+from call_families import CALLS, FAMILIES, TEXT, tokenizer_of, tool
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from scripted_server import bundled
 
@@ -22,12 +22,6 @@ from dflash_mlx.options import SamplingParams
 Tools = list[dict[str, Any]]
 
 
-def tool(name: str, properties: dict[str, Any], *needed: str, **more: Any) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": list(needed), **more}
-    return {"type": "function", "function": {"name": name, "parameters": schema}}
-
-
-TEXT = {"type": "string"}
 SAY = {"type": "string", "maxLength": 12}
 WEATHER = tool("weather", {"city": TEXT}, "city")
 NOW = tool("now", {})

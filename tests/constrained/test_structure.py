@@ -109,6 +109,11 @@ def test_what_thinking_may_not_do() -> None:
         if family == "gemma":
             thought = tokenizer.encode("<|channel>thought", add_special_tokens=False)
             assert result.tokens[: len(thought)] == thought
+            state = reasoning_state(tokenizer, ids)
+            assert state is not None
+            begun = state.advance(thought[0])
+            assert begun is not None
+            assert (state.may_end, begun.may_end) == (True, False)
 
 
 @pytest.mark.slow

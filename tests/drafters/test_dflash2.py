@@ -1,7 +1,5 @@
 """DFlash 2 drafters: their configs, what is loaded and refused, quantised, and cut back."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 import tiny
 from checkpoint_edits import edit_config, edit_weights, refused
-from mlx import nn
 from mlx.utils import tree_flatten
 
 from dflash_mlx import api
@@ -59,18 +56,18 @@ def published(**changes: Any) -> dict[str, Any]:
     }
 
 
-def without(raw: dict[str, Any], *keys: str) -> dict[str, Any]:
-    nested = {k: v for k, v in raw["dflash_config"].items() if k not in keys}
-    return {**raw, "dflash_config": nested}
-
-
 def test_config() -> None:
     """The kind is the architecture's or the projector's; its numbers stand at either level."""
     raw = published()
     config = parse(raw)
     assert config.dflash2 == PUBLISHED
     assert [config.causal(i) for i in range(5)] == [False] * 5
-    bare = without(raw, "conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+    assert not parse({**raw, "is_causal": None}).causal(0)
+    assert parse({**raw, "is_causal": True}).causal(0)
+    nested = {**raw["dflash_config"], "causal": True}
+    assert parse({**raw, "is_causal": None, "dflash_config": nested}).causal(0)
+    places = ("mask_token_id", "target_layer_ids", "block_size")
+    bare = {**raw, "dflash_config": {key: raw["dflash_config"][key] for key in places}}
     assert parse(bare).dflash2 == PUBLISHED
     assert parse({**bare, "selector_rank": 64, "selector_top_k": 8}).dflash2 == DFlash2(
         2, 16, 64, 8
@@ -81,20 +78,6 @@ def test_config() -> None:
     assert parse({**bare, "architectures": ["DFlashDraftModel"]}).dflash2 is None
 
 
-def test_causality() -> None:
-    """Without a word about it a DFlash 2 block is seen whole; the config's own word wins."""
-    raw = published()
-    del raw["is_causal"]
-    assert not parse(raw).causal(0)
-    assert not parse({**raw, "is_causal": None}).causal(0)
-    assert parse({**raw, "is_causal": True}).causal(0)
-    assert parse({**raw, "dflash_config": {**raw["dflash_config"], "causal": True}}).causal(0)
-
-
-def parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
-    return tree_flatten(model.parameters())  # type: ignore[return-value]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -103,8 +86,6 @@ def parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
         ({"selector_rank": 9}, r"candidate_selector\.[\w.]+' is \[8, 32\]"),
         ({"conv_group_size": 5}, "wrong 'conv_group_size: 5'"),
         ({"selector_top_k": 105}, "wrong 'selector_top_k: 105'"),
-        ({"selector_top_k": 0}, "wrong 'selector_top_k: 0'"),
-        ({"selector_rank": "8"}, "wrong 'selector_rank: 8'"),
         ({"gru_hidden_dim": 8}, "unknown 'gru_hidden_dim'"),
         ({"sample_from_anchor": 2}, "sample_from_anchor: 2"),
     ],
@@ -115,45 +96,18 @@ def test_configs_that_do_not_fit(folders: Any, changes: dict[str, Any], message:
     refused(message, *folders)
 
 
-def drop(name: str) -> Callable[[dict[str, mx.array]], None]:
-    return lambda weights: weights.__delitem__(name)
-
-
-def rename(name: str, other: str) -> Callable[[dict[str, mx.array]], None]:
-    return lambda weights: weights.update({other: weights.pop(name)})
-
-
-def turn(name: str) -> Callable[[dict[str, mx.array]], None]:
-    return lambda weights: weights.update({name: weights[name].swapaxes(0, -1)})
-
-
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("old", "new", "message"),
     [
-        (drop(CODEBOOK), f"no tensor '{CODEBOOK}'"),
-        (drop(CONV), f"no tensor '{CONV}'"),
-        (drop("layers.1.attention_conv.kernel_projection.weight"), "no tensor 'layers.1.attention"),
-        (rename(CODEBOOK, f"{CODEBOOK}.weight"), f"no tensor '{CODEBOOK}'"),
-        (rename(CODEBOOK, "candidate_selector.codebook"), "unknown 'candidate_selector.codebook'"),
-        (turn(CODEBOOK), r"predecessor_codebook' is \[8, 104\], its config says \[104, 8\]"),
-        (turn(CONV), r"base_kernel' is \[32, 2, 2\], its config says \[2, 2, 32\]"),
+        (CODEBOOK, f"{CODEBOOK}.weight", f"no tensor '{CODEBOOK}'"),
+        (CODEBOOK, "candidate_selector.codebook", "unknown 'candidate_selector.codebook'"),
+        (CONV, f"{CONV}.weight", f"no tensor '{CONV}'"),
     ],
 )
-def test_tensors_that_do_not_fit(folders: Any, change: Any, message: str) -> None:
-    """A tensor that is missing, misnamed or turned is named before anything is loaded."""
-    edit_weights(folders[1], change)
+def test_tensors_that_do_not_fit(folders: Any, old: str, new: str, message: str) -> None:
+    """A tensor with another name is named before anything is loaded."""
+    edit_weights(folders[1], lambda weights: weights.update({new: weights.pop(old)}))
     refused(message, *folders)
-
-
-def test_kinds_are_not_mixed_up(folders: Any) -> None:
-    """Weights of one kind under a config of the other are refused by the tensors that differ."""
-    nested = json.loads((folders[1] / "config.json").read_text())["dflash_config"]
-    plain = {k: None for k in nested if k.startswith(("conv_", "selector_"))}
-    edit_config(folders[1], architectures=["DFlashDraftModel"], dflash_config=plain)
-    refused("unknown 'candidate_selector", *folders)
-    with_v1 = tiny.save_pair(folders[0].parent / "v1", tiny.draft_settings)
-    edit_config(with_v1[1], architectures=["DFlash2DraftModel"])
-    refused("no tensor 'candidate_selector", *with_v1)
 
 
 @pytest.mark.parametrize(("bits", "least"), [(8, 3.7), (4, 3.2)])
@@ -162,7 +116,8 @@ def test_quantised(bits: int, least: float) -> None:
     loaded = load(CASE / "target", CASE / "draft", draft_bits=bits)
     assert loaded.drafter is not None
     model = loaded.drafter.model
-    names = {name for name, _ in parameters(model)}
+    parameters: Any = tree_flatten(model.parameters())
+    names = {name for name, _ in parameters}
     for name in (
         "layers.0.attention_conv.kernel_projection",
         "candidate_selector.hidden_projection",
@@ -226,40 +181,8 @@ def forbidden(self: mx.array, *args: Any) -> Any:
     raise AssertionError("an array was looked at")
 
 
-def test_sixteen_bits_stay() -> None:
-    """Nothing on the way to the hidden states widens them; scores are float32."""
-    target = tiny.make_target("qwen3")
-    drafter = tiny.random_drafter(target, **tiny.dflash2_settings(target))
-    drafter.model.set_dtype(mx.bfloat16)
-    target.model.set_dtype(mx.bfloat16)
-    sequence = Sequence(target, drafter)
-    sequence.read([1, 2, 3])
-    assert sequence.draft_cache is not None
-    assert drafter._hidden([sequence.draft_cache], [4], 8).dtype == mx.bfloat16
-    assert lattice(sequence).scores.dtype == mx.float32
-
-
 def test_a_new_convolution_changes_nothing() -> None:
     """As it is initialised: so a v1 drafter can become a DFlash 2 drafter."""
     x = mx.random.normal((2, 5, 32), key=mx.random.key(1))
     for kernel in DynamicConv(DFlash2(3, 8, 8, 4), 32)(x):
         assert (convolve(x, kernel) == x).all()
-
-
-def test_convolution_by_hand() -> None:
-    """Tap r reads r slots back, zeros before the block, and channels share their group's kernel."""
-    taps, group, hidden, length = 3, 4, 8, 5
-    conv = DynamicConv(DFlash2(taps, group, 8, 4), hidden)
-    tiny.randomise(conv, 4, 1.0)
-    x = mx.random.normal((2, length, hidden), key=mx.random.key(2))
-    base, weight = np.array(conv.base_kernel), np.array(conv.kernel_projection.weight)
-    inputs = np.array(x)
-    change = (inputs @ weight.T).reshape(2, length, 2, taps, hidden // group)
-    for side, kernel in enumerate(conv(x)):
-        ours = np.array(convolve(x, kernel))
-        for b, t, c in np.ndindex(ours.shape):
-            terms = [
-                (base[side, r, c] + change[b, t, side, r, c // group]) * inputs[b, t - r, c]
-                for r in range(min(taps, t + 1))
-            ]
-            assert abs(sum(terms) - ours[b, t, c]) < 1e-5

@@ -7,18 +7,10 @@ import pytest
 import tiny
 from tiny import prompt_of
 
-from dflash_mlx.drafters.dflash.drafter import WAITING, DraftCache
+from dflash_mlx.drafters.bound import WAITING
+from dflash_mlx.drafters.dflash.drafter import DraftCache
 from dflash_mlx.drafters.dflash.model import CachedRows
 from dflash_mlx.engine.sequence import Sequence
-
-SLIDING = "sliding_attention"
-KINDS = {
-    "num_hidden_layers": 4,
-    "layer_types": [SLIDING, SLIDING, "full_attention", SLIDING],
-    "sliding_window": 20,
-    "use_sliding_window": True,
-    "head_dim": 64,  # MLX has a kernel for it
-}
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +97,3 @@ def test_a_draft_copies_no_context(
 
     monkeypatch.setattr(CachedRows, "joined", joined)
     assert peak_of_a_draft(cache) > 0.4
-
-
-def test_layers_of_one_kind_share_their_mask() -> None:
-    """A mask costs a dozen small operations, so it is not built once for each layer."""
-    target = tiny.make_target("qwen3")
-    drafter = tiny.random_drafter(target, **KINDS)
-    cache = drafter.make_cache()
-    cache.append(target.taps(mx.array([prompt_of(20)])))
-    _, masks = cache.visible(5)
-    assert masks[0] is masks[1] is masks[3] is not None
-    assert masks[2] is None

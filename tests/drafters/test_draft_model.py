@@ -1,7 +1,6 @@
 """A small language model as drafter: classic speculative decoding, exact in every mode."""
 
 import json
-import random
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -57,48 +56,6 @@ def drafter_of(family: str = "qwen3", vocab_size: int | None = None, **changes: 
 def drafts_of(cache: ModelCache, anchor: int, count: int) -> list[int]:
     (block,) = cache.source.draft([cache], [anchor], count + 1)
     return np.array(block.greedy().tokens).tolist()
-
-
-def fresh_chain(source: SmallModelDrafter, tokens: list[int], anchor: int, count: int) -> list[int]:
-    cache = source.make_cache()
-    cache.append(mx.zeros((1, len(tokens), 0)), tokens)
-    return drafts_of(cache, anchor, count)
-
-
-def check_cache(source: SmallModelDrafter) -> None:
-    """Random rounds: kept drafts, others, plain steps, cuts and copies, against a fresh cache."""
-    dice = random.Random(4)
-    cache, tokens = source.make_cache(), [5, 9, 3]
-    cache.append(mx.zeros((1, 3, 0)), tokens)
-    for _ in range(30):
-        anchor = dice.randrange(source.vocab_size)
-        found = drafts_of(cache, anchor, 4)
-        assert found == fresh_chain(source, tokens, anchor, 4)
-        kept = found[: dice.randrange(5)]
-        if kept and dice.random() < 0.3:  # a grammar or a tree had another token there
-            kept[-1] = dice.randrange(source.vocab_size)
-        cache.append(mx.zeros((1, len(kept) + 1, 0)), [anchor, *kept])
-        tokens += [anchor, *kept]
-        assert cache.offset == len(tokens)
-        what = dice.random()
-        if what < 0.2:
-            tokens = tokens[: dice.randrange(2, len(tokens))]
-            cache.rewind(len(tokens))
-        elif what < 0.4:
-            drafts_of(cache, 3, 4)
-            original, cache = cache, cache.fork()
-            original.append(mx.zeros((1, 2, 0)), [1, 2])  # is nothing to the fork
-            drafts_of(original, 3, 4)
-        elif what < 0.6:
-            parts = cache.copy_rows(0, len(tokens))
-            cache = source.make_cache()
-            cache.extend([parts])
-            assert cache.offset == len(tokens)
-
-
-def test_what_was_drafted_is_not_read_again_and_nothing_is_lost() -> None:
-    """At every round the drafts are those of a cache that has read just what was committed."""
-    check_cache(drafter_of())
 
 
 def test_another_number_of_rows_in_the_vocabulary() -> None:

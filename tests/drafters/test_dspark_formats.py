@@ -1,6 +1,5 @@
 """DSpark drafters in every packaging are read alike; others are refused by what is wrong."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,7 @@ from dflash_mlx.pair import load
 from dflash_mlx.train.new_drafter import warm_config
 
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
-W1, W2 = "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"
 SURE = "confidence_head.proj.weight"
-
-
-@pytest.fixture(params=["deepspec", "speculators", "specforge", "liquid"])
-def packaging(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def folder(tmp_path: Path, packaging: str) -> Path:
-    return BY_NAME[packaging].save(tmp_path / "draft")
 
 
 def head_of(raw: dict[str, Any]) -> DSpark:
@@ -68,54 +56,24 @@ def test_defaults() -> None:
     assert head_of(deepspec) == DSpark(0, "vanilla")
 
 
-def test_a_confidence_head_is_not_needed(folder: Path) -> None:
-    """`auto` goes by what was accepted: with the head's tensors or without."""
+@pytest.mark.parametrize("packaging", ["deepspec", "speculators", "specforge", "liquid"])
+def test_tensors(packaging: str, tmp_path: Path) -> None:
+    """No confidence head is needed; what is missing or unknown is named before it is loaded."""
+    folder = BY_NAME[packaging].save(tmp_path / "draft")
 
-    def without(weights: dict[str, mx.array]) -> None:
-        for name in (SURE, SURE.replace("weight", "bias")):
-            del weights[stored_name(weights, name)]
+    def without(*names: str) -> None:
+        def edit(weights: dict[str, mx.array]) -> None:
+            for stored in [stored for stored in weights if plain_name(stored) in names]:
+                del weights[stored]
 
-    edit_weights(folder, without)
+        edit_weights(folder, edit)
+
+    without(SURE, SURE.replace("weight", "bias"))
     check(Checkpoint.read(folder), Checkpoint.read(TARGET))
-
-
-def stored_name(weights: dict[str, mx.array], name: str) -> str:
-    return next(stored for stored in weights if plain_name(stored) == name)
-
-
-def drop(name: str) -> Callable[[dict[str, mx.array]], None]:
-    return lambda weights: weights.pop(stored_name(weights, name), None)  # type: ignore[return-value]
-
-
-def turn(name: str) -> Callable[[dict[str, mx.array]], None]:
-    def edit(weights: dict[str, mx.array]) -> None:
-        stored = stored_name(weights, name)
-        weights[stored] = mx.contiguous(weights[stored].T)
-
-    return edit
-
-
-def add(name: str) -> Callable[[dict[str, mx.array]], None]:
-    return lambda weights: weights.update({name: mx.ones(4)})
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (drop(W1), f"no tensor '{W1}'"),
-        (drop(W2), f"no tensor '{W2}'"),
-        (drop("fc.weight"), "no tensor 'fc.weight'"),
-        (drop("layers.1.self_attn.k_norm.weight"), r"no tensor 'layers\.1\.self_attn\.k_norm"),
-        (turn(W1), rf"'{W1}' is \[8, 104\], its config says \[104, 8\]"),
-        (turn(W2), rf"'{W2}' is \[8, \d+\], its config says \[\d+, 8\]"),
-        (add("markov_head.other"), "unknown 'markov_head.other'"),
-        (add("layers.2.mlp.up_proj.weight"), r"unknown 'layers\.2"),
-    ],
-)
-def test_tensors_that_do_not_fit(folder: Path, change: Any, message: str) -> None:
-    """A tensor that is missing, turned or unknown is named before anything is loaded."""
-    edit_weights(folder, change)
-    refused(message, TARGET, folder)
+    edit_weights(folder, lambda weights: weights.update({"markov_head.other": mx.ones(4)}))
+    refused("unknown 'markov_head.other'", TARGET, folder)
+    without("markov_head.other", "markov_head.markov_w2.weight")
+    refused("no tensor 'markov_head.markov_w2.weight'", TARGET, folder)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +81,10 @@ def test_tensors_that_do_not_fit(folder: Path, change: Any, message: str) -> Non
     [
         ("deepspec", {"markov_head_type": "gated"}, "no tensor 'markov_head.gate_proj.bias'"),
         ("deepspec", {"markov_head_type": "rnn"}, "no tensor 'markov_head.joint_proj.bias'"),
-        ("deepspec_rnn", {"markov_head_type": "vanilla"}, "unknown 'markov_head.joint_proj.bias'"),
         ("deepspec", {"markov_rank": 4}, "its config says"),
         ("deepspec", {**NO_HEADS}, "unknown 'markov_head.markov_w1.weight'"),
         ("deepspec_dflash", HEAD, "no tensor 'markov_head.markov_w1.weight'"),
-        ("deepspec", {"num_hidden_layers": 3, "layer_types": None}, r"no tensor 'layers\.2"),
-        ("deepspec", {"target_layer_ids": [1, 3, 5]}, r"'fc\.weight' is"),
-        ("deepspec", {"target_layer_ids": [1, 8]}, "taps the layers"),
+        ("deepspec", {"target_layer_ids": [1, 8]}, "reads the hidden states of the layers"),
         ("deepspec", {"mask_token_id": 104}, "mask token 104"),
         ("deepspec", {"num_target_layers": 7}, "layer count 7"),
     ],
@@ -190,17 +145,8 @@ def test_layers_of_gemma4_that_are_refused(changes: dict[str, Any], message: str
 def test_values_of_their_own_in_gemma4_layers() -> None:
     """Where values are not keys, the heads are those of the other layers."""
     config = parse({**gemma4(), "attention_k_eq_v": False, "num_key_value_heads": 2})
-    assert config.gemma4 is not None
-    assert not config.gemma4.shared_values
+    assert (config.gemma4, config.shared_values) == (True, False)
     assert (config.num_kv_heads, config.head_dim) == (2, 16)
-
-
-def test_a_reduced_vocabulary_needs_its_map(tmp_path: Path) -> None:
-    draft = BY_NAME["speculators"].save(tmp_path / "draft")
-    edit_weights(draft, lambda weights: weights.update(d2t=mx.zeros(40, mx.int32) + 100))
-    refused("'d2t' of the drafter", TARGET, draft)
-    edit_weights(draft, drop("d2t"))
-    refused("no tensor 'd2t'", TARGET, draft)
 
 
 def test_a_dspark_drafter_is_not_trained(tmp_path: Path) -> None:
@@ -209,18 +155,6 @@ def test_a_dspark_drafter_is_not_trained(tmp_path: Path) -> None:
     target = load(TARGET, no_draft=True, cache_ram=0).target
     with pytest.raises(DFlashError, match="of DSpark's kind, which cannot be trained"):
         warm_config(draft, target, None)  # type: ignore[arg-type]
-
-
-def test_sixteen_bits_stay() -> None:
-    """Nothing on the way to the logits widens them."""
-    target = tiny.make_target("qwen3")
-    target.model.set_dtype(mx.bfloat16)
-    drafter = tiny.random_drafter(target, **tiny.dspark_settings(target, "rnn"))
-    drafter.model.set_dtype(mx.bfloat16)
-    cache = drafter.make_cache()
-    cache.append(mx.zeros((1, 3, 2 * target.hidden_size), mx.bfloat16))
-    block: Any = cache.block(5, 9)
-    assert block.chains.greedy[1].dtype == mx.bfloat16
 
 
 @pytest.mark.parametrize("bits", [0, 4])

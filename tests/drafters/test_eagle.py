@@ -131,7 +131,7 @@ def plain_logits(
     found = []
     for _ in range(count):
         rows = np.array(features)  # feature i stands beside token i + 1
-        embeddings = np.array(source.head.embed(mx.array(tokens[1 : len(rows) + 1])))[0]
+        embeddings = np.array(source.embed(mx.array(tokens[1 : len(rows) + 1])))
         normed = norm(layer.hidden_norm, rows)
         x = np.concatenate([norm(layer.input_layernorm, embeddings), normed], -1)
         queries, keys, values = (

@@ -33,6 +33,7 @@ def dspark(target: Target, head: str) -> Drafter:
     return tiny.random_drafter(target, **tiny.dspark_settings(target, head))
 
 
+EAGLE = tiny.GOLDEN / "eagle3"
 EVERY_CACHE = ("qwen3", "qwen3_5", "gemma4", "gpt_oss")
 # How a drafter is made, and targets with every kind of cache that it may have.
 KINDS: dict[str, tuple[Callable[[Target], Drafter], tuple[str, ...]]] = {
@@ -63,7 +64,12 @@ def test_answers_are_those_of_plain_decoding(kind: str, family: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "family", "taps"),
-    [("eagle3", "qwen3", 3), ("mtp", "qwen3_5", 1), ("dspark rnn", "qwen3", 2)],
+    [
+        ("small model", "qwen3", 0),
+        ("eagle3", "qwen3", 3),
+        ("mtp", "qwen3_5", 1),
+        ("dspark rnn", "qwen3", 2),
+    ],
 )
 def test_what_is_kept_is_what_was_committed(kind: str, family: str, taps: int) -> None:
     """At every round the drafts are those of a cache that read just what was committed."""
@@ -77,16 +83,16 @@ def test_what_is_kept_is_what_was_committed(kind: str, family: str, taps: int) -
     check_cache(source, taps * tiny.BASE["hidden_size"], drafts_of)
 
 
-@pytest.mark.parametrize("kind", ["assistant", "mtp"])
+@pytest.mark.parametrize("kind", ["assistant", "eagle3", "mtp"])
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_prefix_comes_back(
     kind: str, restart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the cache of prefixes, in memory or on disk: the answer is as before, with drafts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    golden, target, draft = mtp_heads.GOLDEN, mtp_heads.GOLDEN / "target", "mtp"
-    if kind == "assistant":
-        golden, target, draft = assistants.GOLDEN, assistants.TARGET, assistants.GOLDEN / "dense"
+    golden: Path = {"assistant": assistants.GOLDEN, "mtp": mtp_heads.GOLDEN}.get(kind, EAGLE)
+    target = assistants.TARGET if kind == "assistant" else golden / "target"
+    draft = {"assistant": golden / "dense", "mtp": "mtp"}.get(kind, golden / "draft")
     expected = json.loads((golden / "expected.json").read_text())
 
     def loaded() -> Pair:
@@ -95,6 +101,8 @@ def test_a_prefix_comes_back(
     pair = loaded()
     if kind == "assistant":
         prompt = expected["texts"][0]
+    elif kind == "eagle3":
+        prompt = [*expected["prompts"][1], *expected["chain"][1]["tokens"]]
     else:
         prompt = [*expected["prompts"][3], *expected["greedy_tokens"][3]]
     first = api.generate(pair, prompt, mode="dflash", max_tokens=20)

@@ -11,7 +11,6 @@ import tiny
 
 from dflash_mlx.drafters.ngram import (
     LEAST,
-    Continuations,
     CopiedBlock,
     NgramCache,
     NgramDrafter,
@@ -68,7 +67,7 @@ def test_the_automaton_finds_the_longest_and_newest(letters: int) -> None:
 def test_a_tree_of_continuations() -> None:
     """All that followed is in it, the newest first; nothing is in it that never followed."""
     runs = SuffixAutomaton([1, 2, 3, 4, 9, 1, 2, 5, 6, 8, 1, 2])
-    tree = best_first(Continuations(runs, 3), 6)
+    tree = best_first(CopiedBlock(runs, 3), 6)
     paths = set(tree.paths())
     assert (tree.tokens[0], tree.parents[0]) == (5, 0)
     assert {(5,), (3,), (5, 6), (3, 4), (5, 6, 8), (3, 4, 9)} == paths - {()}
@@ -77,9 +76,9 @@ def test_a_tree_of_continuations() -> None:
 def test_a_tree_of_very_many_continuations() -> None:
     """A long list: 2,000 tokens have followed the same two."""
     items = [token for n in range(2000) for token in (1, 2, 10 + n)]
-    tree = best_first(Continuations(SuffixAutomaton([*items, 1, 2]), 3), 6)
+    tree = best_first(CopiedBlock(SuffixAutomaton([*items, 1, 2]), 3), 6)
     assert tree.tokens[0] == 2009
-    logs, tokens, _ = Continuations(SuffixAutomaton([*items, 1, 2]), 3).after(0, 0)
+    logs, tokens, _ = CopiedBlock(SuffixAutomaton([*items, 1, 2]), 3).after(0, 0)
     assert len(tokens) >= 2000
     assert logs == sorted(logs, reverse=True)
 

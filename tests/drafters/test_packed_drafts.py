@@ -12,7 +12,7 @@ import tiny
 from feature_texts import Text
 
 from dflash_mlx.drafters.chain import ChainDrafter
-from dflash_mlx.drafters.eagle3.model import BoundHead
+from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
 from dflash_mlx.drafters.mtp.model import MTPHead
 from dflash_mlx.drafters.small_model import SmallModelDrafter
 from dflash_mlx.models.target import Target
@@ -96,7 +96,7 @@ def test_passes_do_not_grow_with_sequences(kind: str, monkeypatch: pytest.Monkey
     if hasattr(drafter, "agreement"):
         drafter.agreement.compared = 1 << 20  # is compared with texts no more
     passes: list[int] = []
-    for owner, name in ((BoundHead, "level"), (MTPHead, "__call__"), (Target, "read")):
+    for owner, name in ((EagleDrafter, "level"), (MTPHead, "__call__"), (Target, "read")):
         honest = getattr(owner, name)
 
         def counted(*args: Any, honest: Any = honest, **kwargs: Any) -> Any:

@@ -223,10 +223,3 @@ def test_a_mask_embedding_is_refused_in_a_file_of_pytorch(tmp_path: Path) -> Non
     target, draft = tiny.save_pair(tmp_path, tiny.draft_settings)
     (draft / MASK_FILE).write_bytes(b"")
     refused(f"PyTorch file .'{MASK_FILE}'., which is not read", target, draft)
-
-
-def test_a_mask_embedding_of_another_width_is_refused(tmp_path: Path) -> None:
-    """Before anything is loaded."""
-    target, draft = tiny.save_pair(tmp_path, tiny.draft_settings)
-    edit_weights(draft, lambda weights: weights.update(mask_embedding=mask_row()))
-    refused(r"'mask_embedding' is \[64\], its config says \[32\]", target, draft)

@@ -1,98 +1,19 @@
 """Rules for the tokens of an answer: those of plain decoding under them, in every mode."""
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import mlx.core as mx
 import pytest
 import tiny
-from mlx_lm import sample_utils
-from mlx_lm.generate import generate_step
+from stock import LENGTH, Rules, check, stock_answer
 
 from dflash_mlx.engine.request import Request
-from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import UsageError
 from dflash_mlx.models.target import Target
-from dflash_mlx.options import Mode, SamplingParams
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.token_rules import TokenRules
-
-LENGTH = 24
-PROMPT = tiny.prompt_of(26)
-WAYS: list[tuple[Mode, dict[str, Any]]] = [
-    ("baseline", {}),
-    ("dflash", {"block_size": 6}),
-    ("ddtree", {"block_size": 6, "tree_budget": 12}),
-]
-
-
-@dataclass(frozen=True)
-class Rules:
-    allowed_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    min_tokens: int = 0
-    stop_token_ids: tuple[int, ...] = ()
-    bad_word_ids: tuple[tuple[int, ...], ...] = ()
-    kept_ids: tuple[int, ...] = ()
-
-
-def stock_answer(target: Target, params: SamplingParams, rules: Rules) -> list[int]:
-    """The tokens of mlx-lm, one by one, up to one that ends the answer."""
-    ends = target.eos_ids | {*rules.stop_token_ids}
-
-    def process(tokens: mx.array, logits: mx.array) -> mx.array:
-        said = tokens.tolist()[len(PROMPT) :]  # type: ignore[index]
-        for token in range(logits.shape[-1]):
-            if rules.allowed_token_ids and token not in rules.allowed_token_ids:
-                logits[:, token] = -mx.inf
-        banned = set(target.eos_ids) if rules.ignore_eos else set()
-        if len(said) < rules.min_tokens:
-            banned |= ends
-        for word in rules.bad_word_ids:
-            if [*word[:-1]] == said[len(said) - len(word) + 1 :]:
-                banned.add(word[-1])
-        if banned:
-            logits[:, list(banned)] = -mx.inf
-        return logits
-
-    sampler = sample_utils.make_sampler(
-        params.temperature, params.top_p, params.min_p, 1, params.top_k,
-        params.xtc_probability, params.xtc_threshold, list(rules.kept_ids),
-    )  # fmt: skip
-    if params.seed is not None:
-        mx.random.seed(params.seed)
-    model: Any = target.model
-    steps = generate_step(
-        mx.array(PROMPT), model, max_tokens=LENGTH, sampler=sampler, logits_processors=[process]
-    )
-    answer = []
-    for token, _ in steps:
-        answer.append(int(token))
-        if answer[-1] in ends:
-            break
-    return answer
-
-
-def check(target: Target, params: SamplingParams, rules: Rules, *, accepted: int = 10) -> list[int]:
-    """Hold the answers of all modes, with two drafters, against stock's, which is returned."""
-    wanted = stock_answer(target, params, rules)
-    near = [t if n % 5 else (t + 1) % tiny.VOCAB for n, t in enumerate([*PROMPT, *wanted])]
-    drafters = (tiny.random_drafter(target), tiny.scripted_drafter(near, strict=False))
-    options = {name: getattr(rules, name) for name in Rules.__annotations__}
-    count = 0
-    for drafter in drafters:
-        for mode, way in WAYS:
-            sequence = TokenSequence(target, drafter)
-            answer = tiny.start(
-                sequence, PROMPT, params, mode=mode, max_tokens=LENGTH,
-                stops=target.eos_ids | {*rules.stop_token_ids}, **options, **way,
-            )  # fmt: skip
-            blocks = list(answer)
-            assert tiny.joined(blocks) == wanted, mode
-            count += sum(block.accepted for block in blocks)
-    assert count >= accepted
-    return wanted
 
 
 @cache
@@ -159,9 +80,7 @@ def test_xtc_is_stocks(family: str, more: dict[str, Any]) -> None:
     """With two keys for each token; a token in kept_ids is never left out."""
     target = tiny.make_target(family, scale=1.0)
     for kept in ((), (3, 8)):
-        params = SamplingParams(
-            1.0, seed=5, xtc_probability=0.6, xtc_threshold=0.05, **more
-        )  # fmt: skip
+        params = SamplingParams(1.0, seed=5, xtc_probability=0.6, xtc_threshold=0.05, **more)
         found = check(target, params, Rules(kept_ids=kept))
         assert found != stock_answer(target, SamplingParams(1.0, seed=5, **more), Rules())
 

@@ -1,11 +1,15 @@
 """Byte tokenizers with the tool-call format of each family, and example calls."""
 
+from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 import tiny
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from templates import HARMONY_MARKS
+
+from dflash_mlx.chat.tool_parser import ToolParser, make_tool_parser
 
 ARROWS = ("<tool_call>", "</tool_call>")
 # Tool-call tags that are single tokens.
@@ -67,6 +71,7 @@ CALLS = {
 CALLS["laguna"] = CALLS["glm47"]
 
 
+@cache
 def tokenizer_of(family: str, template: str | None = None) -> TokenizerWrapper:
     """A tokenizer of a family; its end token is <|stop|>."""
     bare = tiny.byte_tokenizer("<|stop|>", FAMILIES[family], template)
@@ -81,3 +86,17 @@ def tokenizer_of(family: str, template: str | None = None) -> TokenizerWrapper:
         tool_call_end=parser.tool_call_end,
         tool_parser=parser.parse_tool_call,
     )
+
+
+TEXT = {"type": "string"}
+
+
+def tool(name: str, properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": [*required], **more}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+def parser_of(family: str, tools: Sequence[dict[str, Any]]) -> ToolParser:
+    parser = make_tool_parser(tokenizer_of(family), tools)
+    assert parser is not None
+    return parser

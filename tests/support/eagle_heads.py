@@ -7,7 +7,7 @@ import tiny
 
 from dflash_mlx.drafters.eagle3.config import parse
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
-from dflash_mlx.drafters.eagle3.model import BoundHead, EagleModel
+from dflash_mlx.drafters.eagle3.model import EagleModel
 from dflash_mlx.models.target import Target
 
 
@@ -35,4 +35,4 @@ def random_head(target: Target, seed: int = 2, **changes: Any) -> EagleDrafter:
     if "d2t" in model:
         model.d2t = mx.arange(60) // 2
     target.tap(taps)
-    return EagleDrafter(BoundHead(model, target.embed, target.head, target.head_type), taps)
+    return EagleDrafter(model, target.embed, target.head, target.head_type, taps)

@@ -10,7 +10,7 @@ import tiny
 from mlx.utils import tree_flatten
 
 from dflash_mlx.drafters.mtp.drafter import MTPDrafter
-from dflash_mlx.drafters.mtp.model import LAYERS, BoundHead, MTPHead
+from dflash_mlx.drafters.mtp.model import LAYERS, MTPHead
 from dflash_mlx.models.target import Target
 
 GOLDEN = tiny.GOLDEN / "mtp_qwen35"
@@ -24,8 +24,7 @@ def random_head(target: Target, seed: int = 2) -> MTPDrafter:
     model = MTPHead(kind.arguments.from_dict(config), kind.layer)
     tiny.randomise(model, seed, 1.5)
     target.tap((target.layers,))
-    head = BoundHead(model, target.embed, target.head, target.head_type)
-    return MTPDrafter(head, target.layers)
+    return MTPDrafter(model, target.embed, target.head, target.head_type, (target.layers,))
 
 
 def golden_head() -> Tensors:

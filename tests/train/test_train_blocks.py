@@ -1,6 +1,7 @@
 """Training sees exactly what inference sees: blocks, masks, positions, losses."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -110,6 +111,18 @@ def test_labels_and_counted_slots():
         assert float(losses[0, 0, slot]) == pytest.approx(float(wanted), abs=1e-4)
 
 
+@dataclass(frozen=True)
+class RepeatedRows:
+    """A layer's context, repeated for every block."""
+
+    keys: mx.array
+    values: mx.array
+
+    def mix(self, queries, keys, values, scale, mask):
+        rows = (mx.concatenate([self.keys, keys], 2), mx.concatenate([self.values, values], 2))
+        return mx.fast.scaled_dot_product_attention(queries, *rows, scale=scale, mask=mask)
+
+
 def gradient_of_repeated_rows(drafter: DFlashDrafter, taps, tokens, grid, weights):
     """(loss, weight), gradient: the context repeated for every block, all in one graph."""
     config, (n, m) = drafter.config, grid.shape
@@ -118,7 +131,7 @@ def gradient_of_repeated_rows(drafter: DFlashDrafter, taps, tokens, grid, weight
     def loss(parameters):
         drafter.model.update(parameters)
         context = drafter.model.context(taps, 0)
-        repeated = [(mx.repeat(k, m, axis=0), mx.repeat(v, m, axis=0)) for k, v in context]
+        repeated: Any = [RepeatedRows(*(mx.repeat(x, m, axis=0) for x in one)) for one in context]
         first = mx.take_along_axis(tokens, grid, axis=1).reshape(-1, 1)
         ids = mx.concatenate([first, mx.full((n * m, config.block_size - 1), 39)], axis=1)
         masks = blocks_module.attention_masks(config, flat, taps.shape[1])

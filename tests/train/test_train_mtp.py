@@ -88,7 +88,7 @@ def check_drafts(student: MTPStudent) -> None:
     """What training computes of three blocks in each of two sequences is what decoding does."""
     text = make_text()
     hidden = student.hidden(student.context(text), text, mx.array(ANCHORS))
-    trained = student.drafter.head.own_logits(hidden)
+    trained = student.drafter.own_logits(hidden)
     for row, column in np.ndindex(ANCHORS.shape):
         wanted = drafted_logits(student.drafter, text, row, int(ANCHORS[row, column]))
         assert tiny.apart(trained[row, column], wanted) < 2e-4, (row, column)
@@ -104,7 +104,7 @@ def swapped(patch: pytest.MonkeyPatch) -> None:
     """The hidden state comes before the embedding."""
 
     def read(self: MTPStudent, tokens: Any, before: Any, rows: Any, mask: Any) -> mx.array:
-        head = self.drafter.head
+        head = self.drafter
         return head.model(head.features(before), head.embed(tokens), rows, mask)
 
     patch.setattr(MTPStudent, "_read", read)

@@ -9,12 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from dflash_mlx.drafters.entries import Entries, invalid_value, rotary, unsupported
+from dflash_mlx.drafters.entries import (
+    Entries,
+    LayerConfig,
+    invalid_value,
+    layer_settings,
+    unsupported,
+)
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.formats import (
     ARCHITECTURES,
     GEMMA4_DSPARK,
     QWEN3_DSPARK,
+    V1,
+    V2,
     in_speculators,
     is_assistant,
     is_dflash2,
@@ -34,18 +42,9 @@ ASSISTANT_NAMES = {
 }
 
 
-def from_assistant(raw: dict[str, Any]) -> dict[str, Any]:
-    """The config with Z Lab's keys; its own entries take precedence."""
-    return {**ASSISTANT_TARGET, **raw, "architectures": ["DFlashDraftModel"], "is_causal": False}
-
-
 # Conversion of drafter configs in vLLM's `speculators` format to Z Lab's layout.
 
-SPECULATORS_ARCHITECTURES = {
-    "dflash": "DFlashDraftModel",
-    "dflash2": "DFlash2DraftModel",
-    "dspark": "DSparkDraftModel",
-}
+SPECULATORS_ARCHITECTURES = {"dflash": V1, "dflash2": V2, "dspark": "DSparkDraftModel"}
 # Top-level keys with the same meaning in both layouts.
 SHARED_KEYS = (
     "block_size mask_token_id draft_vocab_size sample_from_anchor projector_type shift_label "
@@ -171,31 +170,18 @@ class DSpark:
     markov_head: str
 
 
-@dataclass(frozen=True, slots=True)
-class Gemma4:
-    """Layers like Gemma 4's. shared_values: values are keys that are normed in another way."""
-
-    shared_values: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DraftConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig(LayerConfig):
     """All settings of the drafter's forward pass (DFlash paper, section 3).
 
     `block_size` counts the anchor and the drafts. `target_layer_ids` are 0-based target layers
     whose outputs the drafter reads; `sliding` says for each draft layer whether it has a sliding
     `window` (in tokens). `from_anchor`: the anchor's position drafts, too, so that a block has one
-    position less.
+    position less. `gemma4`: layers like Gemma 4's; with `shared_values` the values are the keys,
+    normed in another way.
     """
 
-    hidden_size: int
-    intermediate_size: int
     num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    rms_norm_eps: float
     block_size: int
     mask_token_id: int
     target_layer_ids: tuple[int, ...]
@@ -203,30 +189,21 @@ class DraftConfig:
     sliding: tuple[bool, ...]
     window: int | None
     is_causal: bool | None
-    rope_theta: float
-    rope_scaling: dict[str, Any] | None
-    max_position_embeddings: int
-    attention_bias: bool
     input_embedding_scale: float
     output_multiplier: float
     final_logit_softcapping: float | None
     dflash2: DFlash2 | None = None
-    draft_vocab_size: int | None = None  # None: the target's vocabulary and head
     dspark: DSpark | None = None
     from_anchor: bool = False
-    gemma4: Gemma4 | None = None
+    gemma4: bool = False
+    shared_values: bool = False
     interleaved_rope: bool = False
     hidden_act: str = SILU
 
     @property
     def own_embedding_scale(self) -> float:
         """The factor of the drafter's own embedding; its target's has one of its own."""
-        return 1.0 if self.gemma4 is None else self.hidden_size**0.5
-
-    @property
-    def drafted(self) -> int:
-        """The size of the vocabulary that the drafter drafts from."""
-        return self.draft_vocab_size or self.vocab_size
+        return self.hidden_size**0.5 if self.gemma4 else 1.0
 
     def causal(self, layer: int) -> bool:
         """Whether a layer's attention inside the block is causal.
@@ -248,10 +225,9 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     if in_speculators(raw):
         raw = from_speculators(raw)
     if is_assistant(raw):
-        raw = from_assistant(raw)
-    gemma4 = None
-    if GEMMA4_DSPARK in (raw.get("architectures") or []):
-        gemma4 = Gemma4(bool(raw.get("attention_k_eq_v")))
+        raw = {**ASSISTANT_TARGET, **raw, "architectures": [V1], "is_causal": False}
+    gemma4 = GEMMA4_DSPARK in (raw.get("architectures") or [])
+    if gemma4:
         raw = from_gemma4(raw)
     nested = raw.get("dflash_config") or {}
     if not isinstance(nested, dict):
@@ -259,9 +235,8 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     refuse_unsupported(raw, nested)
     entries = Entries(nested, raw, hint=HINT)
     get, whole = entries.get, entries.whole
-    hidden, layers, heads = map(whole, ("hidden_size", "num_hidden_layers", "num_attention_heads"))
-    vocab = whole("vocab_size")
-    draft_vocab = whole("draft_vocab_size", vocab)
+    layers = whole("num_hidden_layers")
+    sizes = layer_settings(entries, raw, 32768)
     dflash2 = dspark = None
     if is_dflash2(raw):
         dflash2 = DFlash2(*(whole(key, usual) for key, usual in DFLASH2.items()))
@@ -270,18 +245,10 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         dspark = DSpark(whole("markov_rank", 0, least=0), head)
     from_anchor = entries.flag("sample_from_anchor", dspark is not None)
     check_heads(dspark, dflash2, from_anchor=from_anchor)
-    check_sizes(dflash2, hidden, vocab, draft_vocab, whole("target_hidden_size", hidden))
     sliding, window = sliding_layers(entries, layers)
-    theta, scaling = rotary(raw)
-    return DraftConfig(
-        hidden_size=hidden,
-        intermediate_size=whole("intermediate_size"),
+    config = DraftConfig(
+        **sizes,
         num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=whole("num_key_value_heads", heads),
-        head_dim=whole("head_dim", hidden // heads),
-        vocab_size=vocab,
-        rms_norm_eps=get("rms_norm_eps", 1e-6),
         block_size=whole("block_size", 16, least=1 if from_anchor else 2) + from_anchor,
         mask_token_id=whole("mask_token_id", least=0),
         target_layer_ids=target_layer_ids(entries, layers),
@@ -289,25 +256,22 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         sliding=sliding,
         window=window,
         is_causal=causality(raw, nested),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        max_position_embeddings=whole("max_position_embeddings", 32768),
-        attention_bias=bool(get("attention_bias", False)),
         input_embedding_scale=get("input_embedding_scale", 1.0),
         output_multiplier=get("output_multiplier", 1.0),
         final_logit_softcapping=get("final_logit_softcapping") or None,  # 0 also means none
         dflash2=dflash2,
-        draft_vocab_size=draft_vocab if draft_vocab < vocab else None,
         dspark=dspark,
         from_anchor=from_anchor,
         gemma4=gemma4,
+        shared_values=gemma4 and bool(raw.get("attention_k_eq_v")),
         interleaved_rope=not entries.flag("rope_is_neox_style", True),
         hidden_act=raw.get("hidden_act", SILU),
     )
+    check_sizes(config, whole("target_hidden_size", config.hidden_size))
+    return config
 
 
 def refuse_unsupported(raw: dict[str, Any], nested: dict[str, Any]) -> None:
-    """Raise DFlashError for an unsupported architecture, activation or key."""
     names = raw.get("architectures") or []
     if names and not set(ARCHITECTURES) & set(names):
         raise DFlashError(f"drafters of the kind '{names[0]}' are not supported.", hint=HINT)
@@ -337,18 +301,18 @@ def check_heads(dspark: DSpark | None, dflash2: DFlash2 | None, *, from_anchor: 
         )
 
 
-def check_sizes(
-    dflash2: DFlash2 | None, hidden: int, vocab: int, draft_vocab: int, target_hidden: int
-) -> None:
-    """Raise DFlashError for sizes that contradict each other."""
-    if draft_vocab > vocab or (dflash2 and draft_vocab < vocab):
-        raise invalid_value("draft_vocab_size", draft_vocab)
-    if target_hidden != hidden:
+def check_sizes(config: DraftConfig, target_hidden: int) -> None:
+    if target_hidden != config.hidden_size:
         raise invalid_value("target_hidden_size", target_hidden)
-    if dflash2 and hidden % dflash2.conv_group_size:
-        raise invalid_value("conv_group_size", dflash2.conv_group_size)
-    if dflash2 and vocab < dflash2.selector_top_k:
-        raise invalid_value("selector_top_k", dflash2.selector_top_k)
+    if (extra := config.dflash2) is None:
+        return
+    for key, wrong, value in (
+        ("draft_vocab_size", config.draft_vocab_size is not None, config.draft_vocab_size),
+        ("conv_group_size", config.hidden_size % extra.conv_group_size, extra.conv_group_size),
+        ("selector_top_k", config.vocab_size < extra.selector_top_k, extra.selector_top_k),
+    ):
+        if wrong:
+            raise invalid_value(key, value)
 
 
 def target_layer_ids(entries: Entries, layers: int) -> tuple[int, ...]:

@@ -1,19 +1,15 @@
 """A drafter of DFlash, DFlash 2 or DSpark: checked against its target, then loaded."""
 
-from typing import Any
-
 import mlx.core as mx
 
 from dflash_mlx.drafters.weights import (
-    UNUSED,
     WRONG_PAIR,
     check_fit,
     check_tensors,
-    checked_distances,
     load_weights,
-    made,
     own_parts,
     read_safetensors,
+    used,
 )
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import MASK_FILE, Checkpoint, torch_file_error
@@ -22,7 +18,7 @@ from dflash_mlx.models.target import Target
 
 from .config import ASSISTANT_NAMES, DraftConfig, parse
 from .drafter import DFlashDrafter
-from .model import OWN, DraftModel
+from .model import DraftModel
 
 ROWS = 32  # rows of a matrix by which a copy is told
 APART = 0.02  # of their size, which rounding leaves
@@ -51,29 +47,20 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
         )
     if (checkpoint.path / MASK_FILE).exists():
         raise torch_file_error(checkpoint.name, MASK_FILE)
-    shapes = used({name: tensor.shape for name, tensor in checkpoint.tensors.items()})
-    own = own_parts(shapes, OWN)
-    model = made(lambda: DraftModel(config, theirs["hidden_size"], own))
-    check_tensors(checkpoint.path, model, shapes)
+    shapes = used({name: found.shape for name, found in checkpoint.tensors.items()}, plain_name)
+    own = own_parts(shapes)
+    check_tensors(checkpoint, lambda: DraftModel(config, theirs["hidden_size"], own), shapes)
 
 
 def load(checkpoint: Checkpoint, target: Target, bits: int = 0) -> DFlashDrafter:
     config = parse(checkpoint.config)
-    weights = used(read_safetensors(checkpoint))
+    weights = used(read_safetensors(checkpoint), plain_name)
     for name in copied_parts(weights, config, target):
         del weights[f"{name}.weight"]
-    model = DraftModel(config, target.hidden_size, own_parts(weights, OWN))
-    if config.draft_vocab_size:
-        weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, checkpoint.path)
-    load_weights(model, weights, bits)
+    model = DraftModel(config, target.hidden_size, own_parts(weights))
+    load_weights(checkpoint, model, weights, bits)
     target.tap(config.target_layer_ids)
     return DFlashDrafter(model, target.embed, target.head, target.head_type)
-
-
-def used(tensors: dict[str, Any]) -> dict[str, Any]:
-    """The entries that drafting reads, by their names in Z Lab's checkpoints."""
-    plain = {plain_name(name): value for name, value in tensors.items()}
-    return {name: value for name, value in plain.items() if name not in UNUSED}
 
 
 def copied_parts(

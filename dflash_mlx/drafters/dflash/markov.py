@@ -5,17 +5,16 @@ Markov head, of a low rank, then adds what follows from the token before; so dra
 after another, but only this head runs for each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 
 from dflash_mlx.drafters.chain import ChainSource, Choose
+from dflash_mlx.drafters.network import DraftNetwork
 
 from .config import DraftConfig, DSpark
-
-Rows = Callable[[mx.array], mx.array]
 
 
 class MarkovHead(nn.Module):
@@ -62,16 +61,14 @@ class MarkovHead(nn.Module):
 class Walks(ChainSource):
     """B blocks of one pass, whose drafts are chosen position by position.
 
-    logits [B, γ, Vd] before the Markov head, and hidden [B, γ, H] after the final norm. `spread`
-    gives logits [..., Vd] the target's vocabulary [..., V].
+    logits [B, γ, Vd] before the Markov head, and hidden [B, γ, H] after the final norm. `model` has
+    the head, if there is one.
     """
 
-    def __init__(self, model: nn.Module, logits: mx.array, hidden: mx.array, spread: Rows):
-        """`model` has the heads, as far as there are any."""
+    def __init__(self, model: DraftNetwork, logits: mx.array, hidden: mx.array):
         self._model = model
         self._logits = logits
         self._hidden = hidden
-        self._spread = spread
 
     def chains(
         self, caches: Sequence[Any], anchors: Sequence[int], count: int, choose: Choose
@@ -87,7 +84,7 @@ class Walks(ChainSource):
             if head is not None:
                 more, state = head(before, self._hidden[:, place], state)
                 logits = logits + more.astype(logits.dtype)
-            rows.append(self._spread(logits))
+            rows.append(self._model.spread(logits))
             before = choose(rows[-1])
             tokens.append(before)
         return mx.stack(tokens), mx.stack(rows)

@@ -5,22 +5,21 @@ position, and every layer projects it to keys and values ("KV injection"). The b
 values are never kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models.activations import swiglu
 from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.cpu.modules import softmax
-from dflash_mlx.drafters.rotary import make_rope
+from dflash_mlx.drafters.network import MLP, DraftNetwork, Projections, target_ids
 from dflash_mlx.kernels import selector_walk
 from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.speculation.drafts import Lattice
 
-from .config import GELU, DFlash2, DraftConfig, Gemma4
+from .config import GELU, DFlash2, DraftConfig
 from .markov import MarkovHead
 
 # The grouped dynamic causal convolution of DFlash 2, around each attention and MLP sublayer.
@@ -108,7 +107,7 @@ class SharedRows:
     blocks: int
 
     def mix(
-        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array
+        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: Any
     ) -> mx.array:
         """Queries [n * m, heads, T, d], keys and values [n * m, nKV, T, d] -> [n * m, heads, T, d].
 
@@ -178,36 +177,29 @@ class CachedRows:
         self.cache.trim(count)
         return held[0][:, :, self.first :], held[1][:, :, self.first :]
 
+    def mix(
+        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: Any
+    ) -> mx.array:
+        """Queries [1, heads, T, d], keys and values [1, nKV, T, d] of a block -> [1, heads, T, d].
 
-# One layer's context: arrays for all blocks [B, nKV, S, d], cached rows of the only block or of
-# each block, or rows that the blocks of a sequence share (training).
-Context = KeysValues | CachedRows | list[CachedRows] | SharedRows
-# One layer's mask, broadcastable to [B, heads, T, S + T], or "causal"; None: all is seen.
-LayerMask = mx.array | str | None
+        mask: broadcastable to [1, heads, T, S + T], or "causal"; None: all is seen.
+        """
+        rows = self.joined(keys, values)
+        return mx.fast.scaled_dot_product_attention(queries, *rows, scale=scale, mask=mask)
+
+
+# One layer's context: cached rows of the only block or of each block, or rows that the blocks of a
+# sequence share (training).
+Context = CachedRows | list[CachedRows] | SharedRows
+LayerMask = mx.array | str | None  # of one layer
 Mask = LayerMask | list[LayerMask]  # or one for each block
-# The parts that a drafter shares with its target, unless its checkpoint has them.
-OWN = frozenset({"embed_tokens", "mask_embedding", "lm_head"})
 
 
-class Attention(nn.Module):
+class Attention(Projections):
     """Queries from the block; keys and values from the context and the block."""
 
     def __init__(self, config: DraftConfig):
-        super().__init__()
-        hidden = config.hidden_size
-        dim = config.head_dim
-        bias = config.attention_bias
-        self.heads = config.num_heads
-        self.kv_heads = config.num_kv_heads
-        self.dim = dim
-        self.scale = dim**-0.5
-        self.q_proj = nn.Linear(hidden, self.heads * dim, bias=bias)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * dim, bias=bias)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * dim, bias=bias)
-        self.o_proj = nn.Linear(self.heads * dim, hidden, bias=bias)
-        self.q_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self.rope = make_rope(config, interleaved=config.interleaved_rope)
+        super().__init__(config, config.hidden_size, interleaved=config.interleaved_rope)
 
     def __call__(
         self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
@@ -216,141 +208,82 @@ class Attention(nn.Module):
 
         Contexts of several sequences come as a list, with a list of masks: one for each block.
         """
-        queries = self._heads(self.q_proj(x), self.q_norm)
+        queries = self.split(self.q_proj(x), "q_norm")
         keys, values = self.project(x)
         queries = self.rope(queries, offset=offset)
         keys = self.rope(keys, offset=offset)
         if isinstance(context, list):
             assert isinstance(mask, list)
             blocks = (mx.split(part, len(x)) for part in (queries, keys, values))
-            arguments = zip(*blocks, context, mask, strict=True)
-            mixed = mx.concatenate([self._attend(*block) for block in arguments])
-        else:
-            assert not isinstance(mask, list)
-            mixed = self._attend(queries, keys, values, context, mask)
-        return self.o_proj(mixed.transpose(0, 2, 1, 3).flatten(2))
+            each = zip(context, *blocks, mask, strict=True)
+            parts = [held.mix(*block, self.scale, seen) for held, *block, seen in each]
+            return self.joined(mx.concatenate(parts))
+        return self.joined(context.mix(queries, keys, values, self.scale, mask))
 
     def project(self, x: mx.array) -> KeysValues:
         """Keys, before positions are rotated in, and values of x [B, L, H]: [B, nKV, L, d]."""
-        return self._heads(self.k_proj(x), self.k_norm), self._heads(self.v_proj(x))
-
-    def _heads(self, x: mx.array, norm: nn.RMSNorm | None = None) -> mx.array:
-        """[B, L, heads * d] -> [B, heads, L, d], each head normed."""
-        heads = x.reshape(*x.shape[:2], -1, self.dim)
-        return (heads if norm is None else norm(heads)).transpose(0, 2, 1, 3)
-
-    def _attend(
-        self,
-        queries: mx.array,
-        keys: mx.array,
-        values: mx.array,
-        context: KeysValues | CachedRows | SharedRows,
-        mask: LayerMask,
-    ) -> mx.array:
-        if isinstance(context, SharedRows):
-            assert isinstance(mask, mx.array)
-            return context.mix(queries, keys, values, self.scale, mask)
-        if isinstance(context, CachedRows):
-            keys, values = context.joined(keys, values)
-        else:
-            keys = mx.concatenate([context[0], keys], axis=2)
-            values = mx.concatenate([context[1], values], axis=2)
-        return mx.fast.scaled_dot_product_attention(
-            queries, keys, values, scale=self.scale, mask=mask
-        )
-
-
-class MLP(nn.Module):
-    """SwiGLU."""
-
-    def __init__(self, hidden: int, inner: int):
-        super().__init__()
-        self.gate_proj = nn.Linear(hidden, inner, bias=False)
-        self.up_proj = nn.Linear(hidden, inner, bias=False)
-        self.down_proj = nn.Linear(inner, hidden, bias=False)
-
-    def __call__(self, x: mx.array) -> mx.array:
-        """[B, T, H] -> [B, T, H]."""
-        return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
-
-
-class GeluMLP(MLP):
-    """GEGLU, with the approximation by tanh."""
-
-    def __call__(self, x: mx.array) -> mx.array:
-        return self.down_proj(nn.gelu_approx(self.gate_proj(x)) * self.up_proj(x))
-
-
-def make_mlp(config: DraftConfig) -> MLP:
-    kind = GeluMLP if config.hidden_act == GELU else MLP
-    return kind(config.hidden_size, config.intermediate_size)
+        return self.split(self.k_proj(x), "k_norm"), self.split(self.v_proj(x))
 
 
 class DraftLayer(nn.Module):
-    """Attention and MLP, each with a norm before it and a residual around it."""
+    """Attention and MLP, each with a norm before it and a residual around it.
+
+    In DFlash 2 a convolution comes before and after each; residuals go around both.
+    """
 
     def __init__(self, config: DraftConfig):
         super().__init__()
         self.self_attn = Attention(config)
-        self.mlp = make_mlp(config)
+        self.mlp = MLP(config, gelu=config.hidden_act == GELU)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-
-    def __call__(
-        self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
-    ) -> mx.array:
-        """[B, T, H] -> [B, T, H]."""
-        x = x + self.self_attn(self.input_layernorm(x), context, offset, mask)
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class ConvolvedLayer(DraftLayer):
-    """A DFlash 2 layer: a convolution before and after each sublayer; residuals go around both."""
-
-    def __init__(self, config: DraftConfig, extra: DFlash2):
-        super().__init__(config)
-        self.attention_conv = DynamicConv(extra, config.hidden_size)
-        self.mlp_conv = DynamicConv(extra, config.hidden_size)
+        if config.dflash2:
+            self.attention_conv = DynamicConv(config.dflash2, config.hidden_size)
+            self.mlp_conv = DynamicConv(config.dflash2, config.hidden_size)
 
     def __call__(
         self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
     ) -> mx.array:
         """[B, T, H] -> [B, T, H]; context rows are not convolved."""
-        normed = self.input_layernorm(x)
-        before, after = self.attention_conv(normed)
-        mixed = self.self_attn(convolve(normed, before), context, offset, mask)
-        x = x + convolve(mixed, after)
-        normed = self.post_attention_layernorm(x)
-        before, after = self.mlp_conv(normed)
-        return x + convolve(self.mlp(convolve(normed, before)), after)
+
+        def attend(normed: mx.array) -> mx.array:
+            return self.self_attn(normed, context, offset, mask)
+
+        x = x + self._convolved("attention_conv", attend, self.input_layernorm(x))
+        return x + self._convolved("mlp_conv", self.mlp, self.post_attention_layernorm(x))
+
+    def _convolved(
+        self, name: str, sublayer: Callable[[mx.array], mx.array], normed: mx.array
+    ) -> mx.array:
+        if name not in self:
+            return sublayer(normed)
+        before, after = self[name](normed)
+        return convolve(sublayer(convolve(normed, before)), after)
 
 
 class Gemma4Attention(Attention):
     """Scores without a factor, and values with a norm that has no weights."""
 
-    def __init__(self, config: DraftConfig, extra: Gemma4):
+    def __init__(self, config: DraftConfig):
         super().__init__(config)
         self.scale = 1.0
         self.eps = config.rms_norm_eps
-        self.shared_values = extra.shared_values
-        if extra.shared_values:
+        if config.shared_values:
             del self.v_proj
 
     def project(self, x: mx.array) -> KeysValues:
         keys = self.k_proj(x)
-        values = self._heads(keys if self.shared_values else self.v_proj(x))
-        return self._heads(keys, self.k_norm), mx.fast.rms_norm(values, None, self.eps)
+        values = self.split(self.v_proj(x) if "v_proj" in self else keys)
+        return self.split(keys, "k_norm"), mx.fast.rms_norm(values, None, self.eps)
 
 
 class Gemma4Layer(nn.Module):
-    """A layer with norms before and after each sublayer, and a factor of its output."""
-
-    def __init__(self, config: DraftConfig, extra: Gemma4):
+    def __init__(self, config: DraftConfig):
         super().__init__()
         hidden = config.hidden_size
         eps = config.rms_norm_eps
-        self.self_attn = Gemma4Attention(config, extra)
-        self.mlp = make_mlp(config)
+        self.self_attn = Gemma4Attention(config)
+        self.mlp = MLP(config, gelu=config.hidden_act == GELU)
         self.input_layernorm = nn.RMSNorm(hidden, eps=eps)
         self.post_attention_layernorm = nn.RMSNorm(hidden, eps=eps)
         self.pre_feedforward_layernorm = nn.RMSNorm(hidden, eps=eps)
@@ -366,30 +299,22 @@ class Gemma4Layer(nn.Module):
         return (x + self.post_feedforward_layernorm(mixed)) * self.layer_scalar
 
 
-class DraftModel(nn.Module):
+class DraftModel(DraftNetwork):
     """The trainable part of a drafter; parameter names are those of Z Lab's checkpoints."""
+
+    config: DraftConfig
 
     def __init__(
         self, config: DraftConfig, target_hidden_size: int, own: frozenset[str] = frozenset()
     ):
-        """`own` are those of OWN that the checkpoint brings instead of sharing the target's."""
-        super().__init__()
-        self.config = config
-        hidden = config.hidden_size
-        vocab = config.draft_vocab_size
-        if "embed_tokens" in own:
-            self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
-        if "mask_embedding" in own:
-            self.mask_embedding = mx.zeros((hidden,))
-        if "lm_head" in own or vocab:
-            self.lm_head = nn.Linear(hidden, vocab or config.vocab_size, bias=False)
-        if vocab:
-            self.d2t = mx.zeros((vocab,), dtype=mx.int32)
+        """A drafter with a vocabulary of its own has a head of its own."""
+        super().__init__(config, own | {"lm_head"} if config.draft_vocab_size else own)
         taps = len(config.target_layer_ids)
         self.fc = nn.Linear(taps * target_hidden_size, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.layers = [make_layer(config) for _ in range(config.num_layers)]
+        layer = Gemma4Layer if config.gemma4 else DraftLayer
+        self.layers = [layer(config) for _ in range(config.num_layers)]
         if config.dflash2:
             self.candidate_selector = CandidateSelector(
                 config.dflash2, config.vocab_size, config.hidden_size
@@ -399,7 +324,6 @@ class DraftModel(nn.Module):
 
     @property
     def selector(self) -> CandidateSelector | None:
-        """The selector that picks among each position's likeliest tokens; None for DFlash 1."""
         return self.get("candidate_selector")
 
     def project_context(self, taps: mx.array) -> list[KeysValues]:
@@ -436,14 +360,6 @@ class DraftModel(nn.Module):
         return self.norm(x)
 
 
-def make_layer(config: DraftConfig) -> DraftLayer | Gemma4Layer:
-    if config.gemma4:
-        return Gemma4Layer(config, config.gemma4)
-    if config.dflash2:
-        return ConvolvedLayer(config, config.dflash2)
-    return DraftLayer(config)
-
-
 def block_mask(config: DraftConfig, layer: int, queries: mx.array, keys: mx.array) -> mx.array:
     """Which block positions see which, by absolute position (paper, section 3).
 
@@ -471,22 +387,7 @@ def context_mask(
     return seen
 
 
-# A drafter's own vocabulary, which is a part of its target's.
-
-
-def target_ids(d2t: mx.array) -> mx.array:
-    """The target's ids [Vd] of the drafter's tokens."""
-    return mx.arange(d2t.size) + d2t
-
-
 def draft_ids(d2t: mx.array, vocab_size: int) -> mx.array:
     """The drafter's ids [V] of the target's tokens; -1 for tokens that it lacks."""
     places = mx.arange(d2t.size, dtype=mx.int32)
     return mx.put_along_axis(mx.full(vocab_size, -1, mx.int32), target_ids(d2t), places, axis=0)
-
-
-def spread(logits: mx.array, ids: mx.array, vocab_size: int) -> mx.array:
-    """Logits [..., Vd] of tokens with the target's ids [Vd] -> [..., V], -inf for others."""
-    places = mx.broadcast_to(ids, logits.shape)
-    everywhere = mx.full((*logits.shape[:-1], vocab_size), -mx.inf, dtype=logits.dtype)
-    return mx.put_along_axis(everywhere, places, logits, axis=-1)

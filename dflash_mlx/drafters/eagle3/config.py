@@ -8,7 +8,7 @@ computation raises an error that names it.
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_mlx.drafters.entries import Entries, invalid_value, rotary
+from dflash_mlx.drafters.entries import Entries, LayerConfig, invalid_value, layer_settings
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.formats import EAGLE3, in_speculators
 
@@ -36,34 +36,23 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "pretraining_tp": (1,),
 }
 HINT = "use an EAGLE-3 head of one layer in the layout of SafeAILab's or the speculators format"
+NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 Layers = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EagleConfig:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleConfig(LayerConfig):
     """All settings of an EAGLE-3 head's forward pass.
 
     layer_ids: the target's layers (0-based) whose outputs are read; None for the authors' choice.
-    draft_vocab_size: None for the target's vocabulary. target_hidden_size: None for the head's own.
+    target_hidden_size: None for the head's own.
     norm_before_residual: the residual around the attention is normed too. norm_before_fc: the taps
     are normed together; fc_norm: each by itself. norm_output: the next draft starts from the normed
     hidden state.
     """
 
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    draft_vocab_size: int | None
     target_hidden_size: int | None
     layer_ids: Layers | None
-    rms_norm_eps: float
-    rope_theta: float
-    rope_scaling: dict[str, Any] | None
-    max_position_embeddings: int
-    attention_bias: bool = False
     qk_norm: bool = False
     norm_before_residual: bool = False
     norm_before_fc: bool = False
@@ -90,47 +79,28 @@ def parse(raw: dict[str, Any]) -> EagleConfig:
         which = "eagle_config" if isinstance(layer, dict) else "transformer_layer_config"
         raise invalid_value(which, raw.get(which))
     entries = Entries(nested, raw, layer, hint=HINT)
-    look, whole = entries.get, entries.whole
+    look = entries.get
     entries.refuse(REFUSED)
     if "sliding_attention" in (look("layer_types") or []):
         raise DFlashError("sliding layers of an EAGLE-3 head are not supported.", hint=HINT)
     if in_speculators(raw) and "norm_before_residual" not in raw:  # readers' defaults differ
         raise DFlashError("the drafter's config has no 'norm_before_residual'.", hint=HINT)
-    hidden = whole("hidden_size")
-    heads = whole("num_attention_heads")
-    vocab = whole("vocab_size")
-    kv_heads = whole("num_key_value_heads", heads)
-    drafted = None if look("draft_vocab_size") is None else whole("draft_vocab_size")
+    wide = look("target_hidden_size")
+    norms: dict[str, Any] = {norm: bool(look(norm, False)) for norm in NORMS}
+    config = EagleConfig(
+        **layer_settings(entries, layer, 2048),
+        target_hidden_size=wide if wide is None else entries.whole("target_hidden_size"),
+        layer_ids=layer_ids(raw, nested),
+        qk_norm=in_speculators(raw) and layer.get("model_type") == "qwen3",
+        **norms,
+    )
     for key, wrong, value in (
-        ("draft_vocab_size", (drafted or 1) > vocab, drafted),
-        ("num_key_value_heads", heads % kv_heads > 0, kv_heads),
-        ("hidden_size", hidden % 2 > 0, hidden),
+        ("num_key_value_heads", config.num_heads % config.num_kv_heads > 0, config.num_kv_heads),
+        ("hidden_size", config.hidden_size % 2 > 0, config.hidden_size),
     ):
         if wrong:
             raise invalid_value(key, value)
-    theta, scaling = rotary(layer)
-    wide = look("target_hidden_size")
-    return EagleConfig(
-        hidden_size=hidden,
-        intermediate_size=whole("intermediate_size"),
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=whole("head_dim", hidden // heads),
-        vocab_size=vocab,
-        draft_vocab_size=drafted,
-        target_hidden_size=None if wide is None else whole("target_hidden_size"),
-        layer_ids=layer_ids(raw, nested),
-        rms_norm_eps=look("rms_norm_eps", 1e-6),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        max_position_embeddings=whole("max_position_embeddings", 2048),
-        attention_bias=bool(look("attention_bias", False)),
-        qk_norm=in_speculators(raw) and layer.get("model_type") == "qwen3",
-        norm_before_residual=bool(look("norm_before_residual", False)),
-        norm_before_fc=bool(look("norm_before_fc", False)),
-        fc_norm=bool(look("fc_norm", False)),
-        norm_output=bool(look("norm_output", False)),
-    )
+    return config
 
 
 def layer_ids(raw: dict[str, Any], nested: dict[str, Any]) -> Layers | None:

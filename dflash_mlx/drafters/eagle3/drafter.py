@@ -1,11 +1,12 @@
 """An EAGLE-3 head as a drafter: its chains, and the authors' dynamic trees."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.drafters.chain import ChainBlock, Chains
 from dflash_mlx.drafters.feature_head import FeatureCache, FeatureDrafter
@@ -13,15 +14,14 @@ from dflash_mlx.speculation.sampling import top_ids
 from dflash_mlx.speculation.tree import Ranked
 
 from .config import EagleConfig
-from .model import BoundHead, EagleModel, Segment
+from .model import EagleModel, Segment, mask_of
 
 # The dynamic tree of EAGLE-2 and 3 (arXiv 2406.16858), as rankings that a tree is built from.
 
 ENDS: Ranked = [], [], []
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """One level of drafts, on the device.
 
     tokens, logs: [P, k], the likeliest tokens after each of P paths, and their log-probabilities.
@@ -40,10 +40,10 @@ class Levels:
     levels: list[Level]
 
     def begin(self) -> None:
-        mx.async_eval(*(array for level in self.levels for array in arrays(level)))
+        mx.async_eval(*self.levels)
 
     def to_host(self) -> "Paths":
-        return Paths([[np.array(array) for array in arrays(level)] for level in self.levels])
+        return Paths([[np.array(array) for array in level] for level in self.levels])
 
 
 class Paths:
@@ -68,10 +68,6 @@ class Paths:
         return ranked.tolist(), tokens[case][order].tolist(), cases
 
 
-def arrays(level: Level) -> tuple[mx.array, mx.array, mx.array]:
-    return level.tokens, level.logs, level.continued
-
-
 # The drafts after one anchor
 
 TOP_K = 10  # continuations of a path, and continued paths of a level, as in the authors' trees
@@ -83,20 +79,29 @@ class EagleBlock(ChainBlock):
     def top_tokens(self, count: int) -> Levels:
         """The levels of the authors' dynamic tree; each continues the `TOP_K` likeliest paths."""
         chains = self.chains
+        head: Any = chains.source
+        cache: FeatureCache = chains.caches[self.number]
+        head.commit_waiting([cache])
+        committed = cache.rows.offset
         wide = min(TOP_K, count)
         levels = list[Level]()
-        with drafting(chains.caches[self.number]) as step:
-            hidden = None
-            tokens = mx.array([chains.anchors[self.number]])
-            seen = mx.zeros((1, 0), dtype=mx.bool_)
-            sums = mx.zeros((1, 1))
+        hidden = cache.last_feature()
+        tokens = mx.array([chains.anchors[self.number]])
+        seen: mx.array | None = None  # [S, D]: which of the D rows of drafts each row sees
+        sums = mx.zeros((1, 1))
+        try:
             for position in range(min(chains.positions, count)):
-                hidden, logits = step(tokens, hidden, seen if position else None)
-                logits = logits.astype(mx.float32)
+                mask = None
+                if seen is not None:  # every row sees the committed rows
+                    mask = mx.concatenate([mx.ones((len(seen), committed), mx.bool_), seen], axis=1)
+                places = mx.full(tokens.size, committed + position)
+                rows = [Segment(cache.rows, tokens.size, mask)]
+                hidden = head.level(tokens, hidden, places, rows)
+                logits = head.logits(hidden).astype(mx.float32)
                 best = top_ids(logits, min(wide, logits.shape[-1]))
                 logs = mx.take_along_axis(logits, best, axis=-1)
                 logs = logs - mx.logsumexp(logits, axis=-1, keepdims=True)
-                ids = chains.source.ids(best)
+                ids = head.ids(best)
                 paths = (sums + logs).reshape(-1)
                 continued = mx.argsort(-paths)[:wide]
                 levels.append(Level(ids, logs, continued))
@@ -104,69 +109,45 @@ class EagleBlock(ChainBlock):
                 sums = paths[continued][:, None]
                 hidden = hidden[:, parents]
                 tokens = ids.reshape(-1)[continued]
-                seen = mx.concatenate([seen[parents], mx.eye(len(continued)) > 0], axis=1)
+                before = mx.zeros((len(parents), 0), mx.bool_) if seen is None else seen[parents]
+                seen = mx.concatenate([before, mx.eye(len(continued)) > 0], axis=1)
+        finally:
+            cache.rows.trim(cache.rows.offset - committed)
         return Levels(levels)
-
-
-@contextmanager
-def drafting(cache: FeatureCache) -> Iterator["Step"]:
-    """A `Step` that runs the head; its rows are removed from the cache afterwards."""
-    cache.commit_waiting()
-    step = Step(cache)
-    try:
-        yield step
-    finally:
-        cache.rows.trim(cache.rows.offset - step.committed)
-
-
-class Step:
-    """Runs the head over the rows of one position of a tree after another, from an anchor on."""
-
-    def __init__(self, cache: FeatureCache):
-        self._cache = cache
-        self.committed = self._position = cache.rows.offset
-
-    def __call__(
-        self, tokens: mx.array, hidden: mx.array | None, seen: mx.array | None
-    ) -> tuple[mx.array, mx.array]:
-        """Tokens [S] after hidden states [1, S, H] -> new ones, and logits [S, Vd].
-
-        `hidden` None: the anchor after the last committed token. `seen` [S, D]: which of the D
-        rows of drafts each row sees, itself included; None for all.
-        """
-        head = self._cache.source.head
-        cache = self._cache
-        before = cache.last_feature() if hidden is None else hidden
-        mask = None
-        if seen is not None:  # every row sees the committed rows
-            mask = mx.concatenate([mx.ones((len(seen), self.committed), mx.bool_), seen], axis=1)
-        segment = Segment(cache.rows, tokens.size, mask)
-        positions = mx.full(tokens.size, self._position)
-        self._position += 1
-        after = head.level(tokens, before, positions, [segment])
-        return after, head.logits(after)
 
 
 BLOCK = 9  # rows: eight drafts after the anchor, the depth of the authors' trees
 
 
 class EagleDrafter(FeatureDrafter):
-    """A bound head that reads the outputs of the target's layers `taps`."""
-
+    model: EagleModel
+    config: EagleConfig
     block_size = BLOCK
-
-    def __init__(self, head: BoundHead, taps: tuple[int, ...]):
-        self.head = head
-        self.model: EagleModel = head.model
-        self.config: EagleConfig = head.config
-        self.taps = taps
 
     def row_bytes(self, item: int) -> int:
         config = self.config
         return (2 * config.num_kv_heads * config.head_dim + config.hidden_size) * item
 
-    def make_cache(self) -> FeatureCache:
-        return FeatureCache(self)
+    def features(self, taps: mx.array) -> mx.array:
+        return self.model.features(self.enter(taps))
+
+    def run(
+        self, tokens: mx.array, before: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
+    ) -> mx.array:
+        pairs = list(zip(caches, counts, strict=True))
+        positions = [mx.arange(cache.offset, cache.offset + count) for cache, count in pairs]
+        segments = [Segment(cache, count, mask_of(count, cache)) for cache, count in pairs]
+        return self.level(tokens, before, mx.concatenate(positions), segments)
+
+    def level(
+        self, tokens: mx.array, before: mx.array, positions: mx.array, segments: Sequence[Segment]
+    ) -> mx.array:
+        """As `run`, with rows at any positions that see what the segments say."""
+        out = self.model.midlayer(self.embed(tokens)[None], before, positions, segments)
+        return self.model.norm(out) if self.config.norm_output else out
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        return super().logits(hidden if self.config.norm_output else self.model.norm(hidden))
 
     def ids(self, tokens: mx.array) -> mx.array:
         return self.model.ids(tokens)

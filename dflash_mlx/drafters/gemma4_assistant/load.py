@@ -2,13 +2,7 @@
 
 from typing import Any
 
-from dflash_mlx.drafters.weights import (
-    check_fit,
-    check_tensors,
-    load_weights,
-    made,
-    read_safetensors,
-)
+from dflash_mlx.drafters.weights import check_fit, check_tensors, load_weights, read_safetensors
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
@@ -33,15 +27,14 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
             f"'{checkpoint.name}' is an assistant of Gemma 4, '{target.name}' is not.",
             hint="use the assistant of the same Gemma as target, or --draft lookup",
         )
-    model: Any = made(lambda: Assistant(config))
     shapes = {name: header.shape for name, header in checkpoint.tensors.items() if name != HEAD}
-    check_tensors(checkpoint.path, model, shapes)
+    check_tensors(checkpoint, lambda: Assistant(config), shapes)
     sizes = [
         ("hidden size", config.backbone_hidden_size, theirs["hidden_size"]),
         ("vocabulary", config.text.vocab_size, theirs["vocab_size"]),
     ]
     own = layers_of(theirs)
-    for layer in model.model.layers:
+    for layer in Assistant(config).model.layers:
         kind = layer.layer_type
         has = head_dim(theirs, kind) if kind in own else 0
         sizes.append((f"{kind} in heads of size", layer.self_attn.head_dim, has))
@@ -69,7 +62,7 @@ def load(checkpoint: Checkpoint, target: Target, bits: int = 0) -> AssistantDraf
     model = Assistant(parse(checkpoint))
     weights = read_safetensors(checkpoint)
     weights.pop(HEAD, None)
-    load_weights(model, weights, bits, entry="pre_projection")
+    load_weights(checkpoint, model, weights, bits, entry="pre_projection")
     model.set_dtype(target.dtype)  # or keys in another one would be converted
     target.tap((target.layers,))
     return AssistantDrafter(model, target.embed, target.layers, layers_of(target.config))

@@ -4,12 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.cache import KVCache
 
+from dflash_mlx.drafters.bound import Map
 from dflash_mlx.drafters.feature_head import FeatureCache, FeatureDrafter
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.models.attention import Attention, install
+from dflash_mlx.models.packed import PackedCache, PackedPass, PerSegment, Segment, wrap_ropes
 from dflash_mlx.speculation.drafts import DraftBlock
 from dflash_mlx.speculation.sampling import Draw
 
-from .model import BoundHead, MTPHead
+from .model import MTPHead, mask_of
 
 BLOCK = 4  # rows: three drafts after the anchor
 COMPARED = 64  # positions of a text that are compared at once
@@ -42,30 +47,49 @@ class Agreement:
             self.agreed += int(mx.sum(agree))
         self._pending = []
 
-    @property
-    def is_nearly_none(self) -> bool:
-        """Whether the head nearly never agreed; with random texts none does."""
-        return self.compared >= FEW and self.agreed <= NEARLY_NONE * self.compared
-
 
 class MTPDrafter(FeatureDrafter):
-    """A bound head that reads the target's hidden states after its final norm."""
+    """A head that reads the target's hidden states after its final norm."""
 
-    def __init__(self, head: BoundHead, final_norm: int, block_size: int = BLOCK):
-        """`final_norm` is the number of that tap."""
+    model: MTPHead
+
+    def __init__(
+        self,
+        model: MTPHead,
+        embed: Map,
+        head: Map,
+        head_type: mx.Dtype | None = None,
+        taps: tuple[int, ...] = (),
+        block_size: int = BLOCK,
+    ):
+        super().__init__(model, embed, head, head_type, taps)
         self.block_size = block_size
-        self.head = head
-        self.model: MTPHead = head.model
-        self.config = head.model.config
-        self.taps: tuple[int, ...] = (final_norm,)
         self.agreement = Agreement()
+        self._packed: PackedPass | None = None
+        self._attention = Attention(Kernels)
+        install([layer.self_attn for layer in model.layers], self._attention, lambda rows: None)
+        wrap_ropes(model, lambda: self._packed)
 
     def row_bytes(self, item: int) -> int:
         config = self.config
         return (2 * config.num_key_value_heads * config.head_dim + config.hidden_size) * item
 
-    def make_cache(self) -> FeatureCache:
-        return FeatureCache(self)
+    def run(
+        self, tokens: mx.array, before: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
+    ) -> mx.array:
+        embeddings = self.embed(tokens)[None]
+        masks = [mask_of(count, cache) for cache, count in zip(caches, counts, strict=True)]
+        if len(caches) == 1:
+            return self.model(embeddings, before, caches[0], masks[0])
+        pairs = zip(caches, counts, strict=True)
+        packed = PackedPass([Segment(cache.offset, count, None) for cache, count in pairs])
+        self._packed = packed
+        try:
+            with self._attention.over([(count, None, None) for count in counts], packed):
+                cache = PackedCache(packed, caches)
+                return self.model(embeddings, before, cache, PerSegment(masks))
+        finally:
+            self._packed = None
 
     def draft(
         self,
@@ -100,16 +124,16 @@ class MTPDrafter(FeatureDrafter):
         if first:
             super().read([cache], [tokens[:first]], [before[:, :first]])
         count = len(tokens) - first
-        hidden = self.head(mx.array(tokens[first:]), before[:, first:], [cache.rows], [count])
+        hidden = self.run(mx.array(tokens[first:]), before[:, first:], [cache.rows], [count])
         if count > 1:
-            self.agreement.add(self.head.logits(hidden[:, :-1]), tokens[first + 1 :])
+            self.agreement.add(self.logits(hidden[:, :-1]), tokens[first + 1 :])
         return hidden[:, -1:]
 
     def suspect(self) -> str | None:
-        agreement = self.agreement
-        if not agreement.is_nearly_none:
+        agreed, compared = self.agreement.agreed, self.agreement.compared
+        if compared < FEW or agreed > NEARLY_NONE * compared:
             return None
         return (
-            f"the head is not this target's, or its tensors are not what they seem: it agrees with "
-            f"{agreement.agreed} of {agreement.compared} tokens of the texts themselves"
+            "the head is not this target's, or its tensors are not what they seem: it agrees with "
+            f"{agreed} of {compared} tokens of the texts themselves"
         )

@@ -9,7 +9,7 @@ from dflash_mlx.files.formats import TRAINED_MTP
 from dflash_mlx.models.target import Target
 
 from .drafter import BLOCK, MTPDrafter
-from .model import LAYERS, BoundHead, MTPHead, make_head
+from .model import LAYERS, MTPHead, make_head
 from .tensors import Tensors, has_head, read_head, with_whole_norms
 
 
@@ -37,7 +37,7 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
         )
     shapes = {name: list(value.shape) for name, value in tensors.items()}
     model = head_for(checkpoint, target.text_config, tensors)
-    check_tensors(checkpoint.path, model, shapes)
+    check_tensors(checkpoint, lambda: model, shapes)
     width = target.text_config["hidden_size"]
     check_fit(checkpoint.name, target, [("hidden size", model.config.hidden_size, width)])
 
@@ -45,10 +45,11 @@ def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
 def load(checkpoint: Checkpoint, target: Target, bits: int = 0) -> MTPDrafter:
     tensors = read_head(checkpoint)
     model = head_for(checkpoint, target.config, tensors)
-    load_weights(model, with_whole_norms(tensors), bits)
-    target.tap((target.layers,))
-    head = BoundHead(model, target.embed, target.head, target.head_type)
-    return MTPDrafter(head, target.layers, block_size_of(checkpoint.config))
+    load_weights(checkpoint, model, with_whole_norms(tensors), bits)
+    taps = (target.layers,)
+    target.tap(taps)
+    block = block_size_of(checkpoint.config)
+    return MTPDrafter(model, target.embed, target.head, target.head_type, taps, block)
 
 
 def own_config(config: dict[str, Any]) -> dict[str, Any]:

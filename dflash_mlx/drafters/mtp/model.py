@@ -9,7 +9,7 @@ train` makes, for targets of any family, have a layer of Qwen3. Parameter names 
 original checkpoints, without `mtp.`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +20,6 @@ from mlx_lm.models import qwen3, qwen3_5, qwen3_next
 from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.files.formats import TRAINED_MTP
-from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.models.attention import Attention, install
-from dflash_mlx.models.packed import PackedCache, PackedPass, PerSegment, Segment, wrap_ropes
-from dflash_mlx.models.precision import cast, float_type
 
 from .tensors import MLP, Tensors
 
@@ -41,17 +37,14 @@ class LayerKind:
     gated: bool = True
 
 
-def plain_layer(arguments: Any, number: int) -> nn.Module:
-    """A layer of Qwen3."""
-    return qwen3.TransformerBlock(arguments)
-
-
 QWEN3_5 = LayerKind(qwen3_5.TextModelArgs, qwen3_5.DecoderLayer)
 LAYERS = {
     "qwen3_5": QWEN3_5,
     "qwen3_5_moe": QWEN3_5,
     "qwen3_next": LayerKind(qwen3_next.ModelArgs, qwen3_next.Qwen3NextDecoderLayer),
-    TRAINED_MTP: LayerKind(qwen3.ModelArgs, plain_layer, gated=False),
+    TRAINED_MTP: LayerKind(
+        qwen3.ModelArgs, lambda arguments, number: qwen3.TransformerBlock(arguments), gated=False
+    ),
 }
 MODES = {(32, 4): "mxfp4", (32, 8): "mxfp8", (16, 4): "nvfp4"}  # by group size and bits
 
@@ -141,55 +134,3 @@ def make_head(config: dict[str, Any], tensors: Tensors) -> MTPHead:
 
     nn.quantize(model, class_predicate=quantisation)
     return model
-
-
-Rows = Callable[[mx.array], mx.array]
-
-
-class BoundHead:
-    """An MTP head with its target's embedding and head; computes in its weights' dtype."""
-
-    def __init__(self, model: MTPHead, embed: Rows, head: Rows, head_type: mx.Dtype | None = None):
-        """`embed` and `head` are the target's, `head_type` is what its head takes (None: any)."""
-        self.model = model
-        self._embed = embed
-        self._head = head
-        self._head_type = head_type
-        self._packed: PackedPass | None = None
-        self._attention = Attention(Kernels)
-        install([layer.self_attn for layer in model.layers], self._attention, lambda rows: None)
-        wrap_ropes(model, lambda: self._packed)
-
-    def features(self, taps: mx.array) -> mx.array:
-        """The target's hidden states [1, S, H] in the dtype of the head's weights."""
-        return cast(taps, float_type(self.model.fc))
-
-    def embed(self, tokens: mx.array) -> mx.array:
-        """Token ids [...] -> their embeddings [..., H], in the dtype of the head's weights."""
-        return self.features(self._embed(tokens))
-
-    def __call__(
-        self, tokens: mx.array, before: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
-    ) -> mx.array:
-        """See `Head`: normed hidden states [1, R, H]."""
-        embeddings = self.embed(tokens)[None]
-        masks = [mask_of(count, cache) for cache, count in zip(caches, counts, strict=True)]
-        if len(caches) == 1:
-            return self.model(embeddings, before, caches[0], masks[0])
-        pairs = zip(caches, counts, strict=True)
-        packed = PackedPass([Segment(cache.offset, count, None) for cache, count in pairs])
-        self._packed = packed
-        try:
-            with self._attention.over([(count, None, None) for count in counts], packed):
-                cache = PackedCache(packed, caches)
-                return self.model(embeddings, before, cache, PerSegment(masks))
-        finally:
-            self._packed = None
-
-    def logits(self, hidden: mx.array) -> mx.array:
-        """Normed hidden states [1, S, H] -> logits [S, V]."""
-        return self.own_logits(cast(hidden, self._head_type))[0]
-
-    def own_logits(self, hidden: mx.array) -> mx.array:
-        """Normed hidden states [..., H] -> logits [..., V]; casts nothing, as training needs it."""
-        return self._head(hidden)

@@ -57,7 +57,8 @@ def steps_of(model: EagleModel, features: mx.array, embeddings: mx.array) -> Ite
     tokens.
     """
     layer, attention = model.midlayer, model.midlayer.self_attn
-    length, groups = features.shape[1], attention.heads // attention.kv_heads
+    config = model.config
+    length, groups = features.shape[1], config.num_heads // config.num_kv_heads
     causal = mx.where(mx.tri(length) > 0, 0.0, -mx.inf)
     hidden, kept = features, list[Rows]()
     for step in range(AHEAD):
