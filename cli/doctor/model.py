@@ -26,6 +26,7 @@ def check_files(model: str | None, draft: str | None, out: Output, *, json: bool
     from dflash_mlx.hub.registry import find
 
     names = {}
+    given = draft
     if model is not None:
         names["target"] = known_target(model, out)
         entry = find(names["target"])
@@ -40,12 +41,26 @@ def check_files(model: str | None, draft: str | None, out: Output, *, json: bool
         report.add(role, result)
         if repairable:
             damaged.append(name)
+    if len(names) == 2 and all(result.status == "ok" for result in report.results.values()):
+        report.add("fit", check_fit(names["target"], given))
     healthy = report.end()
     if damaged and not json and can_ask():
         download_models(damaged, out, yes=False)
         failed = [name for role, name in names.items() if report.results[role].status == "fail"]
         return failed == damaged
     return healthy
+
+
+def check_fit(target: str, draft: str | None) -> CheckResult:
+    """Whether a drafter is for this target, None for its known one; nothing is loaded."""
+    from dflash_mlx.resolved_pair import resolve_pair
+
+    try:
+        pair = resolve_pair(None if target == BUNDLED else target, draft)
+    except DFlashError as error:
+        return fail(error.message.rstrip("."), error.hint)
+    needed = format_bytes(pair.memory.total)
+    return ok(f"the drafter fits the target · about {needed} of memory with a short context")
 
 
 def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import typer
 from terminal import Terminal
+from tiny import GOLDEN
 from typer.testing import CliRunner
 
 from dflash_mlx.bench.results import machine_facts
 from dflash_mlx.installation import install_command
 
-ROOT = Path(__file__).parents[2]
 NAMES = frozenset(  # scripts read them from --json
     "machine memory power versions mlx metal kernels cache config variables service command "
     "self-test".split()
@@ -507,6 +507,21 @@ def test_machines(mac, look, monkeypatch, harm, name, status, found):
     assert check["status"] == status
     assert check["found"].endswith(found) or found in check["found"]
     assert {one["name"] for one in checks.values() if one["status"] != "ok"} == with_blame
+
+
+# The files of a model
+
+
+def test_a_drafter_of_another_target(cli_app):
+    """Its files are well, and yet it cannot be used: that is said before a chat begins."""
+    pair = GOLDEN / "qwen3_full"
+    for target, fits in ((pair / "target", True), ("bundled", False)):
+        flags = ["-m", str(target), "-d", str(pair / "draft"), "--json"]
+        result = CliRunner().invoke(cli_app, ["doctor", *flags])
+        found = json.loads(result.stdout)
+        assert (found["ok"], result.exit_code) == (fits, not fits)
+        words = "fits the target · about " if fits else "expects a target with hidden size 64"
+        assert words in found["checks"][-1]["found"]
 
 
 # The kernels
