@@ -33,7 +33,7 @@ from .loss import decay_weights, default_gamma, dpace_weights
 from .mtp import MTPStudent
 from .settings import TrainSettings
 from .streams import Streams, Task
-from .taps import Taps, stacked
+from .taps import TapStore, stacked
 
 # The gradient of one training step. Its memory does not depend on the number of anchors: blocks are
 # computed in chunks, which share the keys and values of their sequence's context.
@@ -177,7 +177,7 @@ class Trainer:
         self,
         student: Student,
         sequences: list[TrainingSequence],
-        taps: Taps,
+        taps: TapStore,
         settings: TrainSettings,
         streams: Streams,
     ):
@@ -193,13 +193,6 @@ class Trainer:
         self.batches = -(-len(sequences) // settings.batch)
         self.steps = settings.steps or settings.epochs * self.batches
 
-    def rows_of(self, number: int) -> list[int]:
-        """The sequences of step `number`."""
-        epoch, place = divmod(number, self.batches)
-        settings = self.settings
-        batches = epoch_batches(len(self.sequences), settings.batch, settings.seed, epoch)
-        return batches[place].tolist()
-
     def step(self, number: int, stopped: Callable[[], bool] = lambda: False) -> StepDone | None:
         """Do step `number` (from 0). The result depends only on the state and the number.
 
@@ -207,12 +200,11 @@ class Trainer:
         """
         began = perf_counter()
         settings = self.settings
-        rows = self.rows_of(number)
-        sequences = [self.sequences[row] for row in rows]
+        epoch, place = divmod(number, self.batches)
+        batches = epoch_batches(len(self.sequences), settings.batch, settings.seed, epoch)
+        sequences = [self.sequences[row] for row in batches[place]]
         anchors = sample_anchors(sequences, settings.anchors, settings.seed, number)
-        taps = self._taps.rows(rows)
-        if number + 1 < self.steps:
-            self._taps.load_ahead(self.rows_of(number + 1))
+        taps = self._taps.rows(sequences)
         parts = rectangles(anchors, settings.chunk)
         texts = (text_of(sequences, taps, part) for part in parts)
         sums = self._gradient.sums(zip(texts, parts, strict=True), stopped)

@@ -241,8 +241,9 @@ def test_it_learns_from_the_final_norm(prompts, tmp_path, monkeypatch, fault):
         monkeypatch.setattr(MTPPlan, "__init__", planned)
     target = tiny.load_target(TARGET)
     run, _ = start(target, prompts, tmp_path, shape=SHAPE, steps=1)
-    (kept,) = run._taps.rows([0])
-    tokens = run.trainer.sequences[0].tokens[: len(kept)]
+    first = run.trainer.sequences[0]
+    (kept,) = run._taps.rows([first])
+    tokens = first.tokens[: len(kept)]
     wanted = tiny.body_of(target)(mx.array([tokens]))[0]
     assert run.drafter.taps == (target.layers,)
     assert mx.allclose(kept, wanted, rtol=0.02, atol=0.02) is not fault

@@ -66,7 +66,7 @@ def test_taps_are_kept_and_damaged_ones_made_again(target, prompts, tmp_path):
     assert not [e for e in events if isinstance(e, TapsProgress)]
     run.train()
     sequences = run.trainer.sequences
-    for kept, sequence in zip(run._taps.rows([0, 1]), sequences[:2], strict=True):
+    for kept, sequence in zip(run._taps.rows(sequences[:2]), sequences[:2], strict=True):
         wanted = taps_of(target, [sequence])[0]
         rows = len(kept)
         assert rows == len(wanted) - 1
