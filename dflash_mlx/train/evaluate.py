@@ -1,4 +1,4 @@
-"""The acceptance length τ of a drafter on held-out answers, and its plot over a run."""
+"""The acceptance length τ of a drafter on held-out answers, without target passes; and its plot."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .data import Text, TrainingSequence, groups, padded
 from .step import Student
 from .taps import TapStore, stacked
 
-# Acceptance length τ on held-out prompts, without target passes.
+MAX_EVAL_TOKENS = 8192  # padded tokens of one evaluation batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,6 @@ def replay_answers(
         verifies += live.size
         at[live] += kept
     return Acceptance(committed, verifies, tuple(int(n) for n in by_position))
-
-
-MAX_EVAL_TOKENS = 8192  # padded tokens of one evaluation batch
 
 
 def evaluate(

@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -69,9 +70,8 @@ class Run:
         checkpoints = list_checkpoints(job.checkpoints)
         others = {*MAY_CHANGE, "epochs", "steps"}  # the total of steps is compared by itself
         kept = {k: v for k, v in asdict(settings).items() if k not in others}
-        state: dict[str, Any] = {}
-        if checkpoints:  # compared before the target answers anything
-            state = json.loads((checkpoints[-1] / "state.json").read_text())
+        state = json.loads((checkpoints[-1] / "state.json").read_text()) if checkpoints else {}
+        if state:  # compared before the target answers anything
             self._compare(state, {"settings": kept})
         questions, count, dropped = self._questions(target, tokenizer)
         make_plan = DFlashPlan if job.shape.kind == "dflash" else MTPPlan
@@ -117,8 +117,7 @@ class Run:
             self._compare(state, self._identity)
             load_state(checkpoints[-1], self.drafter.model, self.trainer.optimizer)
             self.step = self._saved = state["step"]
-        lines = self._log.read_text().splitlines() if self._log.exists() else []
-        self._log.write_text("".join(f"{line}\n" for line in lines if is_before(line, self.step)))
+        self._cut_log()
         report(
             Prepared(
                 sequences=len(sequences),
@@ -200,6 +199,15 @@ class Run:
             for q, answer in zip(questions, answers, strict=True)
         ]
 
+    def _cut_log(self) -> None:
+        """Remove the lines of steps that are to be done, and those that a kill cut off."""
+        kept = []
+        for line in self._log.read_text().splitlines() if self._log.exists() else []:
+            with suppress(ValueError, KeyError, TypeError):
+                if json.loads(line)["step"] <= self.step:
+                    kept.append(f"{line}\n")
+        self._log.write_text("".join(kept))
+
     def train(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Do the remaining steps, with evaluations and checkpoints.
 
@@ -256,14 +264,6 @@ class Run:
         with self._log.open("a") as log:
             log.write(json.dumps(asdict(event)) + "\n")
         self.report(event)
-
-
-def is_before(line: str, step: int) -> bool:
-    """Whether a log line is whole and belongs to the first `step` steps."""
-    try:
-        return json.loads(line)["step"] <= step
-    except (ValueError, KeyError, TypeError):
-        return False
 
 
 def parameter_count(model: nn.Module) -> int:

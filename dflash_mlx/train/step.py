@@ -1,7 +1,8 @@
 """The training step: sampled anchors, loss, gradient and optimiser update of one batch.
 
 DFlash paper, section 4.1: AdamW, warm-up, cosine decay, clipped gradients; the target, its
-embedding and its head are frozen.
+embedding and its head are frozen. A step's memory does not depend on the number of anchors: blocks
+are computed in chunks, which share the keys and values of their sequence's context.
 """
 
 import math
@@ -34,9 +35,6 @@ from .mtp import MTPStudent
 from .settings import TrainSettings
 from .streams import Streams, Task
 from .taps import TapStore, stacked
-
-# The gradient of one training step. Its memory does not depend on the number of anchors: blocks are
-# computed in chunks, which share the keys and values of their sequence's context.
 
 Student = DFlashStudent | MTPStudent
 Parameters = Any  # nested dicts and lists of arrays, as in mlx.nn
