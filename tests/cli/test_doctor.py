@@ -144,26 +144,20 @@ def test_distributions_that_collide(tmp_path, monkeypatch, quick, look, name, st
     assert f"`pip uninstall {name}`" in check["hint"]
 
 
-@pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "0.33.0.dev1", "1.0"])
-def test_mlx_out_of_range(tmp_path, monkeypatch, quick, look, version):
-    plant(tmp_path / "site", "mlx", version)
+def test_packages_out_of_range_or_missing(tmp_path, monkeypatch, quick, look):
+    plant(tmp_path / "site", "mlx", "0.33.0.dev1")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    check = look()["versions"]
-    assert check["status"] == "fail"
-    assert f"mlx {version} is not <0.33,>=0.32.4" in check["found"]
-    assert re.search(r"pip install .*'mlx(\[cpu\])?<0.33,>=0.32.4'`", check["hint"])
-
-
-def test_a_package_that_is_missing(monkeypatch, quick, look):
-    installation = part("doctor.checks")
-    installed = installation.installed
+    checks = part("doctor.checks")
+    installed = checks.installed
     monkeypatch.setattr(
-        installation, "installed", lambda name: None if name == "rich" else installed(name)
+        checks, "installed", lambda name: None if name == "rich" else installed(name)
     )
     check = look()["versions"]
     assert check["status"] == "fail"
+    assert "mlx 0.33.0.dev1 is not <0.33,>=0.32.4" in check["found"]
+    assert re.search(r"pip install .*'mlx(\[cpu\])?<0.33,>=0.32.4'`", check["hint"])
     assert "rich is not installed" in check["found"]
-    assert check["hint"] == install_command("rich<16,>=14.0")
+    assert install_command("rich<16,>=14.0") in check["hint"]
 
 
 def executable(path: Path) -> Path:
@@ -267,30 +261,23 @@ def test_secrets_are_shown_to_nobody(monkeypatch, no_variables, quick, look, cli
 # The machine
 
 
-def test_cache_in_use(tmp_path, quick, look):
+def test_the_cache(tmp_path, monkeypatch, quick, look):
+    """What it holds, how much is free, and whether it takes files."""
     blobs = tmp_path / "hub" / "models--a--b" / "blobs"
     blobs.mkdir(parents=True)
     with (blobs / "0123").open("wb") as blob:
         blob.truncate(2_500_000_000)
-    check = look()["cache"]
-    assert check["status"] == "ok"
-    assert check["found"] == f"{tmp_path}/hub · 1 model, 2.5 GB · 1,000 GB free"
+    assert look()["cache"]["found"] == f"{tmp_path}/hub · 1 model, 2.5 GB · 1,000 GB free"
     assert sorted(path.name for path in (tmp_path / "hub").iterdir()) == ["models--a--b"]
-
-
-def test_cache_that_takes_no_files(tmp_path, quick, look):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=9.9e9))
+    check = look()["cache"]
+    assert (check["status"], "10 GB free" in check["found"]) == ("warn", True)
+    (tmp_path / "hub").rename(tmp_path / "moved")
     (tmp_path / "hub").write_text("a file where the folder should be")
     check = look()["cache"]
     assert check["status"] == "fail"
     assert "takes no files (Not a directory)" in check["found"]
     assert "HF_HUB_CACHE" in check["hint"]
-
-
-def test_little_room(monkeypatch, quick, look):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=9.9e9))
-    check = look()["cache"]
-    assert check["status"] == "warn"
-    assert "10 GB free" in check["found"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="BLAS is chosen on Linux only")
@@ -303,73 +290,65 @@ def test_blas_missing_says_what_to_install(monkeypatch, quick, look):
     assert "`unset DFLASH_BLAS`" in look()["metal"]["hint"]
 
 
-class Mac:
-    """A Mac with an M4 Max as far as the checks can see; tests change what they want wrong.
+M5 = "applegpu_g17s"
 
-    sysctl: its values. pmset, battery, heat: what these programs print. wheel: the platform of
-    MLX's, None without one; built: from source; kernels: names in its library. facts: the fields
-    of `MLXFacts`.
+
+class Mac:
+    """A Mac with an M4 Max as far as the checks can see; tests set what they want wrong.
+
+    pmset, battery, heat: what these programs print. translated: whether by Rosetta. wheel: the
+    platform of MLX's, None without one; origin: of a wheel that was built here; kernels: names in
+    its library. facts: changed fields of `MLXFacts`.
     """
+
+    processor, translated, macos = "arm64", "", "26.3"
+    pmset = "Currently in use:\n standby 1\n lowpowermode         0\n womp 1"
+    battery = "Now drawing from 'AC Power'"
+    heat = "com.apple.system.thermalpressurelevel 0"
+    wheel: str | None = "macosx_26_0_arm64"
+    origin = ""
+    kernels = "affine_qmm_t_nax_float"
+    architecture = "applegpu_g16s"
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.sysctl = {
-            "hw.model": "Mac16,5",
-            "sysctl.proc_translated": "",
-            "kern.osproductversion": "26.3",
-        }
-        self.processor = "arm64"
-        self.pmset = "Currently in use:\n standby 1\n lowpowermode         0\n womp 1"
-        self.battery = "Now drawing from 'AC Power'"
-        self.heat = "com.apple.system.thermalpressurelevel 0"
-        self.wheel: str | None = "macosx_26_0_arm64"
-        self.built = False
-        self.kernels = "affine_qmm_t_nax_float"
-        self.gpu = {
-            "device_name": "Apple M4 Max",
-            "architecture": "applegpu_g16s",
-            "max_recommended_working_set_size": 48 * 2**30,
-        }
-        self.facts: dict[str, Any] = {"folder": folder, "gpu": True, "info": self.gpu}
-
-    def is_m5(self) -> None:
-        self.gpu["architecture"] = "applegpu_g17s"
+        self.facts: dict[str, Any] = {}
+        (folder / "lib").mkdir(parents=True)
 
     def output(self, program: str, *arguments: str) -> str:
         if program == "/usr/sbin/sysctl":
-            return self.sysctl[arguments[1]]
+            return {
+                "hw.model": "Mac16,5",
+                "sysctl.proc_translated": self.translated,
+                "kern.osproductversion": self.macos,
+            }[arguments[1]]
         if program == "/usr/bin/notifyutil":
             return self.heat
         assert program == "/usr/bin/pmset"
         return self.battery if "batt" in arguments else self.pmset
 
-    def plant_mlx(self) -> None:
-        (self.folder / "lib").mkdir(exist_ok=True)
+    def ask_mlx(self) -> Any:
         (self.folder / "lib" / "mlx.metallib").write_text(self.kernels)
         if self.wheel is not None:
             info = plant(self.folder / "site", "mlx-metal", "0.32.4")
             (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: py3-none-{self.wheel}\n")
-            if self.built:
-                origin = {"url": "file:///src/mlx", "dir_info": {}}
-                (info / "direct_url.json").write_text(json.dumps(origin))
+            (info / "direct_url.json").write_text(self.origin)
+        gpu = {"device_name": "Apple M4 Max", "architecture": self.architecture}
+        gpu["max_recommended_working_set_size"] = 48 * 2**30
+        facts = {"folder": self.folder, "gpu": True, "info": gpu, **self.facts}
+        return part("doctor.mlx_checks").MLXFacts(**facts)
 
 
 @pytest.fixture
 def mac(tmp_path, monkeypatch, quick):
     """A healthy Mac; `look` sees what a test has changed."""
     mac = Mac(tmp_path / "mlx")
-    mac.folder.mkdir()
-    machine, mlx_checks = part("doctor.machine"), part("doctor.mlx_checks")
+    machine = part("doctor.machine")
     monkeypatch.setattr(machine, "on_mac", lambda: True)
     monkeypatch.setattr(machine, "output", mac.output)
     monkeypatch.setattr("platform.machine", lambda: mac.processor)
     monkeypatch.syspath_prepend(str(mac.folder / "site"))
-
-    def ask_mlx():
-        mac.plant_mlx()
-        return mlx_checks.MLXFacts(**mac.facts)
-
-    monkeypatch.setattr(mlx_checks, "ask_mlx", ask_mlx)
+    monkeypatch.setattr(part("doctor.mlx_checks"), "ask_mlx", mac.ask_mlx)
     return mac
 
 
@@ -383,8 +362,12 @@ def test_a_mac(mac, look):
     assert checks["mlx"]["found"] == f"{mac.folder} · wheel macosx_26_0_arm64 on macOS 26.3"
     assert checks["metal"]["found"] == "Apple M4 Max · applegpu_g16s"
     assert [check["name"] for check in checks.values() if check["status"] != "ok"] == []
-    mac.is_m5()
-    assert look()["mlx"]["found"].endswith(" · with kernels for the matrix units")
+    mac.architecture = M5
+    mac.pmset = mac.battery = mac.heat = ""  # a program that is missing is no fault
+    checks = look()
+    assert checks["mlx"]["found"].endswith(" · with kernels for the matrix units")
+    said = "power mode not told · power source not told · thermal pressure not told"
+    assert checks["power"]["found"] == said
 
 
 @pytest.mark.parametrize(
@@ -421,92 +404,46 @@ def test_an_import_that_aborts(tmp_path):
     assert checks["config"]["status"] == "ok"
 
 
-def test_a_mac_that_tells_little(mac, look):
-    """A program that is missing, or prints something else, is no fault."""
-    mac.pmset = mac.battery = mac.heat = ""
-    found = look()["power"]["found"]
-    assert found == "power mode not told · power source not told · thermal pressure not told"
+NO_GPU = "-[__NSArray0 objectAtIndex:]: index 0 beyond bounds (SIGABRT)"
+NOT_PYPI = "not the wheel of PyPI: kernels for the matrix units of M5 can be missing or wrong"
+MACHINES = {  # what is wrong with a Mac, the check that sees it, and what doctor says
+    "slow and hot": (
+        {"pmset": " lowpowermode         1", "battery": "Now drawing from 'Battery Power'",
+         "heat": Mac.heat.replace("0", "2")},
+        "power", "warn", "low power mode, which slows the GPU down · on battery · "
+        "thermal pressure heavy: the Mac is hot, and slower"),
+    "rosetta": ({"processor": "x86_64", "translated": "1"}, "versions", "fail",
+                "made for Intel, runs under Rosetta"),
+    "intel": ({"processor": "x86_64", "translated": "0"}, "versions", "fail",
+              "this Mac has an Intel processor"),
+    "no gpu": ({"facts": {"error": NO_GPU, "folder": None, "info": {}}}, "mlx", "fail",
+               f"cannot be imported: {NO_GPU}"),
+    "homebrew": ({"wheel": None}, "mlx", "warn", NOT_PYPI),
+    "own build": ({"origin": '{"url": "file:///src/mlx", "dir_info": {}}'}, "mlx", "warn",
+                  NOT_PYPI),
+    "old wheel": ({"architecture": M5, "wheel": "macosx_15_0_arm64", "kernels": "affine_qmm"},
+                  "mlx", "warn", "wheel macosx_15_0_arm64 on macOS 26.3 has no kernels for this "
+                  "GPU's matrix units"),
+    "old macos": ({"architecture": M5, "macos": "26.1"}, "mlx", "fail", "wheel macosx_26_0_arm64 "
+                  "on macOS 26.1: MLX uses this GPU's matrix units, which need macOS 26.2"),
+    "no metal": ({"facts": {"gpu": False}}, "metal", "fail", "MLX finds no Metal device"),
+}  # fmt: skip
 
 
-MLX_NEEDED = ("metal", "kernels", "self-test")
-
-
-def no_gpu(mac, patch):
-    mac.facts = {"error": "-[__NSArray0 objectAtIndex:]: index 0 beyond bounds (SIGABRT)"}
-
-
-def no_metal(mac, patch):
-    mac.facts |= {"gpu": False, "info": {"device_name": "Apple M4 Max"}}
-
-
-def homebrew(mac, patch):
-    mac.wheel = None
-
-
-def own_build(mac, patch):
-    mac.built = True
-
-
-def old_wheel(mac, patch):
-    mac.is_m5()
-    mac.wheel, mac.kernels = "macosx_15_0_arm64", "affine_qmm_t_float"
-
-
-def old_macos(mac, patch):
-    mac.is_m5()
-    mac.sysctl["kern.osproductversion"] = "26.1"
-
-
-def slow_and_hot(mac, patch):
-    mac.pmset = mac.pmset.replace("lowpowermode         0", "lowpowermode         1")
-    mac.battery = "Now drawing from 'Battery Power'\n -InternalBattery-0\t62%; discharging"
-    mac.heat = mac.heat.replace("0", "2")
-
-
-def rosetta(mac, patch):
-    mac.processor = "x86_64"
-    mac.sysctl["sysctl.proc_translated"] = "1"
-
-
-def intel(mac, patch):
-    mac.processor = "x86_64"
-    mac.sysctl["sysctl.proc_translated"] = "0"
-
-
-MACHINES = [  # what is wrong with a Mac, the check that sees it, and what doctor says
-    (slow_and_hot, "power", "warn", "low power mode, which slows the GPU down · on battery · "
-     "thermal pressure heavy: the Mac is hot, and slower"),
-    (rosetta, "versions", "fail", "made for Intel, runs under Rosetta"),
-    (intel, "versions", "fail", "this Mac has an Intel processor"),
-    (no_gpu, "mlx", "fail", "cannot be imported: -[__NSArray0 objectAtIndex:]: index 0 beyond "
-     "bounds (SIGABRT)"),
-    (homebrew, "mlx", "warn", "not the wheel of PyPI: kernels for the matrix units of M5 can be "
-     "missing or wrong"),
-    (own_build, "mlx", "warn", "not the wheel of PyPI: kernels for the matrix units of M5 can be "
-     "missing or wrong"),
-    (old_wheel, "mlx", "warn", "wheel macosx_15_0_arm64 on macOS 26.3 has no kernels for this "
-     "GPU's matrix units"),
-    (old_macos, "mlx", "fail", "wheel macosx_26_0_arm64 on macOS 26.1: MLX uses this GPU's matrix "
-     "units, which need macOS 26.2"),
-    (no_metal, "metal", "fail", "MLX finds no Metal device"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("harm", "name", "status", "found"), MACHINES, ids=[harm.__name__ for harm, *_ in MACHINES]
-)
-def test_machines(mac, look, monkeypatch, harm, name, status, found):
+@pytest.mark.parametrize("harm", MACHINES)
+def test_machines(mac, look, monkeypatch, harm):
     """The check says it, with a hint, and no other check does. `pytest -s` prints them all."""
     monkeypatch.delenv("DFLASH_MODE")
-    harm(mac, monkeypatch)
+    changes, name, status, found = MACHINES[harm]
+    for attribute, value in changes.items():
+        setattr(mac, attribute, value)
     checks = look()
     check = checks[name]
-    with_blame = {name, *MLX_NEEDED} if harm is no_gpu else {name}
-    print(f"\n{harm.__name__.replace('_', ' '):18} {status:5} {name:10} {check['found']}")
-    print(f"{'':36}→ {check['hint']}")
+    print(f"\n{harm:18} {status:5} {name:10} {check['found']}\n{'':36}→ {check['hint']}")
     assert check["status"] == status
-    assert check["found"].endswith(found) or found in check["found"]
-    assert {one["name"] for one in checks.values() if one["status"] != "ok"} == with_blame
+    assert found in check["found"]
+    blamed = {one["name"] for one in checks.values() if one["status"] != "ok"}
+    assert blamed == {name, *(("metal", "kernels", "self-test") if harm == "no gpu" else ())}
 
 
 # The files of a model
@@ -528,27 +465,21 @@ def test_a_drafter_of_another_target(cli_app):
 
 
 def test_kernels_without_metal(cli_app):
-    """Nothing runs, and that is no fault."""
-    result = CliRunner().invoke(cli_app, ["doctor", "--kernels"])
-    assert result.exit_code == 0
-    assert result.stdout == "ok    kernels    MLX computes on the CPU here: no kernel runs\n"
-    result = CliRunner().invoke(cli_app, ["doctor", "--kernels", "--json"])
-    assert result.exit_code == 0
-    assert json.loads(result.stdout) == {
-        "device": None,
-        "note": "MLX computes on the CPU here: no kernel runs",
-        "kernels": [],
-        "ok": True,
-    }
+    """Nothing runs, no model is loaded, and that is no fault."""
 
+    def run(*flags):
+        result = CliRunner().invoke(cli_app, ["doctor", "--kernels", *flags])
+        assert result.exit_code == 0
+        return result.stdout
 
-def test_a_model_that_no_kernel_is_proven_for(cli_app):
-    """It is not loaded, and that is said."""
-    said = "MLX computes on the CPU here: no kernel runs, so nothing was done with"
-    said += " ./target and ./draft"
-    command = ["doctor", "--kernels", "-m", "./target", "-d", "./draft"]
-    assert said.split() == CliRunner().invoke(cli_app, command).stdout.split()[2:]
-    assert json.loads(CliRunner().invoke(cli_app, [*command, "--json"]).stdout)["note"] == said
+    said = "MLX computes on the CPU here: no kernel runs"
+    assert run() == f"ok    kernels    {said}\n"
+    document = {"device": None, "note": said, "kernels": [], "ok": True}
+    assert json.loads(run("--json")) == document
+    models = ["-m", "./target", "-d", "./draft"]
+    said += ", so nothing was done with ./target and ./draft"
+    assert run(*models).split()[2:] == said.split()
+    assert json.loads(run(*models, "--json"))["note"] == said
 
 
 def test_verdicts_are_json():
