@@ -146,7 +146,10 @@ class TrainOptimizer:
             # The factor 0.2 sqrt(H) matches the update size of AdamW, so that both use one rate.
             muon = StreamedMuon(streams, 0.0, momentum=0.95, weight_decay=0.0)
             self._factors.append((muon, 0.2 * math.sqrt(hidden_size)))
-            self.optimizer = MultiOptimizer([muon, adamw], [is_matrix])
+            # The weights of linear layers, but not tables of tokens.
+            self.optimizer = MultiOptimizer(
+                [muon, adamw], [lambda name, array: array.ndim == 2 and "codebook" not in name]
+            )
 
     def set_rate(self, rate: float) -> None:
         for optimizer, factor in self._factors:
@@ -163,11 +166,6 @@ class StreamedMuon(Muon):
     def apply_single(self, gradient: mx.array, parameter: mx.array, state: Any) -> mx.array:
         with mx.stream(next(self._turns)):
             return super().apply_single(gradient, parameter, state)
-
-
-def is_matrix(name: str, parameter: mx.array) -> bool:
-    """Whether a tensor is the weight of a linear layer, not a table of tokens."""
-    return parameter.ndim == 2 and not name.endswith("codebook")
 
 
 class Trainer:

@@ -333,8 +333,11 @@ class Mac:
             info = plant(self.folder / "site", "mlx-metal", "0.32.4")
             (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: py3-none-{self.wheel}\n")
             (info / "direct_url.json").write_text(self.origin)
-        gpu = {"device_name": "Apple M4 Max", "architecture": self.architecture}
-        gpu["max_recommended_working_set_size"] = 48 * 2**30
+        gpu = {
+            "device_name": "Apple M4 Max",
+            "architecture": self.architecture,
+            "max_recommended_working_set_size": 48 * 2**30,
+        }
         facts = {"folder": self.folder, "gpu": True, "info": gpu, **self.facts}
         return part("doctor.mlx_checks").MLXFacts(**facts)
 

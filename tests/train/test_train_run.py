@@ -44,7 +44,8 @@ from dflash_mlx.train.events import (
     StepDone,
     TapsProgress,
 )
-from dflash_mlx.train.settings import DrafterShape, TrainJob, TrainSettings
+from dflash_mlx.train.memory import BlockSizes
+from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainJob, TrainSettings
 
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
 
@@ -80,6 +81,9 @@ def test_taps_are_kept_and_damaged_ones_made_again(target, prompts, tmp_path):
     again.train()
     for (_, wanted), (_, got) in zip(losses(events), losses(more), strict=True):
         assert got == pytest.approx(wanted, rel=0.01)
+    _, last = start(target, prompts, tmp_path / "c", answers=answers, taps=shard.parents[1],
+                    **flags)  # fmt: skip
+    assert not [e for e in last if isinstance(e, TapsProgress)]
 
 
 def test_a_stop_within_a_step_loses_only_that_step(target, prompts, tmp_path):
@@ -106,6 +110,14 @@ def test_what_cannot_fit_is_refused_with_numbers(target, prompts, tmp_path, monk
         start(target, prompts, tmp_path, answers=tmp_path / "none.jsonl")
     assert "--chunk" in caught.value.hint
     assert not (tmp_path / "none.jsonl").exists()
+    sizes, settings = BlockSizes(6, 1, 4, 2, 16, 32), TrainSettings()
+    few, more = (  # three prompts need no memory for 64 answers at once
+        run_module.estimate_memory(
+            target, sizes, 3, 1000, [9, 9, 9], settings, AnswerSettings(answer_batch=batch), 1
+        )
+        for batch in (3, 64)
+    )
+    assert few == more
 
 
 def test_a_run_goes_on_without_its_taps(target, prompts, tmp_path):
