@@ -251,10 +251,9 @@ class View:
         self._progress.update(task.id, completed=done, total=total, note=note)
 
     def _print_line(self, text: str, seconds: float) -> None:
-        """Print what a bar shows elsewhere, and the seconds that are left."""
-        if self._out.stderr_live:
-            return
-        self._print(f"{text} · {duration(seconds)} left")
+        """Where no bar moves, print what it would show, with the seconds that are left."""
+        if not self._out.stderr_live:
+            self._print(f"{text} · {duration(seconds)} left")
 
     def _print(self, text: str) -> None:
         if not self._out.quiet:

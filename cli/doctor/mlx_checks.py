@@ -110,7 +110,7 @@ def mlx(facts: MLXFacts) -> CheckResult:
 
 def reinstall_hint() -> str:
     """The command that installs MLX's wheel in the place of another one."""
-    package = next(str(need) for need in requirements() if need.name == "mlx")
+    package = next((str(need) for need in requirements() if need.name == "mlx"), "mlx")
     return f"{install_command(package, again=True)} installs the right wheel"
 
 

@@ -49,8 +49,6 @@ def check_out(job: TrainJob) -> None:
 
 
 class Run:
-    """One training run of a drafter for a loaded target."""
-
     def __init__(
         self,
         target: Target,

@@ -89,7 +89,6 @@ class DrafterShape:
 
     @property
     def rows(self) -> int:
-        """Tokens in a block."""
         return BLOCKS[self.kind] if self.block_size is None else self.block_size
 
 
