@@ -11,11 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import devices
 import mlx.core as mx
 import pytest
 import yaml
-from terminal import environment
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
@@ -155,43 +153,6 @@ def test_the_published_pair_is_the_smallest_on_the_disk(
     assert report.small_pair(10**9) is None
     kept.remove("z-lab/Qwen3-8B-DFlash-b16")
     assert report.small_pair(64 * 10**9) is None
-
-
-@pytest.mark.parametrize(
-    ("metal", "wanted", "expected"),
-    [(False, "cpu", [mx.cpu]), (True, "cpu", [mx.gpu]), (False, "", []), (True, "", [])],
-)
-def test_the_device_of_a_test(
-    metal: bool, wanted: str, expected: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """DFLASH_TEST_DEVICE=cpu keeps the GPU for those that ask for it by their mark."""
-    chosen: list[Any] = []
-    monkeypatch.setattr(mx, "set_default_device", chosen.append)
-    monkeypatch.setattr(devices, "DEVICE", wanted)
-    test: Any = SimpleNamespace(get_closest_marker=lambda name: metal or None)
-    devices.use_device(test)
-    assert chosen == expected
-
-
-PROGRAM = """
-import os
-import dflash_mlx.engine.worker_thread
-import mlx.core as mx
-dflash_mlx.engine.worker_thread.mlx_thread()
-print(mx.default_device().type.name, os.environ["DFLASH_KERNELS"])
-"""
-
-
-@pytest.mark.parametrize("variables", ["its test's", "a terminal's"])
-def test_a_program_that_a_test_starts(variables: str, tmp_path: Path) -> None:
-    """Its kernels are MLX's own, and DFLASH_TEST_DEVICE=cpu keeps it from the GPU, too."""
-    kept = dict(os.environ) if variables == "its test's" else environment(tmp_path)
-    assert kept["DFLASH_KERNELS"] == "stock"
-    assert kept.get("DFLASH_DEVICE", "") == devices.DEVICE
-    command = [sys.executable, "-c", PROGRAM]
-    kept["DFLASH_DEVICE"] = "cpu"
-    done = subprocess.run(command, env=kept, capture_output=True, text=True, check=True)
-    assert done.stdout == "cpu stock\n"
 
 
 def jobs(name: str) -> dict[str, Any]:

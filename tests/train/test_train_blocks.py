@@ -18,7 +18,7 @@ from dflash_mlx.train import dflash as blocks_module
 from dflash_mlx.train import loss as head_loss
 from dflash_mlx.train.data import Text
 from dflash_mlx.train.dflash import DFlashStudent, block_hidden
-from dflash_mlx.train.loss import cross_entropy, decay_weights, default_gamma, dpace_weights
+from dflash_mlx.train.loss import cross_entropy, decay_weights, dpace_weights
 from dflash_mlx.train.settings import TrainSettings
 from dflash_mlx.train.step import BlockGradient, StreamedMuon
 from dflash_mlx.train.streams import Streams
@@ -241,16 +241,6 @@ def test_candidates_have_their_labels_and_their_gradient(monkeypatch):
     )
     assert mx.allclose(ours_value, value, rtol=1e-5)
     assert mx.allclose(ours_slope, slope, atol=1e-4)
-
-
-def test_decay_weights_are_the_papers():
-    """Guards w_k = exp(-(k - 1) / gamma) and the three decays that the paper states."""
-    assert [default_gamma(size) for size in (8, 10, 16)] == [4.0, 5.0, 7.0]
-    assert default_gamma(13) == pytest.approx(6.0)
-    weights = np.array(decay_weights(16, 7.0))
-    assert weights.shape == (15,)
-    assert weights[0] == 1.0
-    assert weights[7] == pytest.approx(np.exp(-1.0))
 
 
 def test_dpace_weights_by_hand():
