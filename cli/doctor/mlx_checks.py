@@ -1,10 +1,5 @@
-"""The checks of MLX: that it can be imported, where it is from, its device and the kernels.
+"""The checks of MLX: that it can be imported, where it is from, its device and the kernels."""
 
-A process of its own asks MLX, because its import can abort where no GPU is: `python -m` of this
-module prints one JSON object.
-"""
-
-import json
 import mmap
 import os
 import re
@@ -45,8 +40,10 @@ class MLXFacts:
 
 
 def ask_mlx() -> MLXFacts:
+    """First in a process of its own, because MLX's import can abort where no GPU is."""
     # -P: what lies in the current folder is not imported, as in this process.
-    line = [sys.executable, "-P", "-m", "dflash_mlx.cli.doctor.mlx_checks"]
+    asked = "from dflash_mlx.device import device_info; device_info()"
+    line = [sys.executable, "-P", "-c", asked]
     try:
         done = subprocess.run(line, capture_output=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:
@@ -57,19 +54,14 @@ def ask_mlx() -> MLXFacts:
         if done.returncode < 0:
             error += f" ({signal.Signals(-done.returncode).name})"
         return MLXFacts(error)
-    facts = json.loads(done.stdout)
-    return MLXFacts("", Path(facts["folder"]), facts["gpu"], facts["info"])
+    from dflash_mlx.cpu.blas import use_openblas
 
-
-def print_facts() -> None:
+    use_openblas()  # must run before MLX is imported
     import mlx.core as mx
 
     from dflash_mlx.device import device_info
-    from dflash_mlx.kernels.dispatch import use_device
 
-    use_device()
-    folder = str(Path(mx.__file__).parent)
-    print(json.dumps({"folder": folder, "gpu": mx.is_available(mx.gpu), "info": device_info()}))
+    return MLXFacts("", Path(mx.__file__).parent, mx.is_available(mx.gpu), device_info())
 
 
 def mlx(facts: MLXFacts) -> CheckResult:
@@ -156,7 +148,3 @@ def kernels(facts: MLXFacts) -> CheckResult:
     if all(result.right for result in results):
         return ok(summary)
     return warn(summary, "`dflash doctor --kernels` checks them anew; MLX's own stand in for them")
-
-
-if __name__ == "__main__":
-    print_facts()
