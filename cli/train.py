@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Iterable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -38,7 +39,6 @@ from .terminal.signals import Interrupt
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
-    from rich.progress import TaskID
 
     from dflash_mlx.models.target import Target
 
@@ -159,7 +159,6 @@ class View:
             console=out.console,
             disable=not out.stderr_live,
         )
-        self._task: tuple[str, TaskID] | None = None
         self._loss: float | None = None
         self._seconds = 0.0  # of a step
         self._tenths = 0  # of the answers or taps, at the last line
@@ -196,14 +195,14 @@ class View:
     def _show_part(
         self, name: str, event: AnswersProgress | TapsProgress, tokens: int, text: str
     ) -> None:
-        """Show work before the first step: a line for each tenth of it."""
+        """Where no bar moves, a line for each tenth of the work before the first step."""
         note = f"{tokens / max(event.seconds, 1e-9):,.0f} tok/s"
         self._show_bar(name, event.done, event.total, note)
         tenths = 10 * event.done // event.total
         if tenths > self._tenths:
             self._tenths = tenths % 10  # the next work starts again at 0
-            left = duration((event.total - event.done) * event.seconds / event.done)
-            self._print_if_not_live(f"{text} · {note} · {left} left")
+            left = (event.total - event.done) * event.seconds / event.done
+            self._print_line(f"{text} · {note}", left)
 
     def _show_prepared(self, event: Prepared) -> None:
         taps = ", ".join(map(str, event.layer_ids))
@@ -230,10 +229,8 @@ class View:
         )
         self._show_bar("training", event.step, event.steps, note)
         if event.step % 50 == 0:
-            left = duration(self._seconds * (event.steps - event.step))
-            self._print_if_not_live(
-                f"step {event.step:,} of {event.steps:,} · {note} · {left} left"
-            )
+            left = self._seconds * (event.steps - event.step)
+            self._print_line(f"step {event.step:,} of {event.steps:,} · {note}", left)
 
     def _show_tau(self, event: TauMeasured) -> None:
         self._tau = f" · τ {event.tau:.2f}"
@@ -245,16 +242,18 @@ class View:
         self._print(f"  drafts kept by position, %: {' '.join(f'{share:.0f}' for share in shares)}")
 
     def _show_bar(self, name: str, done: int, total: int, note: str) -> None:
-        if self._task is None or self._task[0] != name:
-            if self._task:
-                self._progress.remove_task(self._task[1])
-            self._task = name, self._progress.add_task(name, total=total, note="")
+        if [task.description for task in self._progress.tasks] != [name]:
+            for task in self._progress.tasks:
+                self._progress.remove_task(task.id)
+            self._progress.add_task(name, total=total, note="")
+        (task,) = self._progress.tasks
         note = self._out.ascii_fallback(note)
-        self._progress.update(self._task[1], completed=done, total=total, note=note)
+        self._progress.update(task.id, completed=done, total=total, note=note)
 
-    def _print_if_not_live(self, text: str) -> None:
+    def _print_line(self, text: str, seconds: float) -> None:
+        """Where no bar moves, print what it would show, with the seconds that are left."""
         if not self._out.stderr_live:
-            self._print(text)
+            self._print(f"{text} · {duration(seconds)} left")
 
     def _print(self, text: str) -> None:
         if not self._out.quiet:
@@ -269,6 +268,10 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+data = partial(typer.Option, rich_help_panel="Data")
+shown = partial(typer.Option, rich_help_panel="Output")
+
+
 @option_groups
 def train(
     ctx: typer.Context,
@@ -277,20 +280,10 @@ def train(
         Path | None,
         typer.Argument(help="JSONL: strings, {'prompt': ...} or {'messages': [...]} a line."),
     ] = None,
-    folder: Annotated[
-        Path,
-        typer.Option(
-            "--out", "-o", help="Folder for the drafter and its run.", rich_help_panel="Data"
-        ),
-    ],
+    folder: Annotated[Path, data("--out", "-o", help="Folder for the drafter and its run.")],
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="Target: a folder, a Hub id, or bundled. [bundled]",
-            rich_help_panel="Data",
-        ),
+        data("--model", "-m", help="Target: a folder, a Hub id, or bundled. [bundled]"),
     ] = None,
     trust_remote_code: Annotated[
         bool,
@@ -302,21 +295,11 @@ def train(
     ] = False,
     options: Annotated[Values, Flags((TrainJob, AnswerSettings, TrainSettings), variables=False)],
     forecast: Annotated[
-        bool,
-        typer.Option(
-            "--forecast",
-            help="Only show the memory and disk that the run needs.",
-            rich_help_panel="Output",
-        ),
+        bool, shown("--forecast", help="Only show the memory and disk that the run needs.")
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print only errors.", rich_help_panel="Output")
-    ] = False,
+    quiet: Annotated[bool, shown("--quiet", "-q", help="Print only errors.")] = False,
     plain: Annotated[
-        bool,
-        typer.Option(
-            "--plain", help="No colours, no moving lines, only ASCII.", rich_help_panel="Output"
-        ),
+        bool, shown("--plain", help="No colours, no moving lines, only ASCII.")
     ] = False,
 ) -> None:
     """Train a drafter for a target: DFlash, or an MTP head (--kind mtp).

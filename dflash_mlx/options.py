@@ -36,11 +36,11 @@ class Option:
 
     name, type, default: of the dataclass field; `optional`: the type may also be None. sampling:
     whether it is a field of `SamplingParams`. help: one sentence. flag: empty if only Python has
-    the option. low, high: the range of a number; `above` excludes `low` itself. scope: "local"
-    needs a model on this machine. metavar: the value in help texts. unless_given: the default in
-    words. setting: its name for `/set`, if any; unset: the word for None there. noun: what an error
-    calls it. words: its values, unless the type is a Literal. default_of_commands: if they have
-    another. panel: the heading that `--help` lists it under.
+    the option, "--" if it has the field's name. low, high: the range of a number; `above` excludes
+    `low` itself. scope: "local" needs a model on this machine. metavar: the value in help texts.
+    unless_given: the default in words. setting: its name for `/set`, if any; unset: the word for
+    None there. noun: what an error calls it. words: its values, unless the type is a Literal.
+    default_of_commands: if they have another. panel: the heading that `--help` lists it under.
     """
 
     help: str = ""
@@ -124,8 +124,11 @@ def walk_options(cls: type) -> Iterator[Option]:
     for member in fields(cls):
         kind, optional = without_none(hints[member.name])
         if "option" in member.metadata:
+            named: Option = member.metadata["option"]
+            flag = "--" + member.name.replace("_", "-") if named.flag == "--" else named.flag
             yield replace(
-                member.metadata["option"],
+                named,
+                flag=flag,
                 name=member.name,
                 type=kind,
                 optional=optional,

@@ -1,7 +1,7 @@
 """`dflash doctor`: checks the machine, the installation and the settings, and gives hints.
 
-`checks`, `macos` and `mlx_checks` have the checks of this machine, `kernels` the self-check of the
-Metal kernels, `model` that of a model's files.
+`machine`, `mlx_checks` and `checks` have the checks of this machine, `kernels` the self-check of
+the Metal kernels, `model` that of a model's files.
 """
 
 import os
@@ -24,7 +24,7 @@ SELF_TEST_PROMPT = "Tom has 12 apples and buys 7 more. How many apples does Tom 
 MAX_TOKENS = 64
 WARM_UP_TOKENS = 16
 LOW_ACCEPTANCE_LENGTH = 2.0  # the bundled drafter reaches far more on this prompt
-NEED_MLX = ("metal", "blas", "products", "float32", "kernels", "self-test")
+NEED_MLX = ("metal", "kernels", "self-test")
 NOT_IMPORTED = warn("not checked: MLX cannot be imported", "repair first what `mlx` says")
 REINSTALL_HINT = (
     "run `make setup` in the clone again; if that does not help, report it with "
@@ -79,48 +79,31 @@ def doctor(
 def check_installation(root: typer.Context, out: Output, *, json: bool) -> bool:
     """Run and report all checks of this machine; False when one fails."""
     # Slow to import, and `--help` of all commands imports this module.
-    from . import checks, macos, mlx_checks
+    from . import checks, machine, mlx_checks
 
     with Spinner(out, "asking MLX"):
         facts = mlx_checks.ask_mlx()
     # Every check by its name, in the order of the report.
     table: dict[str, Callable[[], CheckResult]] = {
-        "machine": checks.machine,
-        "chip": checks.chip,
-        "memory": lambda: checks.memory(facts.info),
-        "power": macos.power,
-        "system": checks.system,
-        "python": checks.python,
+        "machine": lambda: machine.machine(facts.info),
+        "memory": lambda: machine.memory(facts.info),
+        "power": machine.power,
         "versions": checks.versions,
         "mlx": lambda: mlx_checks.mlx(facts),
         "metal": lambda: mlx_checks.metal(facts),
-        "blas": checks.blas,
-        "products": lambda: mlx_checks.products(facts),
-        "float32": lambda: mlx_checks.float32(facts),
-        "kernels": lambda: checks.kernels(gpu=facts.gpu),
+        "kernels": lambda: mlx_checks.kernels(facts),
         "cache": checks.cache,
         "config": lambda: checks.config(root),
         "variables": lambda: checks.variables(root),
-        "data": checks.data,
-        "history": checks.history,
-        "service": macos.service,
-        "terminal": checks.terminal,
-        "packages": checks.packages,
+        "service": machine.service,
         "command": checks.command,
-        "module": checks.module,
         "self-test": lambda: self_test(out),
     }
-    report = CheckReport(out)
-    results = dict[str, CheckResult]()
+    report = CheckReport(out, json=json)
     for name, check in table.items():
-        has_needs = facts.folder is not None or name not in NEED_MLX
-        results[name] = run_check(check) if has_needs else NOT_IMPORTED
-        if not json:
-            report.show(name, results[name])
-    healthy = all(result.status != "fail" for result in results.values())
-    if json:
-        report.write_json(results, healthy=healthy)
-    return healthy
+        imported = facts.folder is not None or name not in NEED_MLX
+        report.add(name, run_check(check) if imported else NOT_IMPORTED)
+    return report.end()
 
 
 def run_check(check: Callable[[], CheckResult]) -> CheckResult:

@@ -42,7 +42,7 @@ def check_kernels(model_options: ModelOptions, out: Output, *, json: bool) -> bo
             note = {"device": None, "note": NO_METAL + nothing, "kernels": [], "ok": True}
             out.write_json(note)
         else:
-            CheckReport(out).show("kernels", ok(NO_METAL + nothing))
+            CheckReport(out).add("kernels", ok(NO_METAL + nothing))
         return True
     pair, _ = load_pair(model_options, out)
     started_at = time.perf_counter()
@@ -67,16 +67,16 @@ def check_kernels(model_options: ModelOptions, out: Output, *, json: bool) -> bo
         return all_right
     report = CheckReport(out, NAME_COLUMNS)
     for result in results:
-        report.show(result.name, line_of(result))
+        report.add(result.name, line_of(result))
     if others:
-        report.show("experts", ok(OTHER_EXPERTS))
+        report.add("experts", ok(OTHER_EXPERTS))
     if switch != "on":
         out.info(f"none is used as long as DFLASH_KERNELS is {switch}", "warning")
     return all_right
 
 
 def has_other_experts(model: "Module") -> bool:
-    """Whether a model has layers of experts that `grouped_experts` does not know."""
+    """Whether it has layers of experts that `grouped_experts` does not know."""
     from dflash_mlx.models.linear import SWITCHES, has_grouped_experts
 
     return any(isinstance(m, SWITCHES) and not has_grouped_experts(m) for m in model.modules())

@@ -16,7 +16,7 @@ from .report import CheckReport, CheckResult, fail, ok
 
 
 def check_files(model: str | None, draft: str | None, out: Output, *, json: bool) -> bool:
-    """Check the files of a target and a drafter; False if something is missing or damaged.
+    """Check the files of a target and a drafter, and that they fit; False if something is wrong.
 
     Without `draft` the target's known drafter is checked if a part of it is downloaded. On a
     terminal, asks whether damaged files are downloaded again; typer.Exit(1) after a no.
@@ -26,6 +26,7 @@ def check_files(model: str | None, draft: str | None, out: Output, *, json: bool
     from dflash_mlx.hub.registry import find
 
     names = {}
+    given = draft
     if model is not None:
         names["target"] = known_target(model, out)
         entry = find(names["target"])
@@ -33,22 +34,33 @@ def check_files(model: str | None, draft: str | None, out: Output, *, json: bool
         draft = draft or next((repo for repo in known if cached_state(repo) != "no"), None)
     if draft is not None:
         names["drafter"] = model_name(draft)
-    report = CheckReport(out)
-    results = dict[str, CheckResult]()
+    report = CheckReport(out, json=json)
     damaged = []
     for role, name in names.items():
-        results[role], repair = check_model(name, out)
-        if repair:
+        result, repairable = check_model(name, out)
+        report.add(role, result)
+        if repairable:
             damaged.append(name)
-        if not json:
-            report.show(role, results[role])
-    broken = [names[role] for role, result in results.items() if result.status != "ok"]
-    if json:
-        report.write_json(results, healthy=not broken)
-    elif damaged and can_ask():
+    if len(names) == 2 and all(result.status == "ok" for result in report.results.values()):
+        report.add("fit", check_fit(names["target"], given))
+    healthy = report.end()
+    if damaged and not json and can_ask():
         download_models(damaged, out, yes=False)
-        return {*broken} <= {*damaged}
-    return not broken
+        failed = [name for role, name in names.items() if report.results[role].status == "fail"]
+        return failed == damaged
+    return healthy
+
+
+def check_fit(target: str, draft: str | None) -> CheckResult:
+    """Whether a drafter is for this target, None for its known one; nothing is loaded."""
+    from dflash_mlx.resolved_pair import resolve_pair
+
+    try:
+        pair = resolve_pair(None if target == BUNDLED else target, draft)
+    except DFlashError as error:
+        return fail(error.message.rstrip("."), error.hint)
+    needed = format_bytes(pair.memory.total)
+    return ok(f"the drafter fits the target · about {needed} of memory with a short context")
 
 
 def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
@@ -74,9 +86,8 @@ def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
         error = None if is_head_only(name) else why_not(Checkpoint.read(folder, name))
         if error is not None:
             return fail(error.message.rstrip("."), error.hint), False
-    blobs = blobs_of(folder) if in_cache else {}
     with Spinner(out, f"reading {name}", unit="bytes") as spinner:
-        damaged = damaged_files(blobs, spinner.update)
+        damaged = damaged_files(blobs_of(folder) if in_cache else {}, spinner.update)
     if damaged:
         listed = ", ".join(f"'{file}'" for file in damaged)
         verb = "is" if len(damaged) == 1 else "are"
@@ -87,13 +98,12 @@ def check_model(name: str, out: Output) -> tuple[CheckResult, bool]:
         return fail(f"{name} · {missing} is missing or cannot be read", hint), False
     files = [path for path in matching(folder) if path.is_file()]
     size = format_bytes(sum(path.stat().st_size for path in files))
-    summary = f"{name} · {format_count(len(files), 'file', 'files')}, {size}"
     try:
         ability = ability_of(folder, name)
     except DFlashError as error:
         return fail(error.message.rstrip("."), error.hint), False
-    if ability:
-        summary += f" · {ability}"
-    if not in_cache:
-        return ok(f"{summary} · complete; only the Hub's cache has hashes to compare"), False
-    return ok(f"{summary} · all have the content that the Hub has"), False
+    read = "complete; only the Hub's cache has hashes to compare"
+    if in_cache:
+        read = "all have the content that the Hub has"
+    parts = (name, f"{format_count(len(files), 'file', 'files')}, {size}", ability, read)
+    return ok(" · ".join(filter(None, parts))), False

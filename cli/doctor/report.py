@@ -4,11 +4,11 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..terminal.output import ASCII_FALLBACKS, THEME, Output, is_utf8, stdout_size, strip_control
+from ..terminal.output import THEME, Output, stdout_size, strip_control
 
 DEFAULT_WIDTH = 80
 MAX_WIDTH = 100
@@ -64,24 +64,22 @@ def short_path(path: Path | str) -> str:
 
 
 class CheckReport:
-    """Prints results on stdout: aligned, wrapped, and coloured on a terminal."""
+    """Results on stdout: aligned, wrapped, and coloured on a terminal; or one JSON object."""
 
-    def __init__(self, out: Output, name_columns: int = 9):
+    def __init__(self, out: Output, name_columns: int = 9, *, json: bool = False):
         self._out = out
         self._name_columns = name_columns
+        self._json = json
+        self.results: dict[str, CheckResult] = {}
         columns = stdout_size()[0] if out.stdout_is_tty else 0
         self.width = max(MIN_WIDTH, min(columns or DEFAULT_WIDTH, MAX_WIDTH))
-        self._ascii = out.stdout_is_tty and not is_utf8(sys.stdout)
         self._styled = out.stdout_is_tty and os.environ.get("TERM") not in ("dumb", "unknown")
 
-    def write_json(self, results: Mapping[str, CheckResult], *, healthy: bool) -> None:
-        checks = []
-        for name, result in results.items():
-            texts = {"found": one_line(result.summary), "hint": one_line(result.hint)}
-            checks.append({"name": name, "status": result.status, **texts})
-        self._out.write_json({"checks": checks, "ok": healthy})
-
-    def show(self, name: str, result: CheckResult) -> None:
+    def add(self, name: str, result: CheckResult) -> None:
+        """Show a result at once, unless the report is JSON."""
+        self.results[name] = result
+        if self._json:
+            return
         text = "\n".join(self.lines(name, result)) + "\n"
         if not self._styled:
             self._out.write(text)
@@ -96,6 +94,17 @@ class CheckReport:
         console = Console(theme=Theme(THEME), force_terminal=True, highlight=False)
         console.print(styled, end="", soft_wrap=True)
 
+    def end(self) -> bool:
+        """Write the JSON object, if it is one; whether nothing failed."""
+        healthy = all(result.status != "fail" for result in self.results.values())
+        if self._json:
+            checks = []
+            for name, result in self.results.items():
+                texts = {"found": one_line(result.summary), "hint": one_line(result.hint)}
+                checks.append({"name": name, "status": result.status, **texts})
+            self._out.write_json({"checks": checks, "ok": healthy})
+        return healthy
+
     def lines(self, name: str, result: CheckResult) -> list[str]:
         """The lines of one result, none wider than the report unless a character is wide."""
         start = f"{result.status:<6}"
@@ -107,10 +116,8 @@ class CheckReport:
         parts = [text, f"→ {one_line(result.hint)}"] if result.hint else [text]
         lines = []
         for part in parts:
-            for symbol, stand_in in ASCII_FALLBACKS.items() if self._ascii else ():
-                part = part.replace(symbol, stand_in)
             # The space before a dot is no place for a break.
-            joined = re.sub(" (?=[·|] )", "\N{NO-BREAK SPACE}", part)
+            joined = re.sub(" (?=[·|] )", "\N{NO-BREAK SPACE}", self._out.ascii_fallback(part))
             lines += textwrap.wrap(joined, self.width - len(start), break_on_hyphens=False)
         lines = [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
         return [(" " * len(start) if number else start) + line for number, line in enumerate(lines)]

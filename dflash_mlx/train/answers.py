@@ -7,9 +7,8 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
@@ -33,28 +32,6 @@ from .settings import AnswerSettings
 # New answers
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRequest:
-    """Generate at most `max_tokens` tokens after `tokens`, sampled with `seed`."""
-
-    key: str
-    tokens: tuple[int, ...]
-    max_tokens: int
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The tokens generated for a key, and the taps [S, K * Ht] of all tokens read, bfloat16.
-
-    The last token was not read; `taps` is None where no layer is tapped.
-    """
-
-    key: str
-    tokens: tuple[int, ...]
-    taps: mx.array | None
-
-
 class RecordingSequence(TokenSequence):
     """A sequence that keeps the taps of the tokens it commits, [S_i, K * Ht] each."""
 
@@ -72,29 +49,22 @@ class RecordingSequence(TokenSequence):
 
 
 def complete(
-    target: Target,
-    drafter: Drafter | None,
-    requests: Sequence[AnswerRequest],
-    temperature: float,
-    batch: int,
-) -> Generator[Completion]:
-    """Yield in order of completion; `batch` sequences share a pass. Raises DFlashError for NaN."""
+    target: Target, drafter: Drafter | None, requests: Mapping[str, Request], batch: int
+) -> Generator[tuple[str, list[int], mx.array | None]]:
+    """Yield keys with their tokens, in order of completion; `batch` sequences share a pass.
+
+    Also yields the taps [S, K * Ht] of all tokens that were read, bfloat16: of the prompt and the
+    answer without its last token; None where no layer is tapped. Raises DFlashError for NaN.
+    """
     engine = Engine(target, drafter)
-    waiting = deque(requests)
+    waiting = deque(requests.items())
     running: dict[RecordingSequence, tuple[str, list[int]]] = {}
     while waiting or running:
         while waiting and len(running) < batch:
-            asked = waiting.popleft()
-            request = Request(
-                asked.tokens,
-                sampling=SamplingParams(temperature=temperature, seed=asked.seed),
-                max_tokens=asked.max_tokens,
-                stop_ids=target.eos_ids,
-                mode="baseline" if drafter is None else "auto",
-            )
+            key, request = waiting.popleft()
             sequence = RecordingSequence(target, drafter)
             engine.begin(sequence, request)
-            running[sequence] = asked.key, []
+            running[sequence] = key, []
         sequences = list(running)
         for sequence, block in zip(sequences, engine.step(sequences), strict=True):
             if isinstance(block, DFlashError):
@@ -105,7 +75,7 @@ def complete(
                 del running[sequence]
                 taps = mx.concatenate(sequence.taps) if sequence.taps else None
                 mx.eval(taps)
-                yield Completion(key, tuple(tokens), taps)
+                yield key, tokens, taps
 
 
 # Reference answers: those that a prompt file gives, verified as drafts
@@ -211,53 +181,44 @@ def answer_all(
         pairs = zip(keys, prompts, strict=True)
         missing = {key: prompt for key, prompt in pairs if key not in known}
         began = time.perf_counter()
-        done = 0
-        generated = 0
+        done = generated = 0
 
         def report_progress() -> None:
             seconds = time.perf_counter() - began
             report(AnswersProgress(done, len(missing), generated, seconds))
 
-        answers = answer_missing(target, drafter, missing, settings, report_progress)
-        for completion, verified in answers:
-            key = completion.key
-            known[key] = [*verified, *completion.tokens]
-            if keep is not None and completion.taps is not None:
-                keep((*missing[key].tokens, *known[key]), completion.taps)
-            file.append({"key": key, "tokens": known[key]})
+        def add(key: str, answer: list[int], made: int) -> None:
+            nonlocal done, generated
+            known[key] = answer
+            file.append({"key": key, "tokens": answer})
             done += 1
-            generated += len(completion.tokens)
+            generated += made
             report_progress()
+
+        verified: dict[str, list[int]] = {}
+        requests: dict[str, Request] = {}
+        # Sorted by length, so that sequences of similar length share passes.
+        for key, prompt in sorted(missing.items(), key=lambda item: len(item[1].tokens)):
+            limit = max(0, min(settings.max_tokens, target.context_length - len(prompt.tokens)))
+            start: list[int] = []
+            if prompt.reference and limit and settings.temperature == 0:
+                start = verify_reference(target, prompt.tokens, prompt.reference[: limit - 1])
+                report_progress()
+            if len(start) == limit or target.eos_ids & set(start):
+                add(key, start, 0)
+                continue
+            seed = settings.seed ^ int(key[:8], 16)  # depends on the prompt only, not on the order
+            verified[key] = start
+            requests[key] = Request(
+                (*prompt.tokens, *start),
+                sampling=SamplingParams(temperature=settings.temperature, seed=seed),
+                max_tokens=limit - len(start),
+                stop_ids=target.eos_ids,
+                mode="baseline" if drafter is None else "auto",
+            )
+        for key, tokens, taps in complete(target, drafter, requests, settings.answer_batch):
+            answer = [*verified[key], *tokens]
+            if keep is not None and taps is not None:
+                keep((*missing[key].tokens, *answer), taps)
+            add(key, answer, len(tokens))
     return [known[key] for key in keys]
-
-
-def answer_missing(
-    target: Target,
-    drafter: Drafter | None,
-    prompts: dict[str, TokenizedPrompt],
-    settings: AnswerSettings,
-    report_progress: Callable[[], None],
-) -> Generator[tuple[Completion, list[int]]]:
-    """Yield each answer, in the order of completion, with the verified start of its reference.
-
-    `report_progress` is called after each verified reference.
-    """
-    verified: dict[str, list[int]] = {}
-    requests: list[AnswerRequest] = []
-    # Sorted by length, so that sequences of similar length share passes.
-    for key, prompt in sorted(prompts.items(), key=lambda item: len(item[1].tokens)):
-        limit = max(0, min(settings.max_tokens, target.context_length - len(prompt.tokens)))
-        verified[key] = []
-        if prompt.reference and limit and settings.temperature == 0:
-            reference = prompt.reference[: limit - 1]
-            verified[key] = verify_reference(target, prompt.tokens, reference)
-            report_progress()
-        if len(verified[key]) == limit or target.eos_ids & set(verified[key]):
-            yield Completion(key, (), None), verified[key]
-            continue
-        tokens = (*prompt.tokens, *verified[key])
-        seed = settings.seed ^ int(key[:8], 16)  # depends on the prompt only, not on the order
-        requests.append(AnswerRequest(key, tokens, limit - len(verified[key]), seed))
-    made = complete(target, drafter, requests, settings.temperature, settings.answer_batch)
-    for completion in made:
-        yield completion, verified[completion.key]

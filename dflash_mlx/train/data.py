@@ -155,6 +155,11 @@ class TrainingSequence:
     answer: int
 
     @property
+    def key(self) -> str:
+        """A hash of the tokens, which depends on nothing else."""
+        return hashlib.sha256(np.array(self.tokens, dtype="<i4").tobytes()).hexdigest()[:32]
+
+    @property
     def anchors(self) -> range:
         """The valid anchors, as in SpecForge: positions of answer tokens with a next token."""
         return range(self.answer, len(self.tokens) - 1)

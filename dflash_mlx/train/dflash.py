@@ -85,14 +85,16 @@ def attention_masks(config: DraftConfig, anchors: mx.array, rows: int) -> list[m
     """
     start = anchors[:, None, None]
     positions = start + mx.arange(config.block_size)[:, None]
-    kinds = [(config.sliding[layer], config.causal(layer)) for layer in range(config.num_layers)]
     made: dict[tuple[bool, bool], mx.array] = {}
-    for kind in dict.fromkeys(kinds):
-        layer = kinds.index(kind)
-        before = context_mask(config, layer, positions, mx.arange(rows)[None, None], start)
-        inside = block_mask(config, layer, positions, positions.swapaxes(1, 2))
-        made[kind] = mx.concatenate([before, inside], axis=-1)[:, None]
-    return [made[kind] for kind in kinds]
+    masks = list[mx.array | None]()
+    for layer in range(config.num_layers):
+        kind = config.sliding[layer], config.causal(layer)
+        if kind not in made:
+            before = context_mask(config, layer, positions, mx.arange(rows)[None, None], start)
+            inside = block_mask(config, layer, positions, positions.swapaxes(1, 2))
+            made[kind] = mx.concatenate([before, inside], axis=-1)[:, None]
+        masks.append(made[kind])
+    return masks
 
 
 def block_hidden(

@@ -1,4 +1,4 @@
-"""The acceptance length τ of a drafter on held-out answers, and its plot over a run."""
+"""The acceptance length τ of a drafter on held-out answers, without target passes; and its plot."""
 
 import json
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ import numpy as np
 
 from .data import Text, TrainingSequence, groups, padded
 from .step import Student
-from .taps import Taps, stacked
+from .taps import TapStore, stacked
 
-# Acceptance length τ on held-out prompts, without target passes.
+MAX_EVAL_TOKENS = 8192  # padded tokens of one evaluation batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,17 @@ def replay_answers(
     return Acceptance(committed, verifies, tuple(int(n) for n in by_position))
 
 
-MAX_EVAL_TOKENS = 8192  # padded tokens of one evaluation batch
-
-
-def evaluate(student: Student, taps: Taps, sequences: list[TrainingSequence]) -> Acceptance | None:
+def evaluate(
+    student: Student, taps: TapStore, sequences: list[TrainingSequence]
+) -> Acceptance | None:
     """The counts over all held-out answers; None if there are none."""
     if not sequences:
         return None
     lengths = [len(s.tokens) for s in sequences]
     parts = []
     for numbers in groups(lengths, MAX_EVAL_TOKENS):
-        rows = stacked(taps.rows(numbers), lengths[numbers[0]])
-        parts.append(replay_answers(student, rows, [sequences[n] for n in numbers]))
+        part = [sequences[n] for n in numbers]
+        parts.append(replay_answers(student, stacked(taps.rows(part), lengths[numbers[0]]), part))
     positions = zip(*(part.accepted_by_position for part in parts), strict=True)
     return Acceptance(
         sum(part.committed for part in parts),

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes of memory for the target's weights, and for answers and steps, which run in turn.
-
-    disk: the maximum bytes of the taps (bfloat16), if every answer has the maximum length.
-    """
+    """Bytes of memory for the target's weights, and for answers and steps, which run in turn."""
 
     target: int
     answers: int
     steps: int
-    disk: int
+    disk: int  # of the taps, if every answer has the maximum length
 
     @property
     def memory(self) -> int:
@@ -27,14 +24,11 @@ def gib(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AnswersProgress:
-    """The target has answered `done` of `total` prompts, and made `tokens` tokens.
-
-    Tokens that were given and only verified are not counted.
-    """
+    """The target has answered `done` of `total` prompts."""
 
     done: int
     total: int
-    tokens: int
+    tokens: int  # that were made; not those that were given and only verified
     seconds: float
 
 
@@ -49,25 +43,18 @@ class TapsProgress:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The run is ready to train.
-
-    sequences, held_out: the numbers of training and evaluation sequences. dropped: training prompts
-    without room for an answer, or whose answer has fewer than two tokens. layer_ids: the target's
-    layers that are read, as `Target.tap` numbers them. mask_token_id: None if the kind has none.
-    steps: of the whole run; first_step: where this one starts. cache_bytes: the memory budget of
-    the target's hidden states. plots: whether τ is drawn, which needs matplotlib.
-    """
+    """The run is ready to train."""
 
     sequences: int
-    held_out: int
-    dropped: int
+    held_out: int  # sequences
+    dropped: int  # training prompts without room for an answer, or with one of fewer than 2 tokens
     parameters: int
-    steps: int
-    first_step: int
-    mask_token_id: int | None
-    layer_ids: tuple[int, ...]
-    cache_bytes: int
-    plots: bool
+    steps: int  # of the whole run
+    first_step: int  # of this part of it
+    mask_token_id: int | None  # None if the kind has none
+    layer_ids: tuple[int, ...]  # the target's layers that are read, as `Target.tap` numbers them
+    cache_bytes: int  # the memory budget of the target's hidden states
+    plots: bool  # whether τ is drawn, which needs matplotlib
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ MLP_COPIES = 5  # arrays [rows, width of the MLP]
 
 
 class BlockSizes(NamedTuple):
-    """The sizes of a drafter that the memory of its blocks depends on; `rows` of a block."""
+    """What the memory of a drafter's blocks depends on."""
 
-    rows: int
+    rows: int  # of a block
     layers: int
     heads: int
     kv_heads: int
@@ -45,30 +45,21 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """taps: the number of target layers that are read. parameters: those that are trained."""
     arrays: list[tuple[str, mx.array]] = tree_flatten(target.model.parameters())  # type: ignore
-    weights = sum(array.nbytes for _, array in arrays)
     taps_width = taps * target.hidden_size
     lengths = [min(settings.max_length, n + answers.max_tokens) for n in prompt_lengths]
     disk = 2 * taps_width * sum(lengths)
     rows = min(max(lengths), target.context_length)
     steps = step_bytes(target, sizes, parameters, rows, taps_width, settings, streams)
+    # One batch of answers: caches, taps, and logits.
+    longest = min(target.context_length, max(prompt_lengths) + answers.max_tokens)
+    cache = cache_bytes(target.caches, longest, (target.head_type or mx.float32).size)
+    answer = cache + 2 * longest * taps_width + 3 * target.vocab_size * FLOAT32_BYTES
     return MemoryEstimate(
-        target=weights,
-        answers=answer_bytes(target, taps_width, prompt_lengths, answers),
+        target=sum(array.nbytes for _, array in arrays),
+        answers=round(min(answers.answer_batch, len(prompt_lengths)) * answer),
         steps=steps + min(settings.cache_taps << 20, disk),
         disk=disk,
     )
-
-
-def answer_bytes(
-    target: Target, taps_width: int, prompt_lengths: list[int], answers: AnswerSettings
-) -> int:
-    """Bytes that one batch of answers needs: caches, taps, and logits."""
-    cache_item = (target.head_type or mx.float32).size
-    longest = min(target.context_length, max(prompt_lengths) + answers.max_tokens)
-    count = min(answers.answer_batch, len(prompt_lengths))
-    cache = cache_bytes(target.caches, longest, cache_item)
-    logits = 3 * target.vocab_size * FLOAT32_BYTES
-    return round(count * (cache + 2 * longest * taps_width + logits))
 
 
 def step_bytes(

@@ -13,7 +13,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.cpu.modules import restore_modules
-from dflash_mlx.drafters.dflash.config import DFLASH2, DraftConfig, default_layer_ids, parse
+from dflash_mlx.drafters.dflash.config import DFLASH2, default_layer_ids, parse
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.load import check
 from dflash_mlx.drafters.dflash.load import load as load_drafter
@@ -48,18 +48,14 @@ class DFlashPlan:
         self._mask_token = mask_token
         # The mask token of a new drafter is chosen when all tokens are known.
         self.raw = warm_config(warm, target, shape) if warm else draft_config(target, shape, 0)
-        self.taps = self._config.target_layer_ids
-
-    @property
-    def _config(self) -> DraftConfig:
-        return parse(self.raw)
+        self.taps = parse(self.raw).target_layer_ids
 
     @property
     def mask_token_id(self) -> int:
-        return self._config.mask_token_id
+        return parse(self.raw).mask_token_id
 
     def sizes(self) -> BlockSizes:
-        config = self._config
+        config = parse(self.raw)
         return BlockSizes(
             config.block_size,
             config.num_layers,
@@ -71,7 +67,7 @@ class DFlashPlan:
 
     def untrained(self) -> DraftModel:
         """A model with random weights, which are never computed; frozen parts are frozen."""
-        model = DraftModel(self._config, self._target.hidden_size)
+        model = DraftModel(parse(self.raw), self._target.hidden_size)
         if model.config.draft_vocab_size:
             freeze_head(model)
         return model
@@ -128,6 +124,7 @@ def draft_config(target: Target, shape: DrafterShape, mask_token_id: int) -> dic
     """A config in Z Lab's layout. Raises UsageError for a shape that is not possible."""
     raw = text_config(target.config)
     layers = shape.layers or min(5, max(1, target.layers // 4))
+    softcap = raw.get("final_logit_softcapping")
     config = {
         "architectures": [V2 if shape.dflash2 else V1],
         "model_type": "qwen3",
@@ -151,10 +148,9 @@ def draft_config(target: Target, shape: DrafterShape, mask_token_id: int) -> dic
             "mask_token_id": mask_token_id,
             "target_layer_ids": list(layer_ids(target.layers, shape.taps)),
             "block_size": shape.rows,
+            **({"final_logit_softcapping": softcap} if softcap else {}),
         },
     }
-    if raw.get("final_logit_softcapping"):
-        config["dflash_config"]["final_logit_softcapping"] = raw["final_logit_softcapping"]
     if shape.dflash2:
         config["is_causal"] = False
         config["dflash_config"] |= dflash2_entries(shape, target.hidden_size)
@@ -341,12 +337,11 @@ def scale_weights(drafter: DFlashDrafter, taps_width: int) -> None:
     A block begins with the mask token's embedding. With a tied head, what is left of it in the
     hidden states makes the mask token likely, which is never a label. So the layers' outputs are
     scaled up, and the last norm is scaled down until logits have a standard deviation of at most 1.
-    taps_width: K * Ht.
     """
     model = drafter.model
     config = drafter.config
     level_logits(model.norm, drafter.own_logits)
-    rows = mx.random.normal((1, PROBES, taps_width))
+    rows = mx.random.normal((1, PROBES, taps_width))  # taps_width: K * Ht
     first = mx.random.randint(0, config.vocab_size, (1, 8))
     places = mx.full(first.shape, PROBES)
     labels = mx.random.randint(0, config.drafted, (first.size * (config.block_size - 1),))
@@ -395,12 +390,11 @@ def choose_mask_token(
     used: Iterable[int],
     wanted: int | None = None,
 ) -> int:
-    """The id of the mask token: `wanted` if given, else an unused token.
+    """The id of the mask token: `wanted`, or one named "mask", reserved, without a token, or added.
 
-    used: ids that occur in the data. The order of choice is: tokens named "mask", reserved tokens,
-    embedding rows without a token, other added tokens; never one that the data or the chat template
-    use, that ends answers, or that the tokenizer needs, as for unknown text. Raises DFlashError if
-    there is none, or if `wanted` is in use.
+    Never one that the data (`used`) or the chat template use, that ends answers, or that the
+    tokenizer needs, as for unknown text. Raises DFlashError if there is none, or for a `wanted` in
+    use.
     """
     roles = (getattr(tokenizer, f"{role}_token_id", None) for role in ROLES)
     taken = set(used) | set(target.eos_ids) | {token for token in roles if token is not None}

@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -30,7 +31,7 @@ from .new_drafter import DFlashPlan
 from .settings import MAY_CHANGE, AnswerSettings, TrainJob, TrainSettings
 from .step import Trainer
 from .streams import Streams, stream_count
-from .taps import Taps, TapStore, key_of
+from .taps import TapStore
 
 
 def check_out(job: TrainJob) -> None:
@@ -48,8 +49,6 @@ def check_out(job: TrainJob) -> None:
 
 
 class Run:
-    """One training run of a drafter for a loaded target."""
-
     def __init__(
         self,
         target: Target,
@@ -69,9 +68,8 @@ class Run:
         checkpoints = list_checkpoints(job.checkpoints)
         others = {*MAY_CHANGE, "epochs", "steps"}  # the total of steps is compared by itself
         kept = {k: v for k, v in asdict(settings).items() if k not in others}
-        state: dict[str, Any] = {}
-        if checkpoints:  # compared before the target answers anything
-            state = json.loads((checkpoints[-1] / "state.json").read_text())
+        state = json.loads((checkpoints[-1] / "state.json").read_text()) if checkpoints else {}
+        if state:  # compared before the target answers anything
             self._compare(state, {"settings": kept})
         questions, count, dropped = self._questions(target, tokenizer)
         make_plan = DFlashPlan if job.shape.kind == "dflash" else MTPPlan
@@ -88,8 +86,7 @@ class Run:
         )
         report(estimate)
         check_memory(estimate, working_set())
-        store = self._store(target)
-        whole = self._sequences(target, questions, answers, store)
+        whole = self._sequences(target, questions, answers)
         restore_modules(target.model)
         sequences = [s for s in whole[:count] if s.anchors]
         self._held_out = [s for s in whole[count:] if s.anchors][: settings.eval_prompts]
@@ -101,11 +98,9 @@ class Run:
         self.student = self._plan.make(tokenizer, whole, sequences, settings.seed, begun)
         self.drafter: Any = self.student.drafter
         streams = Streams()
-        self._taps = Taps(target, sequences, settings.cache_taps << 20, streams, store)
-        self._held_out_taps = Taps(target, self._held_out, 0, streams, store)
-        check_disk(job.taps, self._taps.missing_bytes + self._held_out_taps.missing_bytes)
-        for taps in (self._held_out_taps, self._taps):
-            taps.make(report)
+        check_disk(job.taps, self._taps.missing_bytes([*self._held_out, *sequences]))
+        for some in (self._held_out, sequences):
+            self._taps.make(some, streams, report)
         self.trainer = Trainer(self.student, sequences, self._taps, settings, streams)
         texts = json.dumps([(s.answer, s.tokens) for s in sequences])
         self._identity: dict[str, Any] = {
@@ -120,8 +115,7 @@ class Run:
             self._compare(state, self._identity)
             load_state(checkpoints[-1], self.drafter.model, self.trainer.optimizer)
             self.step = self._saved = state["step"]
-        lines = self._log.read_text().splitlines() if self._log.exists() else []
-        self._log.write_text("".join(f"{line}\n" for line in lines if is_before(line, self.step)))
+        self._cut_log()
         report(
             Prepared(
                 sequences=len(sequences),
@@ -176,39 +170,41 @@ class Run:
         kept = [q for q, fits in zip(questions, room, strict=True) if fits]
         return kept, count, len(train) - count
 
-    def _store(self, target: Target) -> TapStore:
-        """The taps of this target and these layers in the folder of taps."""
-        ids = self._plan.taps
-        digest = hashlib.sha256(json.dumps([fingerprint(target.path), ids]).encode()).hexdigest()
-        return TapStore(self.job.taps / digest[:16], len(ids) * target.hidden_size)
-
     def _sequences(
-        self,
-        target: Target,
-        questions: list[TokenizedPrompt],
-        settings: AnswerSettings,
-        store: TapStore,
+        self, target: Target, questions: list[TokenizedPrompt], settings: AnswerSettings
     ) -> list[TrainingSequence]:
         """The prompts with the target's answers; taps that are read on the way are stored."""
         path = self.job.answers or self.job.out / "answers.jsonl"
         limit = self.settings.max_length
         drafter = self._plan.answerer()
         target.tap(self._plan.taps)
+        text = json.dumps([fingerprint(target.path), self._plan.taps])
+        folder = self.job.taps / hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._taps = TapStore(folder, target, self.settings.cache_taps << 20)
 
         def keep(tokens: tuple[int, ...], taps: Any) -> None:
-            if (key := key_of(tokens[:limit])) not in store:
-                store.add(key, taps[:limit])
+            if (key := TrainingSequence(tokens[:limit], 0).key) not in self._taps:
+                self._taps.add(key, taps[:limit])
 
         try:
             answers = answer_all(
                 target, questions, settings, path, self.report, drafter=drafter, keep=keep
             )
         finally:
-            store.flush()
+            self._taps.flush()
         return [
             TrainingSequence((*q.tokens, *answer)[:limit], len(q.tokens))
             for q, answer in zip(questions, answers, strict=True)
         ]
+
+    def _cut_log(self) -> None:
+        """Remove the lines of steps that are to be done, and those that a kill cut off."""
+        kept = []
+        for line in self._log.read_text().splitlines() if self._log.exists() else []:
+            with suppress(ValueError, KeyError, TypeError):
+                if json.loads(line)["step"] <= self.step:
+                    kept.append(f"{line}\n")
+        self._log.write_text("".join(kept))
 
     def train(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Do the remaining steps, with evaluations and checkpoints.
@@ -216,12 +212,6 @@ class Run:
         If `stop` returns true, abandons the current step, saves the last complete one and returns
         False. Otherwise returns True.
         """
-        try:
-            return self._train(stop)
-        finally:
-            self._taps.close()
-
-    def _train(self, stop: Callable[[], bool]) -> bool:
         settings = self.settings
         last = self.trainer.steps
         saved_at = time.monotonic()
@@ -246,7 +236,7 @@ class Run:
     def evaluate(self) -> Acceptance | None:
         """Log the acceptance length on the held-out prompts; None if there are none."""
         began = time.perf_counter()
-        counts = evaluate(self.student, self._held_out_taps, self._held_out)
+        counts = evaluate(self.student, self._taps, self._held_out)
         if counts is not None:
             seconds = time.perf_counter() - began
             by_position = counts.accepted_by_position
@@ -272,14 +262,6 @@ class Run:
         with self._log.open("a") as log:
             log.write(json.dumps(asdict(event)) + "\n")
         self.report(event)
-
-
-def is_before(line: str, step: int) -> bool:
-    """Whether a log line is whole and belongs to the first `step` steps."""
-    try:
-        return json.loads(line)["step"] <= step
-    except (ValueError, KeyError, TypeError):
-        return False
 
 
 def parameter_count(model: nn.Module) -> int:

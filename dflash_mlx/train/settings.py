@@ -24,11 +24,11 @@ MAY_CHANGE = {
 }  # fmt: skip
 DFLASH_ONLY = ("layers", "taps", "dflash2", "selector_rank", "draft_vocab")
 
-# An option under each heading of `--help`.
-data = partial(option, panel="Data")
-drafter = partial(option, panel="Drafter")
-training = partial(option, panel="Training")
-advanced = partial(option, panel="Advanced")
+# An option under each heading of `--help`; its flag has the field's name.
+data = partial(option, flag="--", panel="Data")
+drafter = partial(option, flag="--", panel="Drafter")
+training = partial(option, flag="--", panel="Training")
+advanced = partial(option, flag="--", panel="Advanced")
 size = partial(drafter, None, low=1, unless_given="the target's")
 
 
@@ -36,11 +36,9 @@ size = partial(drafter, None, low=1, unless_given="the target's")
 class AnswerSettings:
     """How the target answers the training prompts. Raises UsageError for an invalid value."""
 
-    max_tokens: int = data(
-        1024, "Maximum length of each answer in tokens.", flag="--max-tokens", low=1
-    )
+    max_tokens: int = data(1024, "Maximum length of each answer in tokens.", low=1)
     temperature: float = data(0.0, "Temperature of the answers; 0 is greedy.", flag="--temp", low=0)
-    answer_batch: int = advanced(64, "Answers made at the same time.", flag="--answer-batch", low=1)
+    answer_batch: int = advanced(64, "Answers made at the same time.", low=1)
     seed: int = option(0, low=0)
 
     def __post_init__(self) -> None:
@@ -57,40 +55,22 @@ class DrafterShape:
     1, and for one that the kind does not have.
     """
 
-    kind: Kind = drafter(
-        "dflash", "dflash, or mtp: a head of one layer.", flag="--kind", noun="kind of drafter"
-    )
+    kind: Kind = drafter("dflash", "dflash, or mtp: a head of one layer.", noun="kind of drafter")
     layers: int | None = drafter(
-        None,
-        "Layers of the drafter.",
-        flag="--layers",
-        low=1,
-        unless_given="5; small targets fewer",
+        None, "Layers of the drafter.", low=1, unless_given="5; small targets fewer"
     )
     block_size: int | None = drafter(
-        None,
-        "Tokens in a block: the last token and its drafts.",
-        flag="--block-size",
-        unless_given="16; mtp 4",
+        None, "Tokens in a block: the last token and its drafts.", unless_given="16; mtp 4"
     )
-    taps: str = drafter(
-        "5", "How many target layers the drafter reads, or which: 1,9,17.", flag="--taps"
-    )
-    heads: int | None = size("Attention heads.", flag="--heads")
-    kv_heads: int | None = size("Heads of keys and values.", flag="--kv-heads")
-    head_dim: int | None = size("Size of a head.", flag="--head-dim")
-    intermediate: int | None = size("Width of the MLP.", flag="--intermediate")
-    dflash2: bool = drafter(
-        False, "Add DFlash 2's convolutions and candidate selector.", flag="--dflash2"
-    )
-    selector_rank: int = advanced(
-        256, "Size of a token's code in the selector.", flag="--selector-rank"
-    )
+    taps: str = drafter("5", "How many target layers the drafter reads, or which: 1,9,17.")
+    heads: int | None = size("Attention heads.")
+    kv_heads: int | None = size("Heads of keys and values.")
+    head_dim: int | None = size("Size of a head.")
+    intermediate: int | None = size("Width of the MLP.")
+    dflash2: bool = drafter(False, "Add DFlash 2's convolutions and candidate selector.")
+    selector_rank: int = advanced(256, "Size of a token's code in the selector.")
     draft_vocab: int | None = drafter(
-        None,
-        "Draft only the N most frequent tokens of the answers.",
-        flag="--draft-vocab",
-        unless_given="all tokens",
+        None, "Draft only the N most frequent tokens of the answers.", unless_given="all tokens"
     )
 
     def __post_init__(self) -> None:
@@ -109,7 +89,6 @@ class DrafterShape:
 
     @property
     def rows(self) -> int:
-        """Tokens in a block."""
         return BLOCKS[self.kind] if self.block_size is None else self.block_size
 
 
@@ -119,27 +98,18 @@ class TrainJob:
 
     prompts: Path
     out: Path
-    val: Path | None = data(None, "JSONL of held-out prompts.", flag="--val")
-    val_share: float = data(
-        0.02, "Share of the prompts held out without --val.", flag="--val-share", low=0, high=0.99
-    )
+    val: Path | None = data(None, "JSONL of held-out prompts.")
+    val_share: float = data(0.02, "Share of the prompts held out without --val.", low=0, high=0.99)
     answers: Path | None = data(
-        None, "File with the target's answers.", flag="--answers", unless_given="OUT/answers.jsonl"
+        None, "File with the target's answers.", unless_given="OUT/answers.jsonl"
     )
     taps_folder: Path | None = advanced(
-        None,
-        "Folder for the target's hidden states.",
-        flag="--taps-folder",
-        unless_given="OUT/taps",
+        None, "Folder for the target's hidden states.", unless_given="OUT/taps"
     )
-    warm_start: Path | None = drafter(
-        None, "Start from this drafter, with its shape.", flag="--warm-start"
-    )
-    mask_token: int | None = advanced(
-        None, "Id of the mask token.", flag="--mask-token", unless_given="a free one"
-    )
+    warm_start: Path | None = drafter(None, "Start from this drafter, with its shape.")
+    mask_token: int | None = advanced(None, "Id of the mask token.", unless_given="a free one")
     shape: DrafterShape = field(default_factory=DrafterShape)
-    resume: bool = data(False, "Continue the run in --out, with its flags.", flag="--resume")
+    resume: bool = data(False, "Continue the run in --out, with its flags.")
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -174,55 +144,36 @@ class TrainSettings:
     are exp(-(k - 1) / gamma) ("decay") or those of D-PACE. Raises UsageError for an invalid value.
     """
 
-    epochs: int = training(6, "Passes over the prompts.", flag="--epochs", low=1)
-    steps: int | None = training(
-        None, "Optimiser steps, instead of --epochs.", flag="--steps", low=1
-    )
-    batch: int = training(8, "Sequences per step.", flag="--batch", low=1)
-    anchors: int = advanced(512, "Maximum blocks of a sequence per step.", flag="--anchors", low=1)
-    chunk: int = advanced(32, "Blocks in memory at the same time.", flag="--chunk", low=1)
+    epochs: int = training(6, "Passes over the prompts.", low=1)
+    steps: int | None = training(None, "Optimiser steps, instead of --epochs.", low=1)
+    batch: int = training(8, "Sequences per step.", low=1)
+    anchors: int = advanced(512, "Maximum blocks of a sequence per step.", low=1)
+    chunk: int = advanced(32, "Blocks in memory at the same time.", low=1)
     rate: float = training(6e-4, "Peak learning rate.", flag="--lr", low=0, above=True)
     warmup: float = 0.04
     clip: float = 1.0  # the largest norm of the gradient
     optimizer: Literal["muon", "adamw"] = training(
         "muon",
         "muon (for matrices, adamw for the rest), or adamw for all, as in the paper.",
-        flag="--optimizer",
         noun="optimizer",
     )
     weight_decay: float = 0.0
     loss: Literal["decay", "dpace"] = training(
-        "decay", "How positions in a block are weighted.", flag="--loss", noun="loss"
+        "decay", "How positions in a block are weighted.", noun="loss"
     )
     gamma: float | None = advanced(
-        None,
-        "Decay of the weights of positions.",
-        flag="--gamma",
-        low=0,
-        above=True,
-        unless_given="by block size",
+        None, "Decay of the weights of positions.", low=0, above=True, unless_given="by block size"
     )
-    max_length: int = training(
-        3072, "Maximum length of a sequence in tokens.", flag="--max-length", low=2
-    )
-    seed: int = training(0, "Seed of weights, order and blocks.", flag="--seed", low=0)
-    eval_every: int = advanced(200, "Steps between measurements of τ.", flag="--eval-every", low=1)
+    max_length: int = training(3072, "Maximum length of a sequence in tokens.", low=2)
+    seed: int = training(0, "Seed of weights, order and blocks.", low=0)
+    eval_every: int = advanced(200, "Steps between measurements of τ.", low=1)
     eval_prompts: int = 128
-    save_every: int = advanced(200, "Steps between checkpoints.", flag="--save-every", low=1)
-    save_minutes: float = advanced(
-        10.0, "Maximum minutes between checkpoints.", flag="--save-minutes", low=0, above=True
-    )
-    cache_taps: int = advanced(
-        2048, "Memory for the target's hidden states, in MiB.", flag="--cache-taps"
-    )
-    dtype: Dtype = advanced(
-        "bfloat16", "Type of the saved drafter's weights.", flag="--dtype", noun="dtype"
-    )
+    save_every: int = advanced(200, "Steps between checkpoints.", low=1)
+    save_minutes: float = advanced(10.0, "Maximum minutes between checkpoints.", low=0, above=True)
+    cache_taps: int = advanced(2048, "Memory for the target's hidden states, in MiB.")
+    dtype: Dtype = advanced("bfloat16", "Type of the saved drafter's weights.", noun="dtype")
     compute: Dtype = advanced(
-        "float32",
-        "Type of the computation; bfloat16 is slow on a CPU.",
-        flag="--compute",
-        noun="type for steps",
+        "float32", "Type of the computation; bfloat16 is slow on a CPU.", noun="type for steps"
     )
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """The training step: sampled anchors, loss, gradient and optimiser update of one batch.
 
 DFlash paper, section 4.1: AdamW, warm-up, cosine decay, clipped gradients; the target, its
-embedding and its head are frozen.
+embedding and its head are frozen. A step's memory does not depend on the number of anchors: blocks
+are computed in chunks, which share the keys and values of their sequence's context.
 """
 
 import math
@@ -33,10 +34,7 @@ from .loss import decay_weights, default_gamma, dpace_weights
 from .mtp import MTPStudent
 from .settings import TrainSettings
 from .streams import Streams, Task
-from .taps import Taps, stacked
-
-# The gradient of one training step. Its memory does not depend on the number of anchors: blocks are
-# computed in chunks, which share the keys and values of their sequence's context.
+from .taps import TapStore, stacked
 
 Student = DFlashStudent | MTPStudent
 Parameters = Any  # nested dicts and lists of arrays, as in mlx.nn
@@ -148,7 +146,10 @@ class TrainOptimizer:
             # The factor 0.2 sqrt(H) matches the update size of AdamW, so that both use one rate.
             muon = StreamedMuon(streams, 0.0, momentum=0.95, weight_decay=0.0)
             self._factors.append((muon, 0.2 * math.sqrt(hidden_size)))
-            self.optimizer = MultiOptimizer([muon, adamw], [is_matrix])
+            # The weights of linear layers, but not tables of tokens.
+            self.optimizer = MultiOptimizer(
+                [muon, adamw], [lambda name, array: array.ndim == 2 and "codebook" not in name]
+            )
 
     def set_rate(self, rate: float) -> None:
         for optimizer, factor in self._factors:
@@ -167,17 +168,12 @@ class StreamedMuon(Muon):
             return super().apply_single(gradient, parameter, state)
 
 
-def is_matrix(name: str, parameter: mx.array) -> bool:
-    """Whether a tensor is the weight of a linear layer, not a table of tokens."""
-    return parameter.ndim == 2 and not name.endswith("codebook")
-
-
 class Trainer:
     def __init__(
         self,
         student: Student,
         sequences: list[TrainingSequence],
-        taps: Taps,
+        taps: TapStore,
         settings: TrainSettings,
         streams: Streams,
     ):
@@ -193,13 +189,6 @@ class Trainer:
         self.batches = -(-len(sequences) // settings.batch)
         self.steps = settings.steps or settings.epochs * self.batches
 
-    def rows_of(self, number: int) -> list[int]:
-        """The sequences of step `number`."""
-        epoch, place = divmod(number, self.batches)
-        settings = self.settings
-        batches = epoch_batches(len(self.sequences), settings.batch, settings.seed, epoch)
-        return batches[place].tolist()
-
     def step(self, number: int, stopped: Callable[[], bool] = lambda: False) -> StepDone | None:
         """Do step `number` (from 0). The result depends only on the state and the number.
 
@@ -207,12 +196,11 @@ class Trainer:
         """
         began = perf_counter()
         settings = self.settings
-        rows = self.rows_of(number)
-        sequences = [self.sequences[row] for row in rows]
+        epoch, place = divmod(number, self.batches)
+        batches = epoch_batches(len(self.sequences), settings.batch, settings.seed, epoch)
+        sequences = [self.sequences[row] for row in batches[place]]
         anchors = sample_anchors(sequences, settings.anchors, settings.seed, number)
-        taps = self._taps.rows(rows)
-        if number + 1 < self.steps:
-            self._taps.load_ahead(self.rows_of(number + 1))
+        taps = self._taps.rows(sequences)
         parts = rectangles(anchors, settings.chunk)
         texts = (text_of(sequences, taps, part) for part in parts)
         sums = self._gradient.sums(zip(texts, parts, strict=True), stopped)

@@ -1,21 +1,15 @@
 """The frozen target's taps of training sequences: from disk, or by a pass of the target.
 
-The taps are the outputs of the target layers that the drafter reads (`target_layer_ids`). The taps
-of the next step are read from disk while the current step is computed.
+The taps are the outputs of the target layers that the drafter reads (`target_layer_ids`).
 """
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import tensor_headers
@@ -26,48 +20,45 @@ from .data import TrainingSequence, groups, padded
 from .events import TapsProgress
 from .streams import Streams, Task
 
-# The taps of training sequences on disk
-
 SHARD_BYTES = 64 << 20
-
-
-class Place(NamedTuple):
-    """The taps [rows, width] of one sequence in a shard, from byte `start` on."""
-
-    file: Path
-    start: int
-    rows: int
+MAX_PASS_TOKENS = 2048  # of all target passes that run at once
 
 
 class TapStore:
-    """Taps by a key of the sequence's tokens.
+    """Taps [S, K * Ht] of a target, bfloat16 as a 16-bit one gives them, by `TrainingSequence.key`.
 
-    folder: for one target and one choice of layers. width: K * Ht. Shards that are damaged or have
-    another width are ignored, and their taps computed again.
+    folder: for this target and its choice of layers. Shards that are damaged or have another width
+    are ignored, and their taps computed again. At most `budget` bytes are kept in memory.
     """
 
-    def __init__(self, folder: Path, width: int):
+    def __init__(self, folder: Path, target: Target, budget: int):
         self._folder = folder
-        self._width = width
-        self._places: dict[str, Place] = {}
+        self._target = target
+        self._width = target.tapped * target.hidden_size
+        self._shards: dict[str, Path] = {}
         self._waiting: dict[str, mx.array] = {}
-        self._bytes = 0
+        self._kept: dict[str, mx.array] = {}
+        self._room = budget
         folder.mkdir(parents=True, exist_ok=True)
         files = matching(folder, "shard-*.safetensors")
         for file in files:
             with suppress(DFlashError):
-                self._places |= places(file, width)
+                self._add_shard(file)
         self._next = 1 + max((int(file.stem[6:]) for file in files), default=-1)
 
+    def _add_shard(self, file: Path) -> None:
+        headers = tensor_headers(file)
+        if all(len(h.shape) == 2 and h.shape[1] == self._width for h in headers.values()):
+            self._shards |= dict.fromkeys(headers, file)
+
     def __contains__(self, key: str) -> bool:
-        return key in self._places or key in self._waiting
+        return key in self._shards or key in self._waiting
 
     def add(self, key: str, taps: mx.array) -> None:
-        """Keep taps [S, K * Ht] in memory; write a shard once SHARD_BYTES are waiting."""
+        """Hold taps until SHARD_BYTES wait; then write a shard."""
         assert (taps.shape[1], taps.dtype) == (self._width, mx.bfloat16)
         self._waiting[key] = taps
-        self._bytes += taps.nbytes
-        if self._bytes >= SHARD_BYTES:
+        if sum(rows.nbytes for rows in self._waiting.values()) >= SHARD_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -83,123 +74,50 @@ class TapStore:
                 f"taps cannot be written to '{self._folder}' ({error}).",
                 hint="make room there, or give another folder with --taps-folder",
             ) from None
-        self._places |= places(self._folder / name, self._width)
+        self._shards |= dict.fromkeys(self._waiting, self._folder / name)
         self._waiting = {}
-        self._bytes = 0
         self._next += 1
 
-    def read(self, key: str) -> np.ndarray:
-        """The taps [S, K * Ht] of a written key, their bfloat16 bits as uint16. Thread-safe."""
-        place = self._places[key]
-        count = place.rows * self._width
-        bits = np.fromfile(place.file, dtype="<u2", count=count, offset=place.start)
-        if bits.size < count:
-            raise DFlashError(
-                f"'{place.file}' was truncated.", hint="remove it; --resume makes it again"
-            )
-        return bits.reshape(place.rows, self._width)
+    def missing(self, sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
+        """The sequences without taps, equal ones once."""
+        return list({s.key: s for s in sequences if s.key not in self}.values())
 
+    def missing_bytes(self, sequences: Sequence[TrainingSequence]) -> int:
+        return 2 * self._width * sum(len(s.tokens) for s in self.missing(sequences))
 
-def places(file: Path, width: int) -> dict[str, Place]:
-    """The sequences of a shard; DFlashError if it is damaged or not of this width."""
-    headers = tensor_headers(file)
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        tensors = json.loads(stream.read(length))
-    by_key = {}
-    for key, header in headers.items():
-        shape = header.shape
-        first, end = tensors[key]["data_offsets"]
-        if len(shape) != 2 or shape[1] != width or end - first != 2 * shape[0] * width:
-            raise DFlashError(f"'{file}' holds the taps of another run.", hint="remove it")
-        by_key[key] = Place(file, 8 + length + first, shape[0])
-    return by_key
-
-
-def key_of(tokens: Sequence[int]) -> str:
-    return hashlib.sha256(np.array(tokens, dtype="<i4").tobytes()).hexdigest()[:32]
-
-
-MAX_PASS_TOKENS = 2048  # of all target passes that run at once
-
-
-class Taps:
-    """Taps by sequence number, bfloat16 as a 16-bit target gives them.
-
-    store: where all of them are. At most `budget` bytes are kept in memory.
-    """
-
-    def __init__(
+    def make(
         self,
-        target: Target,
-        sequences: list[TrainingSequence],
-        budget: int,
+        sequences: Sequence[TrainingSequence],
         streams: Streams,
-        store: TapStore,
-    ):
-        self._target = target
-        self._sequences = sequences
-        self._streams = streams
-        self._store = store
-        self._keys = [key_of(s.tokens) for s in sequences]
-        self._kept: dict[int, mx.array] = {}
-        self._room = budget
-        self._reader: ThreadPoolExecutor | None = None
-        self._ahead: dict[int, Future[np.ndarray]] = {}
-
-    @property
-    def missing_bytes(self) -> int:
-        width = self._target.tapped * self._target.hidden_size
-        return 2 * width * sum(len(s.tokens) for s in self._missing())
-
-    def _missing(self) -> list[TrainingSequence]:
-        """The sequences that the store lacks, equal ones once."""
-        pairs = zip(self._keys, self._sequences, strict=True)
-        return list({key: s for key, s in pairs if key not in self._store}.values())
-
-    def make(self, report: Callable[[TapsProgress], None]) -> None:
+        report: Callable[[TapsProgress], None],
+    ) -> None:
         """Compute and store the missing taps. If `report` raises, finished taps stay stored."""
-        missing = self._missing()
+        missing = self.missing(sequences)
         total = sum(len(s.tokens) for s in missing)
         done = 0
         began = perf_counter()
         try:
-            for finished in compute(self._target, missing, self._streams):
+            for finished in compute(self._target, missing, streams):
                 for sequence, taps in finished:
-                    self._store.add(key_of(sequence.tokens), taps)
+                    self.add(sequence.key, taps)
                     done += len(sequence.tokens)
                 report(TapsProgress(done, total, perf_counter() - began))
         finally:
-            self._store.flush()
+            self.flush()
 
-    def rows(self, numbers: list[int]) -> list[mx.array]:
-        """The taps [S, K * Ht] of each sequence."""
-        taps = {n: self._kept[n] for n in numbers if n in self._kept}
-        for n in set(numbers) - taps.keys():
-            ahead = self._ahead.pop(n, None)
-            bits = self._store.read(self._keys[n]) if ahead is None else ahead.result()
-            taps[n] = mx.array(bits).view(mx.bfloat16)
-            mx.eval(taps[n])
-            if taps[n].nbytes <= self._room:
-                self._kept[n] = taps[n]
-                self._room -= taps[n].nbytes
-        return [taps[n] for n in numbers]
-
-    def load_ahead(self, numbers: list[int]) -> None:
-        """Start to read the taps of the sequences of the next call of `rows`."""
-        self._reader = self._reader or ThreadPoolExecutor(1)
-        wanted = set(numbers) - self._kept.keys()
-        for n in self._ahead.keys() - wanted:
-            self._ahead.pop(n).cancel()
-        for n in wanted - self._ahead.keys():
-            self._ahead[n] = self._reader.submit(self._store.read, self._keys[n])
-
-    def close(self) -> None:
-        """End the reader; a later `load_ahead` starts it again."""
-        if self._reader is not None:
-            self._reader.shutdown(cancel_futures=True)
-        self._reader = None
-        self._ahead = {}
+    def rows(self, sequences: Sequence[TrainingSequence]) -> list[mx.array]:
+        """The stored taps of each sequence."""
+        found = []
+        for key in (s.key for s in sequences):
+            taps = self._kept.get(key)
+            if taps is None:
+                taps = mx.load(str(self._shards[key]))[key]  # type: ignore[call-overload]
+                mx.eval(taps)  # the other tensors of the shard are not read
+                if taps.nbytes <= self._room:
+                    self._kept[key] = taps
+                    self._room -= taps.nbytes
+            found.append(taps)
+        return found
 
 
 Computed = tuple[TrainingSequence, mx.array]  # a sequence and its taps [S, K * Ht]

@@ -59,12 +59,15 @@ def dialogue(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_chat_begins_with_it(dialogue: Any) -> None:
-    """The header says that kernels run, and a line which does not."""
+    """The header says that kernels run, and a line which does not; `/stats` has both."""
     part("chat.pages").show_header(dialogue, 1.0)
     lines = dialogue.out.noted
     assert "Metal kernels on" in " ".join(lines[0][0].split())
     warned = [" ".join(text.split()) for text, style in lines if style == "warning"]
     assert warned == [LINE]
+    page = part("chat.pages").stats_page(dialogue, dialogue.out)
+    (line,) = (line for line in page if line.strip().startswith("kernels"))
+    assert "selector_walk · verify_attention off" in line
 
 
 @pytest.mark.parametrize(
@@ -91,12 +94,6 @@ def test_rounded_float32_is_told(
     assert [line.partition(":")[0] for line in told] == ["MLX_ENABLE_TF32 is 1"] * warned
     monkeypatch.setattr(type(target), "head_type", mx.bfloat16)
     assert not warnings(target)
-
-
-def test_stats_have_it(dialogue: Any) -> None:
-    page = part("chat.pages").stats_page(dialogue, dialogue.out)
-    (line,) = (line for line in page if line.strip().startswith("kernels"))
-    assert "selector_walk · verify_attention off" in line
 
 
 def test_a_kernel_that_fails_later_is_told(dialogue: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from typer.testing import Result
 
 service = importlib.import_module("dflash_mlx.cli.service")
 manager = importlib.import_module("dflash_mlx.cli.service_manager")
-doctor = importlib.import_module("dflash_mlx.cli.doctor.macos")
+doctor = importlib.import_module("dflash_mlx.cli.doctor.machine")
 check = doctor.service
 
 LAUNCHCTL = """#!/bin/sh

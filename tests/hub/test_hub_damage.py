@@ -114,9 +114,10 @@ def test_doctor_reads_a_model(server, run):
     fetch(REPO)
     fetch(DRAFT)
     before = server.requests
-    result = run("doctor", "-m", REPO, "-d", DRAFT)
-    assert result.exit_code == 0, result.output
-    assert "5 files" in result.stdout
+    for flags in (["-m", REPO], ["-d", DRAFT]):
+        result = run("doctor", *flags)
+        assert result.exit_code == 0, result.output
+        assert "5 files" in result.stdout
     assert server.requests == before
     found = json.loads(run("doctor", "-m", REPO, "--json").stdout)
     assert found["ok"] is True

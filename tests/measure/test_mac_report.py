@@ -11,13 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import devices
 import mlx.core as mx
 import pytest
 import yaml
-from terminal import environment
-
-from dflash_mlx.kernels import dispatch
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = ROOT / ".github" / "workflows"
@@ -86,25 +82,6 @@ def test_a_report_of_this_machine(tmp_path: Path) -> None:
         assert tests["skipped"] == tests["tests"]
 
 
-def outcome(report: Any, name: str, status: str = "ok", **result: Any) -> Any:
-    return report.Outcome(name, status, 1.0, 0, result or None, "")
-
-
-def test_the_first_line(report: Any) -> None:
-    """A real GPU is named, a virtual one is told apart, and what failed is listed."""
-    facts = {"memory": 64 * 2**30, "system": "macOS 26.2"}
-    well = [outcome(report, "machine", device="Apple M4", **facts)]
-    assert report.machine_of(well) == "Apple M4, 64 GB"
-    assert report.label_of(well) == "Apple M4, 64 GB · macOS 26.2"
-    failed = [*well, outcome(report, "parity tests", "failed")]
-    assert report.label_of(failed).endswith(" · macOS 26.2 · not well: parity tests")
-    virtual = [outcome(report, "machine", device="Apple Paravirtual device", **facts)]
-    assert "times say nothing" in report.label_of(virtual)
-    assert report.label_of([outcome(report, "machine", device=None, **facts)]) == report.NOTHING
-    assert report.label_of([outcome(report, "machine", "failed")]) == report.NOTHING
-    assert report.machine_of([]).endswith(", no Apple GPU")
-
-
 def test_a_step_that_hangs_or_breaks_is_a_line(report: Any, tmp_path: Path) -> None:
     """It is ended at its limit, its exit code and last words are kept, and the others go on."""
 
@@ -147,22 +124,6 @@ def test_a_report_that_is_interrupted(report: Any, tmp_path: Path) -> None:
         assert (tmp_path / name).read_text() == "kept"
 
 
-def test_failed_tests_are_told(report: Any, tmp_path: Path) -> None:
-    """With names and messages, from what pytest writes."""
-    (tmp_path / "tests.xml").write_text(
-        '<testsuites><testsuite tests="3" failures="1" errors="1" skipped="0">'
-        '<testcase name="a"/><testcase name="b"><failure message="off by 0.3"/></testcase>'
-        '<testcase name="c"><error message="no"/></testcase></testsuite></testsuites>'
-    )
-    found = report.read_tests("", tmp_path)
-    assert found["failed"] == {"b": "off by 0.3", "c": "no"}
-    counts, *others = report.details(found, "M4")
-    assert counts == "- tests 3, failures 1, skipped 0"
-    assert others == ["- b: off by 0.3", "- c: no"]
-    stopped = report.read_tests("session-timeout: 165.0 sec exceeded", tmp_path)
-    assert report.details(stopped, "M4")[0] == f"{counts} · stopped: the time was spent"
-
-
 def test_verdicts_are_told(report: Any) -> None:
     """A wrong kernel cannot be overlooked; times are told by size, of a machine."""
     wrong = {"name": "verify_attention", "right": False, "ratio": None, "reason": "differs by 0.3"}
@@ -182,113 +143,6 @@ def test_verdicts_are_told(report: Any) -> None:
     ]
 
 
-def test_memory_heat_and_phases_are_told(report: Any) -> None:
-    """In tables whose rows name the machine."""
-    line = {"tokens": 4096, "active": 6e9, "peak": 7e9, "prompt_tok_s": 400.5, "tok_s": 30.1}
-    note = {"tokens": 16384, "note": "the model has 8192"}
-    lines = report.details({"loaded": 5e9, "contexts": [line, note]}, "M4")
-    assert lines[-2:] == [
-        "| M4 | 4,096 | 6.00 | 7.00 | 400.5 | 30.1 |",
-        "| M4 | 16,384: the model has 8192 | – | – | – | – |",
-    ]
-    lines = report.details({"window": 60.0, "tok_s": [40.0, 35.0, 30.0]}, "M4")
-    assert lines[-1] == "| M4 | 40.0 | 30.0 | 0.75 | 3 |"
-    lines = report.details({"phases": {"import": 1.5, "load": 2.25}, "total": 3.75}, "M4")
-    assert lines == [
-        "| machine | import, s | load, s | total, s |",
-        "|---|---|---|---|",
-        "| M4 | 1.5 | 2.25 | 3.75 |",
-    ]
-
-
-@pytest.fixture
-def probe(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "examples" / "measure"))
-    return import_module("mac_probe")
-
-
-def test_a_phase_inside_another_is_not_counted_twice(probe: Any) -> None:
-    now = [0.0]
-    phases = probe.Phases(lambda: now[0])
-
-    def work(seconds: float) -> None:
-        now[0] += seconds
-
-    build = phases.timed("build", work)
-    work(1.0)
-    with phases.phase("load"):
-        work(2.0)
-        build(4.0)
-        work(8.0)
-        build(16.0)
-    work(32.0)
-    assert phases.seconds == {"load": 10.0, "build": 20.0}
-
-
-def test_the_phases_of_a_macs_first_start(
-    probe: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Here on a machine that seems to compute by Metal, and whose compiler refuses each kernel."""
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no such kernel")
-
-    for _, home, function in probe.TIMED:  # puts them back at the end
-        monkeypatch.setattr(f"{home}.{function}", getattr(import_module(home), function))
-    monkeypatch.setattr(dispatch, "by_metal", lambda: True)
-    monkeypatch.setattr(dispatch, "MetalLauncher", lambda: refused)
-    monkeypatch.delenv("DFLASH_KERNELS")
-    probe.start(None)
-    loaded, told = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert loaded["phases"].items() <= told["phases"].items()
-    assert list(loaded["phases"]) == ["import", "load", "check: compile, compare", "build"]
-    assert told["phases"].keys() - loaded["phases"].keys() == {"first answer"}
-    assert told["total"] == pytest.approx(sum(told["phases"].values()), abs=0.02)
-    assert told["on"] == []
-    assert set(told["off"].values()) == {"raised RuntimeError: no such kernel"}
-
-
-def test_the_speed_of_each_minute(probe: Any) -> None:
-    """By the clock, also where an answer lasts beyond the end of a window."""
-    now = [0.0]
-
-    def tokens() -> Any:
-        while True:
-            now[0] += 0.9 if now[0] < 4 else 1.8  # it gets hot
-            yield 9
-
-    rates = [*probe.windows(tokens(), 8.0, 4.0, lambda: now[0])]
-    assert rates == [[10.0], [10.0, 5.0]]
-
-
-def test_memory_by_length_of_context(probe: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    probe.memory(None, (64, 1024, 8192))
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [len(line["contexts"]) for line in told] == [0, 1, 2, 3]
-    short, long, none = told[-1]["contexts"]
-    assert told[0]["loaded"] < short["active"] <= short["peak"] < long["peak"]
-    assert short["tok_s"] > 0 < long["prompt_tok_s"]
-    assert none == {"tokens": 8192, "note": "the model has 4096"}
-
-
-def test_what_macos_says(probe: Any, tmp_path: Path) -> None:
-    """The generation of the GPU, the power mode, and the kernels of MLX's library."""
-    names = ("applegpu_g13g", "applegpu_g16s", "applegpu_g17d", "air64_v27", "")
-    assert [probe.generation(name) for name in names] == [13, 16, 17, None, None]
-    settings = " standby              0\n lowpowermode         1\n sleep                1\n"
-    assert probe.power_modes(settings) == {"lowpowermode": "1"}
-    assert probe.power_modes(None) == {}
-    library = tmp_path / "mlx.metallib"
-    assert probe.has_matrix_kernels(library) is None
-    library.write_bytes(b"MTLB affine_qmm_t_float")
-    assert probe.has_matrix_kernels(library) is False
-    library.write_bytes(b"MTLB affine_qmm_n_nax_float_gs_128")
-    assert probe.has_matrix_kernels(library) is True
-    assert probe.wheel_tag("mlx").endswith(("_x86_64", "_aarch64", "_arm64"))
-    assert probe.wheel_tag("no-such-package") is None
-    assert probe.said_by("no-such-program") is None
-
-
 def test_the_published_pair_is_the_smallest_on_the_disk(
     report: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,43 +153,6 @@ def test_the_published_pair_is_the_smallest_on_the_disk(
     assert report.small_pair(10**9) is None
     kept.remove("z-lab/Qwen3-8B-DFlash-b16")
     assert report.small_pair(64 * 10**9) is None
-
-
-@pytest.mark.parametrize(
-    ("metal", "wanted", "expected"),
-    [(False, "cpu", [mx.cpu]), (True, "cpu", [mx.gpu]), (False, "", []), (True, "", [])],
-)
-def test_the_device_of_a_test(
-    metal: bool, wanted: str, expected: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """DFLASH_TEST_DEVICE=cpu keeps the GPU for those that ask for it by their mark."""
-    chosen: list[Any] = []
-    monkeypatch.setattr(mx, "set_default_device", chosen.append)
-    monkeypatch.setattr(devices, "DEVICE", wanted)
-    test: Any = SimpleNamespace(get_closest_marker=lambda name: metal or None)
-    devices.use_device(test)
-    assert chosen == expected
-
-
-PROGRAM = """
-import os
-import dflash_mlx.engine.worker_thread
-import mlx.core as mx
-dflash_mlx.engine.worker_thread.mlx_thread()
-print(mx.default_device().type.name, os.environ["DFLASH_KERNELS"])
-"""
-
-
-@pytest.mark.parametrize("variables", ["its test's", "a terminal's"])
-def test_a_program_that_a_test_starts(variables: str, tmp_path: Path) -> None:
-    """Its kernels are MLX's own, and DFLASH_TEST_DEVICE=cpu keeps it from the GPU, too."""
-    kept = dict(os.environ) if variables == "its test's" else environment(tmp_path)
-    assert kept["DFLASH_KERNELS"] == "stock"
-    assert kept.get("DFLASH_DEVICE", "") == devices.DEVICE
-    command = [sys.executable, "-c", PROGRAM]
-    kept["DFLASH_DEVICE"] = "cpu"
-    done = subprocess.run(command, env=kept, capture_output=True, text=True, check=True)
-    assert done.stdout == "cpu stock\n"
 
 
 def jobs(name: str) -> dict[str, Any]:

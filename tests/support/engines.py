@@ -18,8 +18,6 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.speculation.acceptance import Accepted, Match
-from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.types import Block
 
 SAMPLINGS = (
@@ -123,17 +121,3 @@ def recorded_drafts() -> Iterator[list[list[int]]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sequence, "rows", recorded)
         yield seen
-
-
-def accept_one_too_many(patch: pytest.MonkeyPatch) -> None:
-    """A planted fault: one more draft of a chain is accepted than the target chose."""
-    honest = Match.accept
-
-    def accept(self: Match, draft: Draft, outcome: Any) -> Accepted:
-        found = honest(self, draft, outcome)
-        count = len(found.drafts)
-        if found.path is not None or count == draft.drafted:
-            return found
-        return Accepted((*found.drafts, int(draft.tokens[count])), found.bonus)
-
-    patch.setattr(Match, "accept", accept)

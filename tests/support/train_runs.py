@@ -7,7 +7,9 @@ import tiny
 from mlx import nn
 from mlx.utils import tree_flatten
 
+import dflash_mlx
 from dflash_mlx.models.target import Target
+from dflash_mlx.pair import Pair
 from dflash_mlx.train.data import TrainingSequence
 from dflash_mlx.train.evaluate import replay_answers
 from dflash_mlx.train.events import StepDone
@@ -62,6 +64,14 @@ def taps_of(target: Target, sequences: list[TrainingSequence]) -> mx.array:
     """The taps of sequences by passes of the target, padded: [n, S, K * Ht]."""
     made = {s: rows for part in compute(target, sequences, Streams(2)) for s, rows in part}
     return stacked([made[s] for s in sequences], max(len(s.tokens) for s in sequences))
+
+
+def check_answers(pair: Pair) -> None:
+    """Greedy answers with drafts are those of plain decoding."""
+    for text in ("say 5", "say 16"):
+        answer = dflash_mlx.generate(pair, text, max_tokens=12, mode="dflash")
+        plain = dflash_mlx.generate(pair, text, max_tokens=12, mode="baseline")
+        assert answer.tokens == plain.tokens
 
 
 def check_replay(run: Run, target: Target) -> None:

@@ -1,24 +1,34 @@
 """Training answers made in shared passes: those of each prompt alone, taps included."""
 
+from typing import Any
+
 import mlx.core as mx
 import pytest
 import tiny
 
+from dflash_mlx.engine.request import Request
 from dflash_mlx.models.target import Target
-from dflash_mlx.train.answers import AnswerRequest, Completion, RecordingSequence, complete
+from dflash_mlx.options import SamplingParams
+from dflash_mlx.train.answers import complete
 
 FAMILIES = ("qwen3", "llama", "deepseek_v3", "gemma4")
 START = tiny.prompt_of(7)
+PROMPTS = [(*START, *tiny.prompt_of(1 + 5 * (n % 3) + n, seed=n)) for n in range(9)]
 
 
-def requests(count: int = 9) -> list[AnswerRequest]:
-    rest = [tiny.prompt_of(1 + 5 * (n % 3) + n, seed=n) for n in range(count)]
-    return [AnswerRequest(str(n), (*START, *more), 1 + 3 * n, n) for n, more in enumerate(rest)]
-
-
-def answers(target: Target, temperature: float, batch: int) -> dict[str, Completion]:
-    made = complete(target, None, requests(), temperature, batch)
-    return {completion.key: completion for completion in made}
+def answers(target: Target, temperature: float, batch: int) -> dict[str, Any]:
+    """Tokens and taps of each prompt's answer."""
+    requests = {
+        str(n): Request(
+            prompt,
+            sampling=SamplingParams(temperature=temperature, seed=n),
+            max_tokens=1 + 3 * n,
+            stop_ids=target.eos_ids,
+            mode="baseline",
+        )
+        for n, prompt in enumerate(PROMPTS)
+    }
+    return {key: answer for key, *answer in complete(target, None, requests, batch)}
 
 
 def close(taps: mx.array | None, wanted: mx.array | None) -> bool:
@@ -44,29 +54,15 @@ def test_a_batch_answers_as_each_prompt_alone(target, temperature):
     wanted = answers(target, temperature, batch=1)
     batched = answers(target, temperature, batch=4)
     assert batched.keys() == wanted.keys()
-    for key, completion in batched.items():
-        assert completion.tokens == wanted[key].tokens
-        assert close(completion.taps, wanted[key].taps)
+    for key, (tokens, taps) in batched.items():
+        assert tokens == wanted[key][0]
+        assert close(taps, wanted[key][1])
 
 
 def test_taps_are_those_of_the_whole_text(target):
     """Guards what a drafter learns from: a pass over prompt and answer gives the same taps."""
     made = answers(target, 0.0, batch=4)
-    for request in requests():
-        completion = made[request.key]
-        text = [*request.tokens, *completion.tokens][:-1]
+    for key, (tokens, taps) in made.items():
+        text = [*PROMPTS[int(key)], *tokens][:-1]
         whole = target.taps(mx.array([text]))[0].astype(mx.bfloat16)
-        assert close(completion.taps, whole)
-
-
-def test_the_comparison_finds_wrong_taps(target, monkeypatch):
-    """Guards the tests above: taps in another order are not close."""
-    wanted = answers(target, 0.0, batch=4)
-    append = RecordingSequence.append
-
-    def shuffled(self: RecordingSequence, tokens: tuple[int, ...], taps: mx.array) -> None:
-        append(self, tokens, taps[..., ::-1])
-
-    monkeypatch.setattr(RecordingSequence, "append", shuffled)
-    made = answers(target, 0.0, batch=4)
-    assert not any(close(made[key].taps, wanted[key].taps) for key in wanted)
+        assert close(taps, whole)

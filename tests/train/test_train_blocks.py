@@ -12,7 +12,6 @@ from mlx.optimizers import Muon
 from mlx.utils import tree_flatten
 from train_blocks import blocks_of, largest_difference
 
-from dflash_mlx.drafters.dflash import model as shared_rows
 from dflash_mlx.drafters.dflash.config import DraftConfig
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
@@ -20,7 +19,7 @@ from dflash_mlx.train import dflash as blocks_module
 from dflash_mlx.train import loss as head_loss
 from dflash_mlx.train.data import Text
 from dflash_mlx.train.dflash import DFlashStudent, block_hidden
-from dflash_mlx.train.loss import cross_entropy, decay_weights, default_gamma, dpace_weights
+from dflash_mlx.train.loss import cross_entropy, decay_weights, dpace_weights
 from dflash_mlx.train.settings import TrainSettings
 from dflash_mlx.train.step import BlockGradient, StreamedMuon
 from dflash_mlx.train.streams import Streams
@@ -74,25 +73,6 @@ def test_training_block_equals_inference_draft(config):
             anchor = int(tokens[row, at])
             drafted = inference_logits(drafter, target_hidden[row : row + 1], anchor, at)
             assert mx.allclose(trained[row, column], drafted, atol=1e-5), (row, at)
-
-
-@pytest.mark.parametrize("fault", ["anchor visible", "context hidden"])
-def test_the_comparison_finds_a_wrong_mask(monkeypatch, fault):
-    """Guards the test above: a context one row too long or too short must show."""
-    right = blocks_module.context_mask
-    shift = 1 if fault == "anchor visible" else -1
-    monkeypatch.setattr(
-        blocks_module,
-        "context_mask",
-        lambda config, layer, queries, keys, anchor: right(
-            config, layer, queries + 1, keys, anchor + shift
-        ),
-    )
-    drafter = make_drafter(tiny.DRAFT_CONFIG)
-    target_hidden, tokens = make_data()
-    trained = training_logits(drafter, target_hidden, tokens, mx.array([[6], [8]]))
-    drafted = inference_logits(drafter, target_hidden[:1], int(tokens[0, 6]), 6)
-    assert not mx.allclose(trained[0, 0], drafted, atol=1e-3)
 
 
 def test_labels_and_counted_slots():
@@ -150,46 +130,23 @@ def gradient_of_repeated_rows(drafter: DFlashDrafter, taps, tokens, grid, weight
     return found
 
 
-@pytest.mark.parametrize("fault", [None, "context", "own rows"])
 @pytest.mark.parametrize("config", [tiny.DRAFT_CONFIG, SLIDING], ids=["full", "sliding"])
-def test_gradient_equals_that_of_repeated_rows(monkeypatch, config, fault):
-    """Guards the context that is held once and the slices: nothing may be missing from the sums.
-
-    A gradient that leaves out the context's projections, or the block's own rows, is found.
-    """
+def test_gradient_equals_that_of_repeated_rows(config):
+    """Guards the context that is held once and the slices: nothing may be missing from the sums."""
     drafter = make_drafter(config)
     taps, tokens = make_data()
     anchors = np.array([[1, 6, 9], [3, 8, 12]])
     settings = TrainSettings(chunk=2, gamma=4.0)
     part = blocks_of(anchors, taps, tokens)
     assert len(part[1].slices(settings.chunk)) == 3
-    wanted = gradient_of_repeated_rows(
+    (loss, weight), gradient = gradient_of_repeated_rows(
         drafter, taps, tokens, mx.array(anchors), decay_weights(5, 4.0)
     )
-    right = shared_rows.attention
-    if fault == "context":
-        monkeypatch.setattr(
-            shared_rows,
-            "attention",
-            lambda keys, *rest, **more: right(mx.stop_gradient(keys), *rest, **more),
-        )
-    elif fault:
-        monkeypatch.setattr(
-            shared_rows,
-            "attention",
-            lambda keys, values, queries, own, *rest, **more: right(
-                keys, values, queries, own[:, :, ::-1], *rest, **more
-            ),
-        )
     sums = BlockGradient(DFlashStudent(drafter), settings, Streams(2)).sums([part], lambda: False)
     assert sums is not None
-    difference = largest_difference(sums["gradient"], wanted[1])
-    if fault:
-        assert difference > 1e-2
-        return
-    assert difference < 1e-5
-    assert float(sums["loss"]) == pytest.approx(float(wanted[0][0]), rel=1e-5)
-    assert float(sums["weight"]) == pytest.approx(float(wanted[0][1]), rel=1e-6)
+    assert largest_difference(sums["gradient"], gradient) < 1e-5
+    assert float(sums["loss"]) == pytest.approx(float(loss), rel=1e-5)
+    assert float(sums["weight"]) == pytest.approx(float(weight), rel=1e-6)
 
 
 def test_memory_does_not_grow_with_the_anchors():
@@ -297,16 +254,6 @@ def test_candidates_have_their_labels_and_their_gradient(monkeypatch):
     )
     assert mx.allclose(ours_value, value, rtol=1e-5)
     assert mx.allclose(ours_slope, slope, atol=1e-4)
-
-
-def test_decay_weights_are_the_papers():
-    """Guards w_k = exp(-(k - 1) / gamma) and the three decays that the paper states."""
-    assert [default_gamma(size) for size in (8, 10, 16)] == [4.0, 5.0, 7.0]
-    assert default_gamma(13) == pytest.approx(6.0)
-    weights = np.array(decay_weights(16, 7.0))
-    assert weights.shape == (15,)
-    assert weights[0] == 1.0
-    assert weights[7] == pytest.approx(np.exp(-1.0))
 
 
 def test_dpace_weights_by_hand():

@@ -1,18 +1,16 @@
 """MTP heads in training: what they compute is what they draft, and what a run makes is loaded."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from engines import accept_one_too_many
 from mlx.utils import tree_flatten
 from mtp_heads import GOLDEN, golden_head, quantised, random_head, save_folder
 from train_blocks import blocks_of, largest_difference
-from train_runs import check_replay, losses, parameters, start, weights
+from train_runs import check_answers, check_replay, losses, parameters, start, weights
 from typer.testing import CliRunner
 
 import dflash_mlx
@@ -21,8 +19,6 @@ from dflash_mlx.drafters.mtp.drafter import BLOCK, MTPDrafter
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
-from dflash_mlx.pair import Pair
-from dflash_mlx.train import mtp
 from dflash_mlx.train.data import Text
 from dflash_mlx.train.mtp import MTPPlan, MTPStudent, RowRope
 from dflash_mlx.train.settings import DrafterShape, TrainSettings
@@ -33,14 +29,6 @@ TARGET = tiny.GOLDEN / "qwen3_full" / "target"
 SHAPE = DrafterShape("mtp", intermediate=32)
 LENGTH = 14
 ANCHORS = np.array([[1, 6, 9], [3, 8, 12]])
-
-
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of 12 prompts; the target's answers are made by the first run."""
-    path = tmp_path_factory.mktemp("train") / "prompts.jsonl"
-    path.write_text("".join(f'"say {n * n}"\n' for n in range(12)))
-    return path
 
 
 def new_student(target: Target, seed: int = 1) -> MTPStudent:
@@ -100,72 +88,11 @@ def test_training_computes_what_decoding_drafts(family: str) -> None:
     check_drafts(STUDENTS[family]())
 
 
-def swapped(patch: pytest.MonkeyPatch) -> None:
-    """The hidden state comes before the embedding."""
-
-    def read(self: MTPStudent, tokens: Any, before: Any, rows: Any, mask: Any) -> mx.array:
-        head = self.drafter
-        return head.model(head.features(before), head.embed(tokens), rows, mask)
-
-    patch.setattr(MTPStudent, "_read", read)
-
-
-def one_place(patch: pytest.MonkeyPatch) -> None:
-    """All drafts of a block have the place of its anchor."""
-    call = RowRope.__call__
-
-    def rotated(self: RowRope, x: mx.array, offset: Any = 0) -> mx.array:
-        is_block = isinstance(offset, mx.array)
-        return call(self, x, mx.array(ANCHORS) if is_block else offset)
-
-    patch.setattr(RowRope, "__call__", rotated)
-
-
-def seen_by_others(patch: pytest.MonkeyPatch) -> None:
-    """A block sees the rows of the other blocks."""
-    patch.setattr(mtp.mx, "eye", lambda count, dtype: mx.ones((count, count), dtype=dtype))
-
-
-def target_again(patch: pytest.MonkeyPatch) -> None:
-    """Each draft is made from the target's hidden state before the anchor."""
-    read = MTPStudent._read
-    first: list[mx.array] = []
-
-    def again(self: MTPStudent, tokens: Any, before: Any, rows: Any, mask: Any) -> mx.array:
-        if mask is not None:
-            first.append(before)
-            before = first[0]
-        return read(self, tokens, before, rows, mask)
-
-    patch.setattr(MTPStudent, "_read", again)
-
-
-def one_too_late(patch: pytest.MonkeyPatch) -> None:
-    """A token's row is made from its own hidden state, not from that before it."""
-    patch.setattr(mtp.mx, "pad", lambda x, widths: x)
-
-
-@pytest.mark.parametrize("fault", [swapped, one_place, seen_by_others, target_again, one_too_late])
-def test_a_fault_is_noticed(
-    fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Planted: ways to train a head for something that it is never asked."""
-    student = STUDENTS["qwen3"]()
-    fault(monkeypatch)
-    with pytest.raises(AssertionError):
-        check_drafts(student)
-
-
-@pytest.mark.parametrize("fault", [False, True])
-def test_gradient_is_that_of_one_graph(fault: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards the sums over slices, and the gradient that goes through the earlier tokens' rows.
-
-    Planted: what goes through those rows is left out.
-    """
+def test_gradient_is_that_of_one_graph() -> None:
+    """Guards the sums over slices, and the gradient that goes through the earlier tokens' rows."""
     student = STUDENTS["qwen3"]()
     model = student.drafter.model
     text = make_text()
-    settings = TrainSettings(chunk=2, gamma=2.0)
     weight = mx.exp(-mx.arange(BLOCK - 1) / 2.0)
 
     def loss(parameters: Any) -> mx.array:
@@ -176,33 +103,21 @@ def test_gradient_is_that_of_one_graph(fault: bool, monkeypatch: pytest.MonkeyPa
     before = model.trainable_parameters()
     wanted = mx.grad(loss)(before)
     model.update(before)
-    if fault:
-        context = MTPStudent.context
-        monkeypatch.setattr(
-            MTPStudent,
-            "context",
-            lambda self, text: [tuple(map(mx.stop_gradient, rows)) for rows in context(self, text)],
-        )
     part = blocks_of(ANCHORS, text.taps, text.tokens[:, :LENGTH], (LENGTH, LENGTH - 1))
+    settings = TrainSettings(chunk=2, gamma=2.0)
     sums = BlockGradient(student, settings, Streams(1)).sums([part], lambda: False)
     assert sums is not None
-    difference = largest_difference(sums["gradient"], wanted)
-    assert (difference > 1e-3) if fault else (difference < 1e-4)
+    assert largest_difference(sums["gradient"], wanted) < 1e-4
 
 
-def same_answers(pair: Pair) -> None:
-    """Greedy answers with the head are those of plain decoding."""
-    assert isinstance(pair.drafter, MTPDrafter)
-    for text in ("say 5", "say 16"):
-        answer = dflash_mlx.generate(pair, text, max_tokens=12, mode="dflash")
-        plain = dflash_mlx.generate(pair, text, max_tokens=12, mode="baseline")
-        assert answer.tokens == plain.tokens
-
-
-def test_a_run_makes_a_head_that_is_loaded(prompts, tmp_path, monkeypatch):
+def test_a_run_makes_a_head_that_is_loaded(prompts, tmp_path):
     """Guards the whole way: every tensor learns, none of the target's, the head drafts, exactly."""
     target = tiny.load_target(TARGET)
     run, events = start(target, prompts, tmp_path, shape=SHAPE, steps=24, save_every=1000)
+    one = run.trainer.sequences[0]
+    (kept,) = run._taps.rows([one])  # those of the final norm, as in decoding
+    normed = tiny.body_of(target)(mx.array([one.tokens[: len(kept)]]))[0]
+    assert mx.allclose(kept, normed, rtol=0.02, atol=0.02)
     before = parameters(target.model)
     untrained = parameters(run.drafter.model)
     first = run.evaluate()
@@ -222,30 +137,8 @@ def test_a_run_makes_a_head_that_is_loaded(prompts, tmp_path, monkeypatch):
     pair = dflash_mlx.load(TARGET, tmp_path)
     assert pair.drafter is not None
     assert pair.drafter.block_size == BLOCK
-    same_answers(pair)
-    accept_one_too_many(monkeypatch)  # planted
-    with pytest.raises(AssertionError):
-        same_answers(pair)
-
-
-@pytest.mark.parametrize("fault", [False, True])
-def test_it_learns_from_the_final_norm(prompts, tmp_path, monkeypatch, fault):
-    """Guards the hidden state of decoding. Planted: the last layer's, before the norm."""
-    honest = MTPPlan.__init__
-
-    def planned(self: MTPPlan, target: Target, *others: Any) -> None:
-        honest(self, target, *others)
-        self.taps = (target.layers - 1,)
-
-    if fault:
-        monkeypatch.setattr(MTPPlan, "__init__", planned)
-    target = tiny.load_target(TARGET)
-    run, _ = start(target, prompts, tmp_path, shape=SHAPE, steps=1)
-    (kept,) = run._taps.rows([0])
-    tokens = run.trainer.sequences[0].tokens[: len(kept)]
-    wanted = tiny.body_of(target)(mx.array([tokens]))[0]
-    assert run.drafter.taps == (target.layers,)
-    assert mx.allclose(kept, wanted, rtol=0.02, atol=0.02) is not fault
+    assert isinstance(pair.drafter, MTPDrafter)
+    check_answers(pair)
 
 
 def test_warm_start_goes_on_from_a_head(prompts, tmp_path):

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -17,16 +16,24 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from train_runs import SHAPE, check_replay, losses, parameters, start, taps_of, weights
+from train_runs import (
+    SHAPE,
+    check_answers,
+    check_replay,
+    losses,
+    parameters,
+    start,
+    taps_of,
+    weights,
+)
 from typer.testing import CliRunner
 
 import dflash_mlx
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.model import target_ids
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
-from dflash_mlx.train import new_drafter
 from dflash_mlx.train import run as run_module
 from dflash_mlx.train.data import TrainingSequence
 from dflash_mlx.train.evaluate import replay_answers
@@ -37,17 +44,10 @@ from dflash_mlx.train.events import (
     StepDone,
     TapsProgress,
 )
-from dflash_mlx.train.settings import DrafterShape, TrainJob, TrainSettings
+from dflash_mlx.train.memory import BlockSizes
+from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainJob, TrainSettings
 
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
-
-
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory) -> Path:
-    """A file of 12 prompts, and beside it the target's answers, made by the first run."""
-    path = tmp_path_factory.mktemp("train") / "prompts.jsonl"
-    path.write_text("".join(f'"say {n * n}"\n' for n in range(12)))
-    return path
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_taps_are_kept_and_damaged_ones_made_again(target, prompts, tmp_path):
     assert not [e for e in events if isinstance(e, TapsProgress)]
     run.train()
     sequences = run.trainer.sequences
-    for kept, sequence in zip(run._taps.rows([0, 1]), sequences[:2], strict=True):
+    for kept, sequence in zip(run._taps.rows(sequences[:2]), sequences[:2], strict=True):
         wanted = taps_of(target, [sequence])[0]
         rows = len(kept)
         assert rows == len(wanted) - 1
@@ -81,6 +81,9 @@ def test_taps_are_kept_and_damaged_ones_made_again(target, prompts, tmp_path):
     again.train()
     for (_, wanted), (_, got) in zip(losses(events), losses(more), strict=True):
         assert got == pytest.approx(wanted, rel=0.01)
+    _, last = start(target, prompts, tmp_path / "c", answers=answers, taps=shard.parents[1],
+                    **flags)  # fmt: skip
+    assert not [e for e in last if isinstance(e, TapsProgress)]
 
 
 def test_a_stop_within_a_step_loses_only_that_step(target, prompts, tmp_path):
@@ -100,13 +103,6 @@ def test_a_stop_within_a_step_loses_only_that_step(target, prompts, tmp_path):
     assert rest.step == done
 
 
-def test_saves_by_time(target, prompts, tmp_path):
-    """Guards hours of a slow run between two saves by steps."""
-    run, events = start(target, prompts, tmp_path, steps=3, save_every=99, save_minutes=1e-9)
-    run.train()
-    assert [e.step for e in events if isinstance(e, Saved)] == [1, 2, 3]
-
-
 def test_what_cannot_fit_is_refused_with_numbers(target, prompts, tmp_path, monkeypatch):
     """Guards a machine from hours of swapping; nothing is answered before."""
     monkeypatch.setattr(run_module, "working_set", lambda: 1 << 20)
@@ -114,6 +110,14 @@ def test_what_cannot_fit_is_refused_with_numbers(target, prompts, tmp_path, monk
         start(target, prompts, tmp_path, answers=tmp_path / "none.jsonl")
     assert "--chunk" in caught.value.hint
     assert not (tmp_path / "none.jsonl").exists()
+    sizes, settings = BlockSizes(6, 1, 4, 2, 16, 32), TrainSettings()
+    few, more = (  # three prompts need no memory for 64 answers at once
+        run_module.estimate_memory(
+            target, sizes, 3, 1000, [9, 9, 9], settings, AnswerSettings(answer_batch=batch), 1
+        )
+        for batch in (3, 64)
+    )
+    assert few == more
 
 
 def test_a_run_goes_on_without_its_taps(target, prompts, tmp_path):
@@ -148,16 +152,6 @@ def test_a_run_of_another_version_is_named_and_left(cli_app, target, prompts, tm
     assert kept == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("fault", [False, True])
-def test_first_loss_is_near_a_uniform_guess(target, prompts, tmp_path, monkeypatch, fault):
-    """Guards the first weights: sharp guesses of the mask token cost several times as much."""
-    if fault:
-        monkeypatch.setattr(new_drafter, "scale_weights", lambda *_: None)
-    run, events = start(target, prompts, tmp_path, steps=1)
-    run.train()
-    assert (losses(events)[0][1] < math.log(target.vocab_size) + 2) is not fault
-
-
 @pytest.mark.quick_every(2)
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_dflash2_drafter(target, prompts, tmp_path, warm):
@@ -183,11 +177,7 @@ def test_a_dflash2_drafter(target, prompts, tmp_path, warm):
     for name, weight in parameters(run.drafter.model).items():
         assert not mx.array_equal(weight, untrained[name]), name
     assert Checkpoint.read(tmp_path / "v2").config["architectures"] == ["DFlash2DraftModel"]
-    pair = dflash_mlx.load(TARGET, tmp_path / "v2")
-    for text in ("say 5", "say 16"):
-        answer = dflash_mlx.generate(pair, text, max_tokens=12)
-        plain = dflash_mlx.generate(pair, text, max_tokens=12, mode="baseline")
-        assert answer.tokens == plain.tokens
+    check_answers(dflash_mlx.load(TARGET, tmp_path / "v2"))
     check_replay(run, tiny.load_target(TARGET))
 
 
@@ -200,6 +190,7 @@ def test_training_lowers_the_loss_and_leaves_the_target_alone(target, prompts, t
     untrained = parameters(run.drafter.model)
     run.train()
     curve = [value for _, value in losses(events)]
+    assert curve[0] < math.log(target.vocab_size) + 2  # a sharp guess of the mask token costs more
     assert sum(curve[-5:]) < 0.6 * sum(curve[:5])
     for name, weight in parameters(target.model).items():
         assert mx.array_equal(weight, before[name]), name
@@ -252,6 +243,11 @@ def test_checkpoints_are_whole_and_few(target, prompts, tmp_path):
         "model.safetensors",
         "taps",
     ]
+    often, events = start(
+        target, prompts, tmp_path / "often", steps=3, save_every=99, save_minutes=1e-9
+    )
+    often.train()
+    assert [e.step for e in events if isinstance(e, Saved)] == [1, 2, 3]
 
 
 def test_the_drafter_folder_is_z_labs_format(target, prompts, tmp_path):
@@ -272,18 +268,16 @@ def test_the_drafter_folder_is_z_labs_format(target, prompts, tmp_path):
     written, reference = weights(tmp_path), weights(tiny.GOLDEN / "qwen3_full" / "draft")
     assert {w.dtype for w in written.values()} == {mx.bfloat16}
     assert written.keys() == {n for n in reference if not n.startswith(("layers.1", "layers.2"))}
-    pair = dflash_mlx.load(TARGET, tmp_path)
-    answer = dflash_mlx.generate(pair, "say 5", max_tokens=12)
-    assert (
-        answer.tokens == dflash_mlx.generate(pair, "say 5", max_tokens=12, mode="baseline").tokens
-    )
+    check_answers(dflash_mlx.load(TARGET, tmp_path))
 
 
 def test_a_vocabulary_of_its_own(target, prompts, tmp_path):
     """Guards --draft-vocab: the frozen head is the target's rows, and answers stay the target's."""
-    run, _ = start(
-        target, prompts, tmp_path, shape=dataclasses.replace(SHAPE, draft_vocab=40), steps=60
-    )
+    shape = dataclasses.replace(SHAPE, draft_vocab=40)
+    with mock.patch.object(run_module, "estimate_memory", wraps=run_module.estimate_memory) as seen:
+        run, _ = start(target, prompts, tmp_path, shape=shape, steps=60)
+    # A frozen head has no gradient and no moments.
+    assert seen.call_args.args[3] == run_module.parameter_count(run.drafter.model)
     config, model = run.drafter.config, run.drafter.model
     ids = target_ids(model.d2t)
     hidden = mx.random.normal((3, target.hidden_size))
@@ -304,36 +298,21 @@ def test_a_vocabulary_of_its_own(target, prompts, tmp_path):
     check_replay(run, target)
     written = weights(tmp_path)
     assert written["d2t"].dtype == mx.int32
-    pair = dflash_mlx.load(TARGET, tmp_path)
     assert parse(Checkpoint.read(tmp_path).config) == config
     assert config.drafted == 40
-    answer = dflash_mlx.generate(pair, "say 5", max_tokens=12)
-    assert (
-        answer.tokens == dflash_mlx.generate(pair, "say 5", max_tokens=12, mode="baseline").tokens
-    )
+    check_answers(dflash_mlx.load(TARGET, tmp_path))
     again, _ = start(target, prompts, tmp_path, shape=run.job.shape, steps=60, resume=True)
     assert mx.array_equal(again.drafter.model.d2t, model.d2t)
 
 
-@pytest.mark.parametrize("count", [0, tiny.VOCAB + 1])
-def test_a_vocabulary_that_cannot_be(target, prompts, tmp_path, count):
-    """Guards --draft-vocab: more tokens than the target has, or fewer than end its answers."""
-    with pytest.raises(UsageError, match="tokens"):
-        start(target, prompts, tmp_path, shape=dataclasses.replace(SHAPE, draft_vocab=count))
-
-
-def test_measured_tau_is_that_of_decoding(target, prompts, tmp_path):
-    """Guards τ: walking the known answers counts the very rounds that decoding takes."""
-    run, _ = start(target, prompts, tmp_path, steps=120, save_every=1000)
-    while run.step < 60:
-        run.trainer.step(run.step)
-        run.step += 1
-    check_replay(run, target)
-
-
 def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
-    """Guards the batch of unequal answers: an answer that has ended takes no more rounds."""
-    run, _ = start(target, prompts, tmp_path)
+    """Guards τ: known answers take the very rounds that decoding takes, also in a batch.
+
+    An answer that has ended takes no more rounds.
+    """
+    run, _ = start(target, prompts, tmp_path, steps=40, save_every=1000)
+    run.train()
+    check_replay(run, target)
     some = [TrainingSequence(s.tokens[: s.answer + n], s.answer) for n, s in
             zip((2, 9, 17), run.trainer.sequences, strict=False)]  # fmt: skip
     together = replay_answers(run.student, taps_of(target, some), some)
@@ -411,10 +390,26 @@ def test_warm_start_goes_on_from_a_drafter(target, prompts, tmp_path):
         start(other, prompts, tmp_path / "c", warm_start=tmp_path / "a")
 
 
-def test_no_room_for_an_answer(target, prompts, tmp_path):
-    """Guards --max-length that no prompt fits into."""
-    with pytest.raises(DFlashError, match="no prompt leaves room"):
-        start(target, prompts, tmp_path, max_length=8)
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-length", "8"], "no prompt leaves room for an answer of two tokens."),
+        (["--draft-vocab", "0"], "cannot have 0 tokens of its own."),
+        (["--draft-vocab", str(tiny.VOCAB + 1)], "tokens of its own."),
+        (["--dflash2", "--draft-vocab", "40"], "cannot have a smaller vocabulary"),
+        (["--taps", "99,1"], "the taps 99, 1 are not layers of this target."),
+        (["--block-size", "1"], "a block needs two positions at least."),
+        (["--mask-token", "98"], "98 is not a free token of this target."),
+    ],
+)
+def test_what_the_target_cannot_have_is_refused(cli_app, prompts, tmp_path, flags, message):
+    """Guards against a run that could only fail later."""
+    answers = ["--answers", str(prompts.with_name("answers.jsonl")), "--max-tokens", "20"]
+    command = ["train", str(prompts), "-m", str(TARGET), "-o", str(tmp_path / "out"), *answers]
+    result = CliRunner().invoke(cli_app, [*command, *flags])
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+    assert "Hint:" in result.stderr
 
 
 def test_a_prompt_without_room_is_not_answered(target, tmp_path):
@@ -426,26 +421,6 @@ def test_a_prompt_without_room_is_not_answered(target, tmp_path):
     assert told.sequences + told.held_out == 4
     assert [event.total for event in events if isinstance(event, AnswersProgress)][-1] == 4
     assert all(len(each.tokens) <= 60 for each in run.trainer.sequences)
-
-
-def test_a_log_of_no_checkpoint_begins_anew(target, prompts, tmp_path):
-    """Guards τ's plot: steps that were lost are done again, a torn line cannot be read."""
-    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 3.0}\n{"st')
-    run, _ = start(target, prompts, tmp_path, steps=2, eval_every=1)
-    assert run.train()
-    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "loss" in line] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"steps": 0}, {"batch": 0}, {"rate": 0.0}, {"loss": "x"}, {"dtype": "float16"},
-     {"gamma": -1.0}, {"seed": -1}],
-)  # fmt: skip
-def test_wrong_settings_are_refused(wrong):
-    """Guards against a run that could only fail later."""
-    with pytest.raises(UsageError):
-        TrainSettings(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -460,6 +435,8 @@ def test_wrong_settings_are_refused(wrong):
         (["--warm-start", "x", "--mask-token", "3"], "--warm-start keeps the shape"),
         (["--out", "FILE"], "is a file."),
         (["--val", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--lr", "0"], "rate cannot be 0.0."),
+        (["--gamma", "-1"], "gamma cannot be -1.0."),
     ],
 )
 def test_wrong_flags_are_refused_before_any_work(
@@ -476,14 +453,6 @@ def test_wrong_flags_are_refused_before_any_work(
     assert "Hint:" in result.stderr
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "file").read_text() == "kept"
-
-
-def test_the_forecast_knows_a_frozen_head(target, prompts, tmp_path):
-    """Guards --draft-vocab: its head is not trained, so it has no gradient and no moments."""
-    shape = dataclasses.replace(SHAPE, draft_vocab=40)
-    with mock.patch.object(run_module, "estimate_memory", wraps=run_module.estimate_memory) as seen:
-        run, _ = start(target, prompts, tmp_path, shape=shape)
-    assert seen.call_args.args[3] == run_module.parameter_count(run.drafter.model)
 
 
 def test_learning_rate_warms_up_and_falls_to_zero():
@@ -566,23 +535,6 @@ def test_a_signal_saves_and_resume_needs_no_flag(
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5]
 
 
-def test_temp_has_the_name_of_the_other_commands(cli_app, prompts, tmp_path, monkeypatch):
-    """It reaches the answers, and a run that goes on keeps it."""
-    seen = []
-
-    def run(target, tokenizer, job, settings, answers, on_event):
-        seen.append(answers.temperature)
-        return mock.Mock()
-
-    monkeypatch.setattr(run_module, "Run", run)
-    command = ["train", str(prompts), "-m", str(TARGET), "--out", str(tmp_path)]
-    result = CliRunner().invoke(cli_app, [*command, "--temp", "0.5"])
-    assert result.exit_code == 0, result.stderr
-    assert seen == [0.5]
-    again = CliRunner().invoke(cli_app, [*command, "--resume", "--temp", "0.7"])
-    assert "has --temp 0.5, not 0.7." in again.stderr
-
-
 def test_bundled_is_the_bundled_target(cli_app, prompts, tmp_path, monkeypatch):
     """The name that other commands accept: the same target as without -m."""
     seen = []
@@ -629,7 +581,7 @@ def test_resume_refuses_other_flags_before_any_work(cli_app, prompts, tmp_path, 
         patch.setattr(Target, "load", None)  # nothing is loaded
         for given, message in (
             (["--lr", "0.001", "--batch", "4"], "has --lr 0.0006, not 0.001; --batch 3, not 4."),
-            (["--steps", "3"], "has --steps 2, not 3."),
+            (["--steps", "3", "--temp", "0.7"], "has --steps 2, not 3; --temp 0.0, not 0.7."),
             ([str(other)], f"has prompts {copy}, not {other}."),
             ([str(moved), "-m", model], f"has model {TARGET.resolve()}, not {model}."),
         ):
@@ -643,12 +595,3 @@ def test_resume_refuses_other_flags_before_any_work(cli_app, prompts, tmp_path, 
         assert "there is no run in" in none.stderr
     same = [*again, str(moved), "--lr", "6e-4", "--eval-every", "7"]
     assert CliRunner().invoke(cli_app, same).exit_code == 0
-
-
-def test_settings_that_differ_are_named(target, prompts, tmp_path):
-    """Guards a caller of `Run`: "other settings" named none, and came after all the answers."""
-    run, _ = start(target, prompts, tmp_path)
-    run.train(lambda: True)
-    with pytest.raises(DFlashError, match=r"other settings: rate 0.005, not 0.001\.") as caught:
-        start(None, prompts, tmp_path, resume=True, rate=1e-3)
-    assert caught.value.hint

@@ -1,12 +1,17 @@
-"""What macOS says of this Mac, by its own programs."""
+"""The checks of the machine, and of the service on it; macOS is asked by its own programs."""
 
+import os
+import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..service import KEY_FILE, LOG_FILE, address, value_of
 from ..service_manager import Launchd, others_may_read
+from ..terminal.output import format_bytes
 from .report import CheckResult, combine, fail, ok, short_path, warn
 
 INSTALL_AGAIN = "`dflash serve --install` installs it again, --uninstall removes it"
@@ -31,9 +36,27 @@ def sysctl(name: str) -> str:
     return output("/usr/sbin/sysctl", "-in", name)
 
 
-def version() -> str:
-    """The version of macOS, from the system: a Python for an older one may be told another."""
+def macos_version() -> str:
+    """From the system: a Python for an older macOS may be told another."""
     return sysctl("kern.osproductversion")
+
+
+def machine(info: Mapping[str, Any]) -> CheckResult:
+    """info: MLX's facts of the device."""
+    if on_mac():
+        model, system = sysctl("hw.model"), f"macOS {macos_version()}"
+    else:
+        model, system = "", f"{platform.system()} {platform.release()}"
+    parts = (model, info.get("device_name"), platform.machine(), f"{os.cpu_count()} cores", system)
+    return ok(" · ".join(filter(None, parts)))
+
+
+def memory(info: Mapping[str, Any]) -> CheckResult:
+    """How much there is, and how much of it models may use."""
+    summary = format_bytes(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    if limit := info.get("max_recommended_working_set_size"):
+        summary += f" · recommended working set {format_bytes(limit)}"
+    return ok(summary)
 
 
 def power() -> CheckResult:
