@@ -13,10 +13,8 @@ from dflash_mlx.options import GenerationOptions
 from .answer import (
     INTERRUPTED,
     Answer,
-    JsonLinesView,
-    JsonView,
-    LiveView,
-    PlainView,
+    AnswerView,
+    View,
     answer_prompt,
     cut_note,
     is_acceptance_low,
@@ -395,10 +393,7 @@ def check_form(answer: Answer, grammar: Grammar, *, remote: bool) -> None:
         )
 
 
-def make_view(
-    out: Output, own: GenerateOptions, passes: Passes | None, *, thinking: bool
-) -> PlainView:
-    """Choose the view: JSON or `passes` by the flags, else a live one if stderr is a terminal."""
+def make_view(out: Output, own: GenerateOptions, passes: Passes | None, *, thinking: bool) -> View:
     if passes is not None:
         return make_chat_view(
             out,
@@ -407,11 +402,9 @@ def make_view(
             passes=passes,
             thinking_hint="--show-thinking",
         )
-    if own.jsonl:
-        return JsonLinesView(out)
-    if own.json:
-        return JsonView(out)
-    return (LiveView if out.stderr_live else PlainView)(out, thinking=thinking)
+    if own.as_data:
+        return AnswerView(out, stdout="blocks" if own.jsonl else "nothing")
+    return AnswerView(out, thinking=thinking)
 
 
 def warn_low_acceptance(answer: Answer, out: Output) -> None:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .answer import PlainView
 from .terminal.markdown import Fragment
 from .terminal.output import Output, format_count, strip_control
 
@@ -124,31 +123,3 @@ class PassStream:
             dim=self._dim,
             spans=(*self._spans, *spans),
         )
-
-
-class MarkedView(PlainView):
-    """Writes an answer with a mark between two passes; a pipe gets the answer without marks.
-
-    Then the text with marks goes to stderr.
-    """
-
-    def __init__(self, out: Output, passes: Passes, *, thinking: bool = False):
-        super().__init__(out, thinking=thinking)
-        self._passes = passes
-
-    def block(self, block: "Block", stats: "Stats") -> None:
-        self._passes.begin(block)
-        super().block(block, stats)
-
-    def write_text(self, text: str) -> None:
-        marked = self._passes.marked(text)
-        if self.out.stdout_is_tty:
-            self.out.write(marked)
-        else:
-            self.out.write(text)
-            self.out.info(marked, end="")
-
-    def finish(self) -> None:
-        super().finish()
-        if not self.out.stdout_is_tty:
-            self.out.info("")

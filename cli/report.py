@@ -22,7 +22,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.installation import versions
 from dflash_mlx.options import TREE_BUDGET, GenerationOptions
 
-from .answer import Answer, JsonView, answer_prompt
+from .answer import Answer, AnswerView, answer_prompt
 from .backend.base import Backend, ModelInfo
 from .backend.local import LocalBackend
 from .options import option
@@ -273,7 +273,7 @@ def baseline_answer(
     interrupt: Interrupt,
 ) -> Answer:
     """Answer by plain decoding; shows only progress."""
-    view = JsonView(out, label="plain decoding · ")
+    view = AnswerView(out, stdout="nothing", label="plain decoding · ")
     backend = LocalBackend(pair, drafting=False, use_prefix_cache=False)
     return answer_prompt(backend, prompt, plain_options(options), view, interrupt)
 

@@ -147,7 +147,7 @@ def test_region_while_it_streams(terminal):
         if "…" in lines:
             seen.append(len(lines) - 1 - lines.index("…"))
     assert set(seen) == {chat_view.TAIL_ROWS}
-    shower.finish()
+    shower.__exit__()
     assert screen.text().split() == ["First.", *["word"] * 120, "Last"]
 
 
@@ -166,7 +166,7 @@ def test_the_live_line_fits_the_screen(terminal, columns, shown):
         shower.block(block, stats)
     assert re.fullmatch(r". 6 tok · [\d,.]+ tok/s" + shown, screen.lines()[-1])
     assert ("tokens per pass" in screen.text()) == (columns == 110)
-    shower.finish()
+    shower.__exit__()
 
 
 def test_thinking_moves_and_folds(terminal):
