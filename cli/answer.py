@@ -346,7 +346,7 @@ def answer_prompt(
         else:
             view.waiting()
 
-    interrupt.defer(False)
+    interrupt.deferred = False
     began = time.perf_counter()
     with Spinner(view.out, "reading the prompt"):
         blocks = backend.stream(prompt, options, on_prefill=on_prefill)
@@ -362,7 +362,7 @@ def answer_prompt(
             except KeyboardInterrupt:
                 pass  # `answer` holds the text so far
             finally:
-                interrupt.defer()
+                interrupt.deferred = True
                 blocks.close()
     finally:
         on_end(answer)

@@ -398,7 +398,6 @@ def make_view(out: Output, own: GenerateOptions, passes: Passes | None, *, think
         return make_chat_view(
             out,
             show_thinking=thinking,
-            quiet=out.quiet,
             passes=passes,
             thinking_hint="--show-thinking",
         )

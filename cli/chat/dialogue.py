@@ -42,7 +42,6 @@ class DisplaySettings:
 
     markdown: bool = True
     show_thinking: bool = False
-    quiet: bool = False
     passes: bool = False
     notify: NotifyKind = "off"
 
@@ -261,7 +260,6 @@ class Dialogue:
             self.out,
             markdown=self.display.markdown,
             show_thinking=self.display.show_thinking,
-            quiet=self.display.quiet,
             context_length=self.context_length,
             passes=self.passes,
         )

@@ -237,7 +237,7 @@ def prompt_lines(prompt: str, out: Output) -> list[str]:
 
 def render_markdown(text: str, out: Output) -> list[str]:
     """Markdown as lines with escape sequences, as wide as the screen."""
-    from ..terminal.render import Renderer
+    from ..terminal.renderer import Renderer
 
     stream = MarkdownStream()
     renderer = Renderer(ascii=out.ascii)

@@ -10,8 +10,9 @@ from dflash_mlx.chat.messages import Messages
 from dflash_mlx.errors import UsageError
 
 from ..answer import INTERRUPTED, Answer
+from ..passes import TextStream
 from ..terminal.live_region import STYLE_SEQUENCE
-from ..terminal.markdown import MarkdownStream, PlainTextStream
+from ..terminal.markdown import MarkdownStream
 from ..terminal.output import Output, format_count, screen_width, strip_control
 from ..terminal.signals import LEAVE_WINDOW, Interrupt, LeaveChat
 from .dialogue import Dialogue
@@ -176,7 +177,7 @@ class SeveralView(LiveView):
 
     def _preview(self, answer: Answer, width: int) -> list[str]:
         """The text so far, or the thinking before it, without Markdown."""
-        stream = PlainTextStream(dim=not answer.text)
+        stream = TextStream(dim=not answer.text)
         text = strip_control(answer.text or answer.thinking)
         return self._renderer.preview([*stream.feed(text), *stream.finish()], width)
 
@@ -184,7 +185,7 @@ class SeveralView(LiveView):
         column = self._column(width)
         blocks = []
         for title, answer in zip(self._titles(), self._answers, strict=True):
-            stream = MarkdownStream() if self._markdown else PlainTextStream()
+            stream = MarkdownStream() if self._markdown else TextStream()
             fragments = [*stream.feed(strip_control(answer.text)), *stream.finish()]
             lines = self._renderer.preview(fragments, column or width)
             blocks.append([f"\x1b[1m{title}\x1b[0m", *lines])

@@ -4,12 +4,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from threading import Event, RLock, Thread
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..answer import AnswerView, View, progress_line, spinner_symbol, thinking_summary
-from ..passes import Passes, PassStream
+from ..passes import Passes, TextStream
 from ..terminal.live_region import LiveRegion
-from ..terminal.markdown import Fragment, MarkdownStream, PlainTextStream
+from ..terminal.markdown import Fragment, MarkdownStream
 from ..terminal.output import Output, stdout_size, strip_control
 from .loops import TAIL, find_loop, words_of
 
@@ -25,25 +25,11 @@ FOOTER_ROWS = 5  # rows of the text that the user types during the answer
 
 
 def make_chat_view(
-    out: Output,
-    *,
-    markdown: bool = True,
-    show_thinking: bool = False,
-    quiet: bool = False,
-    context_length: int = 0,
-    passes: Passes | None = None,
-    thinking_hint: str = "/think show",
+    out: Output, *, show_thinking: bool = False, passes: Passes | None = None, **details: Any
 ) -> View:
     """A live view if stdout is a terminal, else a plain one; the arguments are `ChatView`'s."""
-    if out.stdout_live and not quiet:
-        return ChatView(
-            out,
-            markdown=markdown,
-            show_thinking=show_thinking,
-            context_length=context_length,
-            passes=passes,
-            thinking_hint=thinking_hint,
-        )
+    if out.stdout_live:
+        return ChatView(out, show_thinking=show_thinking, passes=passes, **details)
     return AnswerView(out, thinking=show_thinking, live=False, passes=passes)
 
 
@@ -51,7 +37,7 @@ class LiveView:
     """Draws frames on the terminal on stdout, from any thread; a context manager."""
 
     def __init__(self, out: Output):
-        from ..terminal.render import Renderer
+        from ..terminal.renderer import Renderer
 
         self.out = out
         self._renderer = Renderer(ascii=out.ascii)
@@ -148,13 +134,10 @@ class ChatView(LiveView):
         self._context_length = context_length
         self._thinking_hint = thinking_hint
         self._passes = passes
-        self._answer: MarkdownStream | PlainTextStream | PassStream
-        if passes is not None:
-            self._answer = PassStream(passes)
-        else:
-            self._answer = MarkdownStream() if markdown else PlainTextStream()
-        # None unless the model is thinking
-        self._thinking: PlainTextStream | PassStream | None = None
+        self._answer: MarkdownStream | TextStream = TextStream(passes=passes)
+        if markdown and passes is None:
+            self._answer = MarkdownStream()
+        self._thinking: TextStream | None = None  # unless the model is thinking
         self._recent_thinking: deque[Fragment] = deque(maxlen=TAIL_ROWS)
         self._thinking_began = 0.0
         self.thought_tokens = 0
@@ -214,9 +197,7 @@ class ChatView(LiveView):
 
     def _add_thinking(self, block: "Block") -> None:
         if self._thinking is None:
-            self._thinking = PlainTextStream(dim=True)
-            if self._passes is not None:
-                self._thinking = PassStream(self._passes, dim=True)
+            self._thinking = TextStream(dim=True, passes=self._passes)
             self._thinking_began = time.perf_counter()
         self.thought_tokens += len(block.tokens)
         lines = self._thinking.feed(strip_control(block.thinking))

@@ -14,7 +14,7 @@ from dflash_mlx.engine.stats import Stats
 
 chat_view, output, markdown, render = (
     import_module(f"dflash_mlx.cli.{name}")
-    for name in ("chat.view", "terminal.output", "terminal.markdown", "terminal.render")
+    for name in ("chat.view", "terminal.output", "terminal.markdown", "terminal.renderer")
 )
 
 SIZES = [(80, 24), (100, 40), (40, 12), (20, 5)]
