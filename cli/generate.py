@@ -1,6 +1,7 @@
 """`dflash generate`: one prompt, one answer; or with --batch many."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -60,6 +61,9 @@ from .terminal.output import Output, format_count, stderr_columns
 from .terminal.signals import Interrupt
 from .terminal.spinner import Spinner
 
+prompt_option = partial(option, panel="Prompt and answer")
+output_option = partial(option, panel="Output")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateOptions:
@@ -84,66 +88,41 @@ class GenerateOptions:
         ),
     ] = False
     raw: Annotated[
-        bool,
-        option(
-            "--raw",
-            help="Send the text as it is, without the chat template.",
-            panel="Prompt and answer",
-        ),
+        bool, prompt_option("--raw", help="Send the text as it is, without the chat template.")
     ] = False
     schema: Annotated[
         str | None,
-        option(
-            "--schema",
-            metavar="FILE|JSON",
-            help="Make the answer follow this JSON schema.",
-            panel="Prompt and answer",
+        prompt_option(
+            "--schema", metavar="FILE|JSON", help="Make the answer follow this JSON schema."
         ),
     ] = None
     grammar: Annotated[
         str | None,
-        option(
-            "--grammar",
-            metavar="FILE|TEXT",
-            help="Make the answer follow this Lark grammar.",
-            panel="Prompt and answer",
+        prompt_option(
+            "--grammar", metavar="FILE|TEXT", help="Make the answer follow this Lark grammar."
         ),
     ] = None
     json: Annotated[
-        bool,
-        option("--json", help="Print one JSON object: the answer and all numbers.", panel="Output"),
+        bool, output_option("--json", help="Print one JSON object: the answer and all numbers.")
     ] = False
     jsonl: Annotated[
         bool,
-        option(
-            "--jsonl",
-            help="Print a JSON object for each block, then one for the whole.",
-            panel="Output",
+        output_option(
+            "--jsonl", help="Print a JSON object for each block, then one for the whole."
         ),
     ] = False
     stats: Annotated[
         bool | None,
-        option(
-            "--stats/--no-stats",
-            help="Print the numbers on stderr. [on a terminal]",
-            panel="Output",
-        ),
+        output_option("--stats/--no-stats", help="Print the numbers on stderr. [on a terminal]"),
     ] = None
     compare: Annotated[
         bool,
-        option(
-            "--compare",
-            help="Also answer without drafts, and compare speed and text.",
-            panel="Output",
-        ),
+        output_option("--compare", help="Also answer without drafts, and compare speed and text."),
     ] = False
-
     watch: Annotated[
         bool,
-        option(
-            "--watch",
-            help="Colour the tokens by the pass that wrote them; show rejected drafts.",
-            panel="Output",
+        output_option(
+            "--watch", help="Colour the tokens by the pass that wrote them; show rejected drafts."
         ),
     ] = False
 
@@ -297,9 +276,19 @@ def ask(
 ) -> Run:
     """Answer the prompt, with --compare plainly too; KeyboardInterrupt after two Ctrl-C."""
     passes = None
+    view: View
     if own.watch:
         passes = Passes(local_backend(backend, "--watch").pair.tokenizer.decode, out)
-    view = make_view(out, own, passes, thinking=prompt_options.show_thinking)
+        view = make_chat_view(
+            out,
+            show_thinking=prompt_options.show_thinking,
+            passes=passes,
+            thinking_hint="--show-thinking",
+        )
+    elif own.as_data:
+        view = AnswerView(out, stdout="blocks" if own.jsonl else "nothing")
+    else:
+        view = AnswerView(out, thinking=prompt_options.show_thinking)
     with Interrupt() as interrupt:
         if own.compare:
             warm_up(local_backend(backend).pair, prompt, options, out, interrupt)
@@ -331,33 +320,41 @@ def report(
     load_seconds: float,
     out: Output,
 ) -> None:
+    answer = run.answer
+    stats = answer.stats
     comparison = run.comparison(options)
     if own.as_data:
         document = {"type": "answer"} if own.jsonl else {}
-        document |= answer_report(run.answer, backend, options, load_seconds)
+        document |= answer_report(answer, backend, options, load_seconds)
         document |= comparison_json(comparison) if comparison else {}
         out.write_json(document)
     elif comparison:
         show_comparison(comparison, backend.info, options, out)
-    for note in run.answer.stats.notes:
+    for note in stats.notes:
         out.warn(note)
     show_stats = out.stderr_is_tty and not (out.quiet or own.as_data or comparison)
     if own.stats is not None:
         show_stats = own.stats
     if show_stats:
-        line = stats_line(run.answer, backend.info, options.token_limit, stderr_columns())
+        line = stats_line(answer, backend.info, options.token_limit, stderr_columns())
         out.info(line, "dim")
-    elif run.answer.finish_reason == "length" and not own.as_data:
-        out.warn(cut_note(run.answer, backend.info, options.token_limit))
+    elif answer.finish_reason == "length" and not own.as_data:
+        out.warn(cut_note(answer, backend.info, options.token_limit))
     if run.passes is not None and not out.quiet:
-        out.info(run.passes.legend(run.answer.stats), "dim")
-    if run.answer.finish_reason == "stop" and not run.answer.text.strip() and not own.as_data:
-        out.warn(empty_note(run.answer))
+        out.info(run.passes.legend(stats), "dim")
+    if answer.finish_reason == "stop" and not answer.text.strip() and not own.as_data:
+        out.warn(empty_note(answer))
     drafter_warning = backend.drafter_warning() if isinstance(backend, LocalBackend) else []
     out.warn(*drafter_warning)
     # The mode auto drafts less by itself.
-    if not (drafter_warning or own.as_data or options.mode == "auto"):
-        warn_low_acceptance(run.answer, out)
+    quiet = drafter_warning or own.as_data or options.mode == "auto"
+    if is_acceptance_low(stats) and not quiet:
+        out.note(
+            f"  low acceptance: τ {stats.acceptance_length:.2f} with drafts in "
+            f"{stats.verifies} passes; drafting may cost more than it saves. "
+            "Try --no-draft",
+            "warning",
+        )
 
 
 def empty_note(answer: Answer) -> str:
@@ -390,27 +387,4 @@ def check_form(answer: Answer, grammar: Grammar, *, remote: bool) -> None:
             "llama-server do"
             if remote
             else "--stop may have ended it early",
-        )
-
-
-def make_view(out: Output, own: GenerateOptions, passes: Passes | None, *, thinking: bool) -> View:
-    if passes is not None:
-        return make_chat_view(
-            out,
-            show_thinking=thinking,
-            passes=passes,
-            thinking_hint="--show-thinking",
-        )
-    if own.as_data:
-        return AnswerView(out, stdout="blocks" if own.jsonl else "nothing")
-    return AnswerView(out, thinking=thinking)
-
-
-def warn_low_acceptance(answer: Answer, out: Output) -> None:
-    stats = answer.stats
-    if is_acceptance_low(stats):
-        out.note(
-            f"  low acceptance: τ {stats.acceptance_length:.2f} with drafts in {stats.verifies} "
-            "passes; drafting may cost more than it saves. Try --no-draft",
-            "warning",
         )

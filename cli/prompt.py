@@ -127,7 +127,7 @@ def read_text(path: Path, hint: str = "give a text file") -> str:
         elif b"\0" in data:
             reason = "it is not text"
         else:
-            return data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n")
+            return data.decode("utf-8-sig").removesuffix("\n")
     except (OSError, ValueError) as error:
         reason = file_error_reason(error)
     raise UsageError(f"the file '{path}' cannot be read ({reason}).", hint=hint)
@@ -316,17 +316,13 @@ def text_or_file(value: str, flag: str, mark: str) -> str:
 
     A value with `mark` in it is the text, unless a file has that name.
     """
-    if mark in value and not is_file(value):
-        return value
-    if not is_file(value):
-        raise UsageError(
-            f"there is no file '{value:.60}'.", hint=f"{flag} takes a file or its text"
-        )
-    return read_file(Path(value), flag)
-
-
-def is_file(name: str) -> bool:
+    path = Path(value)
     try:
-        return Path(name).expanduser().is_file()
+        is_file = path.expanduser().is_file()
     except (OSError, ValueError):  # a text that cannot be a name
-        return False
+        is_file = False
+    if is_file:
+        return read_file(path, flag)
+    if mark in value:
+        return value
+    raise UsageError(f"there is no file '{value:.60}'.", hint=f"{flag} takes a file or its text")

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from rich import filesize
+
 from dflash_mlx.text import whole_text
 
 from .live_region import STYLE_SEQUENCE
@@ -202,12 +204,7 @@ def notify(out: Output, kind: NotifyKind, seconds: float, text: str) -> None:
     sys.stderr.flush()
 
 
-def format_bytes(count: int) -> str:
-    """Bytes in a readable unit of 1000."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} bytes"
+format_bytes = filesize.decimal  # such as "1.5 GB", in units of 1000
 
 
 def format_count(number: int, singular: str, plural: str) -> str:
