@@ -240,12 +240,5 @@ def render_markdown(text: str, out: Output) -> list[str]:
     from ..terminal.renderer import Renderer
 
     stream = MarkdownStream()
-    renderer = Renderer(ascii=out.ascii)
-    width = max(stderr_columns() - 1, 8)
-    lines: list[str] = []
-    for fragment in [*stream.feed(strip_control(text)), *stream.finish()]:
-        fragment_lines = renderer.lines(fragment, width)
-        if fragment.gap and lines and fragment_lines:
-            lines.append("")
-        lines += fragment_lines
-    return lines
+    fragments = [*stream.feed(strip_control(text)), *stream.finish()]
+    return Renderer(ascii=out.ascii).lines(fragments, max(stderr_columns() - 1, 8))

@@ -220,12 +220,8 @@ class ChatView(LiveView):
         self._recent_thinking.clear()
 
     def _lines(self, width: int, max_rows: int) -> tuple[list[str], list[str]]:
-        finished: list[str] = []
-        for fragment in self._fragments:
-            lines = self._renderer.lines(fragment, width)
-            finished += [""] * (fragment.gap and self._printed and bool(lines))
-            finished += lines
-            self._printed = self._printed or bool(lines)
+        finished = self._renderer.lines(self._fragments, width, gap=self._printed)
+        self._printed = self._printed or bool(finished)
         self._fragments.clear()
         stream = self._thinking or self._answer
         fragments = [*self._recent_thinking, *stream.tail()]

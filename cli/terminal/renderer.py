@@ -167,19 +167,25 @@ class Renderer:
         self._parser = make_parser()
         self._highlighter = Highlighter("")
 
-    def lines(self, fragment: Fragment, width: int) -> list[str]:
-        """A fragment's lines with escape sequences; lines of code may be wider than `width`."""
-        return [self._ansi(text) for text in self._texts(fragment, width)]
+    def lines(
+        self, fragments: Iterable[Fragment], width: int, *, gap: bool = False, wraps: bool = False
+    ) -> list[str]:
+        """Lines with escape sequences. Those of code may be wider than `width`, unless `wraps`.
 
-    def preview(self, fragments: Iterable[Fragment], width: int) -> list[str]:
-        """Lines of unfinished fragments with gaps between them, none wider than `width`."""
-        highlighter = copy(self._highlighter)
-        rows = []
+        gap: whether there may be one before the first fragment, too.
+        """
+        rows: list[str] = []
         for fragment in fragments:
             texts = self._texts(fragment, width)
-            rows += [""] * (fragment.gap and bool(rows) and bool(texts))
+            rows += [""] * (fragment.gap and (gap or bool(rows)) and bool(texts))
             for text in texts:
-                rows += [self._ansi(line) for line in self._wrap(text, width)]
+                rows += map(self._ansi, self._wrap(text, width) if wraps else [text])
+        return rows
+
+    def preview(self, fragments: Iterable[Fragment], width: int) -> list[str]:
+        """Lines of unfinished fragments, none wider than `width`."""
+        highlighter = copy(self._highlighter)
+        rows = self.lines(fragments, width, wraps=True)
         self._highlighter = highlighter
         return rows
 
@@ -197,15 +203,14 @@ class Renderer:
         return self._blocks(root.children, fragment.source.split("\n"), width, fragment.number)
 
     def _ansi(self, text: Text) -> str:
+        """The text with escape sequences; tabs stay, which `Console.print` would expand."""
         text.rstrip()
         text.stylize_before(text.style)
         parts = []
         for part in text.render(self._console):
-            style = part.style
-            if style is not None and self._console.no_color:
-                style = style.without_color
-            styled = style.render(part.text, color_system=ColorSystem.STANDARD) if style else None
-            parts.append(styled or part.text)
+            style = part.style or Style.null()
+            style = style.without_color if self._console.no_color else style
+            parts.append(style.render(part.text, color_system=ColorSystem.STANDARD))
         return "".join(parts)
 
     def _wrap(self, text: Text, width: int) -> list[Text]:

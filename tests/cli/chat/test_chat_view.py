@@ -73,7 +73,7 @@ def test_nothing_is_lost(terminal, size):
     play(chat_view.make_chat_view(terminal(screen)), blocks_of(DOCUMENT, 12))
     renderer = render.Renderer()
     fragments = stream.feed(DOCUMENT) + stream.finish()
-    lines = [line for fragment in fragments for line in renderer.lines(fragment, size[0] - 1)]
+    lines = renderer.lines(fragments, size[0] - 1)
     wanted = re.sub(r"\x1b\[[0-9;]*m|\s", "", "".join(lines))
     assert re.sub(r"\s", "", screen.text()) == wanted
     for word in re.findall(r"\w+", DOCUMENT.replace("```", "``` ")):

@@ -45,7 +45,7 @@ def shown(text, width=60, **options):
 def styled(text, width=60, **options):
     renderer, found = render.Renderer(**options), []
     for fragment in fragments_of(text):
-        lines = renderer.lines(fragment, width)
+        lines = renderer.lines([fragment], width)
         found += [""] * (fragment.gap and bool(found) and bool(lines)) + lines
     return found
 
@@ -264,9 +264,9 @@ def test_preview_fits(seed, width):
 def test_preview_changes_nothing():
     """Code that is looked at while it is open keeps the colours that it gets when it is whole."""
     renderer = render.Renderer()
-    renderer.lines(Fragment("code", 'x = """', language="python", first=True), 60)
+    renderer.lines([Fragment("code", 'x = """', language="python", first=True)], 60)
     renderer.preview([Fragment("code", '"""', language="python")], 60)
-    assert renderer.lines(Fragment("code", "text", language="python"), 60) == [
+    assert renderer.lines([Fragment("code", "text", language="python")], 60) == [
         "\x1b[32mtext\x1b[0m"
     ]
 
