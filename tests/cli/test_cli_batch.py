@@ -98,18 +98,6 @@ def test_a_line_that_was_cut_is_written_again(
     check_answers(alone)
 
 
-def test_a_cut_line_that_stays_is_noticed(
-    batch: Callable[..., Result], alone: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch()
-    written = Path("answers.jsonl").read_bytes()
-    Path("answers.jsonl").write_bytes(written[:-9])
-    monkeypatch.setattr(LineFile, "cut", lambda self: None)
-    batch()
-    with pytest.raises((AssertionError, ValueError)):
-        check_answers(alone)
-
-
 def test_ctrl_c_keeps_what_is_answered(
     batch: Callable[..., Result], alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

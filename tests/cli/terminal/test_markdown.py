@@ -43,11 +43,7 @@ def shown(text, width=60, **options):
 
 
 def styled(text, width=60, **options):
-    renderer, found = render.Renderer(**options), []
-    for fragment in fragments_of(text):
-        lines = renderer.lines([fragment], width)
-        found += [""] * (fragment.gap and bool(found) and bool(lines)) + lines
-    return found
+    return render.Renderer(**options).lines(fragments_of(text), width)
 
 
 def kinds(tokens):
@@ -93,13 +89,6 @@ def test_pieces_are_the_blocks_of_the_whole_text(seed):
         else:
             assert re.match("[`~]{3}", line), line
     assert following is None
-
-
-def test_a_splitter_that_hands_out_open_blocks_is_seen(monkeypatch):
-    """The planted fault: each block counts as closed."""
-    monkeypatch.setattr(markdown, "is_closed", lambda block, lines, stop: True)
-    text = "one\ntwo\n\nlast"
-    assert fragments_of(text, 1) != fragments_of(text)
 
 
 @pytest.mark.parametrize(
@@ -200,15 +189,6 @@ def test_colours_know_the_lines_before(language, code):
     inner = lines[31]
     assert {str(span.style) for span in inner.spans} <= {"green", "dim"}
     assert inner.spans
-
-
-@pytest.mark.slow
-def test_only_a_few_lines_are_read_again():
-    """Or the cost of a block of code would grow with its square."""
-    highlighter = render.Highlighter("python")
-    for _ in range(1000):
-        highlighter.line("    x = 1")
-    assert len(highlighter._context) <= render.MAX_CONTEXT_LINES
 
 
 def test_a_long_tail_is_not_parsed_for_each_line(monkeypatch):
