@@ -217,22 +217,12 @@ def generate(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An answer, with --compare the answer of plain decoding, and with --watch its passes."""
+    """comparison: with the answer of plain decoding. passes: of the answer, with --watch."""
 
     answer: Answer
-    baseline: Answer | None = None
-    passes: Passes | None = None
-
-    @property
-    def interrupted(self) -> bool:
-        baseline = self.baseline
-        return INTERRUPTED in (self.answer.finish_reason, baseline and baseline.finish_reason)
-
-    def comparison(self, options: GenerationOptions) -> Comparison | None:
-        """The comparison of the two answers; None unless both are complete."""
-        if self.baseline is None or self.baseline.finish_reason == INTERRUPTED:
-            return None
-        return Comparison.of(self.answer, self.baseline, options)
+    passes: Passes | None
+    comparison: Comparison | None
+    interrupted: bool
 
 
 def check_flags(own: GenerateOptions, options: Options) -> None:
@@ -305,11 +295,14 @@ def ask(
         )
         if interrupt.requested_twice:
             raise KeyboardInterrupt
-        baseline = None
-        if own.compare and answer.finish_reason != INTERRUPTED:
+        comparison = None
+        interrupted = answer.finish_reason == INTERRUPTED
+        if own.compare and not interrupted:
             pair = local_backend(backend).pair
             baseline = baseline_answer(pair, prompt, options, out, interrupt)
-    return Run(answer, baseline, passes)
+            interrupted = baseline.finish_reason == INTERRUPTED
+            comparison = None if interrupted else Comparison.of(answer, baseline, options)
+    return Run(answer, passes, comparison, interrupted)
 
 
 def report(
@@ -322,7 +315,7 @@ def report(
 ) -> None:
     answer = run.answer
     stats = answer.stats
-    comparison = run.comparison(options)
+    comparison = run.comparison
     if own.as_data:
         document = {"type": "answer"} if own.jsonl else {}
         document |= answer_report(answer, backend, options, load_seconds)
