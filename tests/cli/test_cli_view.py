@@ -110,8 +110,9 @@ def test_thinking_is_shown_when_asked_for(terminals):
     assert "thought for" not in stderr.shown()
 
 
-def test_status_line_leaves_streamed_text_alone(terminals):
+def test_status_line_leaves_streamed_text_alone(terminals, monkeypatch):
     """Once text stands on the terminal, erasing a line would erase the text."""
+    monkeypatch.setattr(view, "STATUS_INTERVAL", 0)
     stdout, stderr = terminals()
     out = output.Output()
     shower = view.AnswerView(out)
@@ -119,6 +120,14 @@ def test_status_line_leaves_streamed_text_alone(terminals):
     assert stdout.shown() == "Yes.\n"
     assert "1 tok · " in stderr.shown()
     assert "3 tok" not in stderr.shown()
+
+
+def test_json_on_a_terminal_has_no_status_line_in_it(terminals):
+    stdout, stderr = terminals()
+    out = output.Output()
+    play(view.AnswerView(out, stdout="blocks"), Block((1,)), Block((2,), text="Yes"))
+    assert len(stdout.shown().splitlines()) == 2
+    assert stderr.shown() == ""
 
 
 def test_status_line_fits_the_terminal(terminals):

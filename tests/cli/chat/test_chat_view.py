@@ -11,6 +11,7 @@ from long_answer import DOCUMENT, blocks_of, faults
 from screen import Screen, Wire
 
 from dflash_mlx.engine.stats import Stats
+from dflash_mlx.types import Block
 
 chat_view, output, markdown, render = (
     import_module(f"dflash_mlx.cli.{name}")
@@ -261,13 +262,24 @@ def test_a_fault_in_mid_stream_leaves_the_screen_sane(terminal):
     assert screen.cursor == (0, 1)
 
 
+def test_code_moves_below_its_first_lines(terminal):
+    """Without an empty line between what is printed and the line that is being written."""
+    screen = Screen(60, 24)
+    shower = chat_view.make_chat_view(terminal(screen))
+    shower.block(Block((1,), text="```py\nx = 1\ny ="), Stats())
+    assert screen.lines()[:2] == ["x = 1", "y ="]
+    shower.__exit__()
+    shower.redraw()  # a key that was read in this moment
+    assert screen.lines() == ["x = 1", "y ="]
+
+
 def test_a_fault_of_the_renderer_leaves_the_screen_sane(terminal, monkeypatch):
     screen = Screen(60, 24)
     shower = chat_view.make_chat_view(terminal(screen))
     blocks = blocks_of("a b\n\n", 2)
-    break_it = lambda _: monkeypatch.setattr(shower._renderer, "lines", lambda *_: 1 // 0)  # noqa: E731
+    fault = lambda *_, **__: 1 // 0  # noqa: E731
     with pytest.raises(ZeroDivisionError):
-        play(shower, blocks, break_it)
+        play(shower, blocks, lambda _: monkeypatch.setattr(shower._renderer, "lines", fault))
     assert screen.lines() == []
     assert not screen.cursor_hidden
 

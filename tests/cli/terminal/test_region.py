@@ -42,6 +42,12 @@ def test_a_frame_is_one_write_and_the_same_frame_none():
     assert screen.writes == 2
 
 
+def test_a_size_that_the_terminal_does_not_tell_is_that_before():
+    sizes = iter([(20, 5), (0, 0)])
+    moving = region.LiveRegion(print, lambda: next(sizes))
+    assert [moving.size, moving.size] == [(20, 5), (20, 5)]
+
+
 def test_cursor_is_hidden_only_while_something_moves():
     screen = Screen(20, 5)
     moving = region.LiveRegion(screen.write, screen.size)
