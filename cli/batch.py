@@ -274,7 +274,6 @@ class BatchRun:
         out.info(f"  {self.counts.done:,} of {self.counts.prompts:,} prompts")
 
     def check(self, path: Path) -> None:
-        """Raise DFlashError if prompts have no answer."""
         if self.counts.failed:
             raise DFlashError(
                 f"{format_count(self.counts.failed, 'prompt', 'prompts')} could not be answered; "

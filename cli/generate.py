@@ -128,7 +128,6 @@ class GenerateOptions:
 
     @property
     def as_data(self) -> bool:
-        """Whether stdout gets JSON."""
         return self.json or self.jsonl
 
 
@@ -246,7 +245,6 @@ def check_flags(own: GenerateOptions, options: Options) -> None:
 
 
 def show_bundled_note(own: GenerateOptions, options: Options, out: Output) -> None:
-    """Print a note if no model was chosen and the bundled pair answers."""
     note = bundled_note(options.model)
     if note and own.compare:
         out.info(note, "dim")

@@ -111,7 +111,6 @@ def split_attached(prompt: str) -> tuple[str, Attachments]:
 
 
 def shorten(name: str) -> str:
-    """A name that fits a line: the end of a long path, the beginning of a command."""
     if len(name) <= MAX_NAME:
         return name
     return f"{name[:MAX_NAME]}…" if name.startswith("$") else f"…{name[-MAX_NAME:]}"
@@ -143,7 +142,8 @@ def read_attachments(names: Iterable[str], read: Callable[[Path], str] = read_te
     skipped = 0
     size = 0
     for name in names:
-        for path, named in matching_files(name):
+        paths, named = matching_files(name)
+        for path in paths:
             if path in files:
                 continue
             try:
@@ -166,28 +166,24 @@ def read_attachments(names: Iterable[str], read: Callable[[Path], str] = read_te
     return Attachments(tuple(files.values()), skipped)
 
 
-def matching_files(name: str) -> Iterator[tuple[str, bool]]:
+def matching_files(name: str) -> tuple[list[str], bool]:
     """The paths that a file name, folder or pattern stands for; True for a file's own name."""
     path = os.path.expanduser(name)
     if os.path.isdir(path):
-        paths = list(files_below(path))
-        if not paths:
-            raise UsageError(
-                f"the folder '{name}' has no files.",
-                hint="hidden files are skipped; name them one by one",
-            )
-        yield from ((file, False) for file in paths)
-    elif has_magic(path) and not os.path.lexists(path):
-        found = (file for file in glob(path, recursive=True) if os.path.isfile(file))
-        paths = sorted(file for file in found if not is_sidecar(os.path.basename(file)))
-        if not paths:
-            raise UsageError(
-                f"no file matches '{name}'.",
-                hint="check the pattern; ** matches folders at any depth",
-            )
-        yield from ((file, False) for file in paths)
-    else:
-        yield path, True
+        if paths := list(files_below(path)):
+            return paths, False
+        raise UsageError(
+            f"the folder '{name}' has no files.",
+            hint="hidden files are skipped; name them one by one",
+        )
+    if not has_magic(path) or os.path.lexists(path):
+        return [path], True
+    found = (file for file in glob(path, recursive=True) if os.path.isfile(file))
+    if paths := sorted(file for file in found if not is_sidecar(os.path.basename(file))):
+        return paths, False
+    raise UsageError(
+        f"no file matches '{name}'.", hint="check the pattern; ** matches folders at any depth"
+    )
 
 
 def files_below(folder: str) -> Iterator[str]:
@@ -243,7 +239,7 @@ def read_prompt(
     if argument is not None and argument != "-" and not argument.strip():
         raise UsageError("the prompt is empty.", hint=empty_hint)
     parts = [] if argument in (None, "-") else [argument]
-    if len(files) == 1 and list(matching_files(files[0])) == [(os.path.expanduser(files[0]), True)]:
+    if len(files) == 1 and matching_files(files[0])[1]:
         parts.append(read_file(Path(files[0])))
     elif files:
         parts.append(read_attachments(files, read_file).text)

@@ -265,7 +265,6 @@ def plain_options(options: GenerationOptions) -> GenerationOptions:
 def baseline_answer(
     pair: "Pair", prompt: Any, options: GenerationOptions, out: Output, interrupt: Interrupt
 ) -> Answer:
-    """Answer by plain decoding; shows only progress."""
     view = AnswerView(out, stdout="nothing", label="plain decoding · ")
     backend = LocalBackend(pair, drafting=False, use_prefix_cache=False)
     return answer_prompt(backend, prompt, plain_options(options), view, interrupt)
@@ -486,7 +485,6 @@ class RunLog:
         self.write("call", tool=name, state=state, seconds=round(seconds, 4), **text)
 
     def error(self, message: str, hint: str = "", **fields: Any) -> None:
-        """Add a line for an error that was shown, or that ends the run."""
         if self._with_text:
             self.write("error", message=message, hint=hint, **fields)
         else:  # a hint may list chats, which are named after prompts

@@ -180,7 +180,6 @@ class MarkdownStream:
         self._after_blank = False
 
     def feed(self, text: str) -> list[Fragment]:
-        """Add text; return the fragments that it finished."""
         if "\n" not in text:
             self._parts.append(text)
             return []

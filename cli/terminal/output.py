@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from rich import filesize
+from rich.cells import cell_len
 
 from dflash_mlx.text import whole_text
 
@@ -159,12 +160,10 @@ class Output:
     def status(self, text: str) -> None:
         """Show a status line, and the text being typed, on a terminal that can redraw lines."""
         if self.stderr_live:
-            from rich.cells import cell_len
-
             self.clear_status()
             width = stderr_columns() - 1
             typed = "  ".join(STYLE_SEQUENCE.sub("", line) for line in self.footer(width // 2, 1))
-            text = self.ascii_fallback(text)[: width - cell_len(typed) - 2 * bool(typed)]
+            text = self.ascii_fallback(text)[: width - screen_width(typed) - 2 * bool(typed)]
             self.info(f"{text}  {typed}" if typed else text, "dim", end="")
             self._has_status = True
 
@@ -205,6 +204,7 @@ def notify(out: Output, kind: NotifyKind, seconds: float, text: str) -> None:
 
 
 format_bytes = filesize.decimal  # such as "1.5 GB", in units of 1000
+screen_width = cell_len  # of a text without styles, in columns; Chinese characters take two
 
 
 def format_count(number: int, singular: str, plural: str) -> str:
@@ -216,15 +216,6 @@ def format_age(seconds: float) -> str:
         if seconds >= size:
             return f"{format_count(int(seconds // size), singular, plural)} ago"
     return "just now"
-
-
-def screen_width(text: str) -> int:
-    """The columns that a line takes on the screen; Chinese characters take two."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
 
 
 def pad(text: str, width: int, *, left: bool = False) -> str:
