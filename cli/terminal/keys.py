@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import RLock, Thread
 
-from rich.cells import get_character_cell_size
-
 from .live_region import truncate
 from .output import strip_control
 
@@ -194,6 +192,8 @@ def one_row(text: str) -> str:
 
 
 def end_of(text: str, columns: int) -> str:
+    from rich.cells import get_character_cell_size
+
     used = 0
     start = len(text)
     while start and (used := used + get_character_cell_size(text[start - 1])) <= columns:

@@ -9,8 +9,6 @@ should take less than half the screen.
 import re
 from collections.abc import Callable, Sequence
 
-from rich.cells import get_character_cell_size
-
 HIDE_CURSOR = "\x1b[?25l"
 SHOW_CURSOR = "\x1b[?25h"
 # Erases from the start of this line to the end of the screen, in two steps: tmux treats one step
@@ -79,6 +77,8 @@ def truncate(line: str, columns: int) -> str:
     """Cut a styled line to a number of columns; counts joined characters as separate ones."""
     if line.isascii() and len(line) <= columns:
         return line
+    from rich.cells import get_character_cell_size
+
     columns_left = columns
     visible = ""
     for part in STYLE_SEQUENCE.split(line):

@@ -12,9 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from rich import filesize
-from rich.cells import cell_len
-
 from dflash_mlx.text import whole_text
 
 from .live_region import STYLE_SEQUENCE
@@ -203,8 +200,18 @@ def notify(out: Output, kind: NotifyKind, seconds: float, text: str) -> None:
     sys.stderr.flush()
 
 
-format_bytes = filesize.decimal  # such as "1.5 GB", in units of 1000
-screen_width = cell_len  # of a text without styles, in columns; Chinese characters take two
+def format_bytes(count: int) -> str:
+    """Such as "1.5 GB", in units of 1000."""
+    from rich.filesize import decimal
+
+    return decimal(count)
+
+
+def screen_width(text: str) -> int:
+    """The columns of a text without styles; Chinese characters take two."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def format_count(number: int, singular: str, plural: str) -> str:
