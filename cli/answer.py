@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from dflash_mlx.options import GenerationOptions
 
 from .awake import awake
 from .backend.base import Backend, ModelInfo
+from .passes import Passes
 from .terminal.output import Output, format_count
 from .terminal.signals import LEAVE_HINT, Interrupt
 from .terminal.spinner import Spinner
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 INTERRUPTED = "interrupted"  # the finish reason after Ctrl-C
 
 
-# Views of an answer while it streams
+# The view of an answer while it streams
 
 PREFILL_LABELS = ("waiting for the server", ""), ("reading the prompt", "tokens")
 STATUS_INTERVAL = 0.1  # seconds between two updates of the status line
@@ -31,19 +32,14 @@ THINKING_ENDS = "[end of thinking]"
 SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-class PlainView:
-    """Writes the answer and nothing else; a context manager around one answer."""
+class View(Protocol):
+    """Shows one answer while it streams; a context manager around it."""
 
-    def __init__(self, out: Output, *, thinking: bool = False):
-        self.out = out
-        self._show_thinking = thinking
-        self._thinking_open = False
+    out: Output
 
-    def __enter__(self) -> "PlainView":
-        return self
+    def __enter__(self) -> Self: ...
 
-    def __exit__(self, *_: object) -> None:
-        self.finish()
+    def __exit__(self, *_: object) -> None: ...
 
     def prefill(self, done: int, total: int) -> None:
         """Called during prefill with the number of prompt tokens processed; 0 of 0: unknown."""
@@ -51,52 +47,56 @@ class PlainView:
     def waiting(self) -> None:
         """Called while a server sends no text, as when it writes a tool call."""
 
-    def block(self, block: "Block", stats: "Stats") -> None:
-        if block.thinking and self._show_thinking:
-            if not self._thinking_open and not self.out.styled:
-                self.out.info(THINKING_BEGINS)
-            self.out.info(block.thinking, "dim", end="")
-            self._thinking_open = True
-        if block.text:
-            self._end_thinking()
-            self.write_text(block.text)
-
-    def write_text(self, text: str) -> None:
-        self.out.write(text)
-
-    def finish(self) -> None:
-        """Called when the answer ends or is stopped."""
-        self._end_thinking()
-        self.out.end_line()
-
-    def _end_thinking(self) -> None:
-        if self._thinking_open:
-            self.out.info("\n" if self.out.styled else f"\n{THINKING_ENDS}")
-            self._thinking_open = False
+    def block(self, block: "Block", stats: "Stats") -> None: ...
 
 
-class LiveView(PlainView):
-    """Shows a progress bar during a long prefill, and a status line while no text is visible.
+class AnswerView:
+    """Writes an answer as text or as data.
 
-    The status line disappears once text streams on the same terminal. Hidden thinking becomes
-    one line with its seconds and tokens.
+    stdout: gets the text, or a JSON line for each block, or nothing. thinking: whether thinking is
+    printed on stderr. live: whether stderr shows a bar during a long prefill, a status line until
+    text is on this terminal, and one line with the seconds and tokens of hidden thinking. passes:
+    are marked in the text; a pipe gets it without marks, and stderr the one with them.
     """
 
     def __init__(
-        self, out: Output, *, thinking: bool = False, hidden: bool = False, label: str = ""
+        self,
+        out: Output,
+        *,
+        thinking: bool = False,
+        stdout: Literal["text", "blocks", "nothing"] = "text",
+        live: bool = True,
+        label: str = "",
+        passes: Passes | None = None,
     ):
-        super().__init__(out, thinking=thinking)
-        self._hidden = hidden
+        self.out = out
+        self._show_thinking = thinking
+        self._stdout = stdout
+        self._live = live and out.stderr_live
         self._label = label
-        self._text_visible = False  # text has reached this terminal, so no status line is drawn
+        self._passes = passes
+        self._status_over = stdout == "blocks" and out.stdout_is_tty
         self._spinner: Spinner | None = None
         self._drawn_at = 0.0
         self._frame = 0
-        self._thinking_began = 0.0
+        self._thinking_open = False
+        self._thinking_began = 0.0  # of hidden thinking without its summary
         self._thinking_tokens = 0
-        self._has_thinking = False  # thinking that the summary line has not covered yet
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_spinner()
+        self.out.clear_status()
+        self._end_thinking()
+        self.out.end_line()
+        if self._passes is not None and not self.out.stdout_is_tty:
+            self.out.info("")
 
     def prefill(self, done: int, total: int) -> None:
+        if not self._live:
+            return
         label, unit = PREFILL_LABELS[total > 0]
         if self._spinner is None:
             self._spinner = Spinner(self.out, label, unit=unit)
@@ -107,43 +107,48 @@ class LiveView(PlainView):
         if done >= total > 0:
             self._stop_spinner()
 
+    def waiting(self) -> None:
+        pass
+
     def block(self, block: "Block", stats: "Stats") -> None:
         self._stop_spinner()
-        if block.thinking and not self._show_thinking:
+        if self._passes is not None:
+            self._passes.begin(block)
+        if block.thinking and self._show_thinking:
+            self._end_status()
+            if not self._thinking_open and not self.out.styled:
+                self.out.info(THINKING_BEGINS)
+            self.out.info(block.thinking, "dim", end="")
+            self._thinking_open = True
+        elif block.thinking:
             self._thinking_began = self._thinking_began or time.perf_counter()
             self._thinking_tokens += len(block.tokens)
-            self._has_thinking = True
-        if block.text and self._has_thinking:
-            self._print_thinking_summary()
-        visible = block.thinking if self._show_thinking else ""
-        visible += block.text if self.out.stdout_is_tty and not self._hidden else ""
-        if visible and not self._text_visible:
-            self.out.clear_status()
-            self._text_visible = True
-        super().block(block, stats)
-        if not self._text_visible:
+        if block.text and self._stdout == "text":
+            if self.out.stdout_is_tty:
+                self._end_status()
+            self._end_thinking()
+            self._write_text(block.text)
+        if self._live and not self._status_over:
             self._show_progress(stats)
+        if self._stdout == "blocks":
+            self.out.write_json(block_json(block))
 
-    def write_text(self, text: str) -> None:
-        if not self._hidden:
-            super().write_text(text)
+    def _write_text(self, text: str) -> None:
+        marked = text if self._passes is None else self._passes.marked(text)
+        self.out.write(marked if self.out.stdout_is_tty else text)
+        if self._passes is not None and not self.out.stdout_is_tty:
+            self.out.info(marked, end="")
 
-    def finish(self) -> None:
-        self._stop_spinner()
-        self.out.clear_status()
-        if self._has_thinking:
-            self._print_thinking_summary()
-        super().finish()
-
-    def _print_thinking_summary(self) -> None:
-        self.out.clear_status()
-        seconds = time.perf_counter() - self._thinking_began
-        self.out.note(thinking_summary(seconds, self._thinking_tokens))
-        self._forget_thinking()
-
-    def _forget_thinking(self) -> None:
+    def _end_thinking(self) -> None:
+        if self._thinking_open:
+            self.out.info("\n" if self.out.styled else f"\n{THINKING_ENDS}")
+            self._thinking_open = False
+        if self._thinking_began and self._live and self._stdout == "text":
+            self.out.clear_status()
+            seconds = time.perf_counter() - self._thinking_began
+            self.out.note(thinking_summary(seconds, self._thinking_tokens))
+        self._thinking_began = 0.0
         self._thinking_tokens = 0
-        self._has_thinking = False
 
     def _show_progress(self, stats: "Stats") -> None:
         seconds = time.perf_counter()
@@ -153,30 +158,14 @@ class LiveView(PlainView):
             symbol = spinner_symbol(self._frame, self.out)
             self.out.status(f"{symbol} {self._label}{progress_line(stats)}")
 
+    def _end_status(self) -> None:
+        self.out.clear_status()
+        self._status_over = True
+
     def _stop_spinner(self) -> None:
         if self._spinner is not None:
             self._spinner.stop()
             self._spinner = None
-
-
-class JsonView(LiveView):
-    """Shows progress but not the answer, which the caller prints as JSON."""
-
-    def __init__(self, out: Output, *, label: str = ""):
-        super().__init__(out, hidden=True, label=label)
-
-    def _print_thinking_summary(self) -> None:
-        self._forget_thinking()
-
-
-class JsonLinesView(JsonView):
-    """Prints each block as a JSON object on a line of its own."""
-
-    def block(self, block: "Block", stats: "Stats") -> None:
-        """Print one committed block. A status line would mix with the JSON on the same terminal."""
-        if not self.out.stdout_is_tty:
-            super().block(block, stats)
-        self.out.write_json(block_json(block))
 
 
 def spinner_symbol(frame: int, out: Output) -> str:
@@ -235,10 +224,6 @@ def prompt_summary(stats: "Stats") -> str:
     return f"{stats.prompt_tokens - stats.cached_tokens:,} new{cached}"
 
 
-def first_token_summary(stats: "Stats") -> str:
-    return f" · first token after {stats.first_token_seconds:.1f} s"
-
-
 def progress_line(stats: "Stats", *, words: bool = False) -> str:
     if "generated" in stats.unknown:
         return f"{stats.decode_seconds:.1f} s"
@@ -246,49 +231,44 @@ def progress_line(stats: "Stats", *, words: bool = False) -> str:
     return f"{stats.generated:,} tok · {stats.tokens_per_second:.1f} tok/s{acceptance}"
 
 
-def stats_line(answer: "Answer", info: ModelInfo, max_tokens: int, columns: int) -> str:
-    """The numbers of a finished answer, for `dflash generate`; in words if these fit."""
+def stats_line(
+    answer: "Answer",
+    info: ModelInfo,
+    max_tokens: int | None,
+    columns: int,
+    *,
+    in_chat: bool = False,
+) -> str:
+    """The numbers of a finished answer, in words if these fit into `columns` (0: any number).
+
+    In a chat the parts about the prompt are left out where they do not fit: `/stats` has them, too.
+    """
     stats = answer.stats
-    end = ""
-    if stats.first_token_seconds >= 1:
-        end += f" · prompt {stats.prompt_tokens:,}{first_token_summary(stats)}"
-    if answer.finish_reason == "length":
-        end += f" · {info.cut_by(stats, max_tokens, '--max-tokens')}"
-    return fitting_line(answer, [end], columns)
+    first_token = f" · first token after {stats.first_token_seconds:.1f} s"
+    ends = [""]
+    if in_chat and (stats.generated or "generated" in stats.unknown):
+        prompt = f" · prompt {prompt_summary(stats)}"
+        ends = [prompt + first_token, prompt, ""]
+    elif not in_chat and stats.first_token_seconds >= 1:
+        ends = [f" · prompt {stats.prompt_tokens:,}{first_token}"]
+    note = ""
+    if in_chat and answer.finish_reason == INTERRUPTED:
+        note = f" ({LEAVE_HINT})"
+    elif answer.finish_reason == "length":
+        option = "max-tokens" if in_chat else "--max-tokens"
+        note = f" · {info.cut_by(stats, max_tokens, option)}"
+    words = stats_summary(stats, answer.finish_reason, words=True) + ends[0] + note
+    short = stats_summary(stats, answer.finish_reason, words=False)
+    lines = [short + end + note for end in ends]
+    if not columns:
+        return lines[0]
+    return next((line for line in (words, *lines) if len(line) < columns), lines[-1])
 
 
 def cut_note(answer: "Answer", info: ModelInfo, max_tokens: int | None) -> str:
     """The warning for an answer that hit a limit, shown where no statistics are."""
     limit = info.cut_by(answer.stats, max_tokens, "--max-tokens")
     return f"the answer was {limit}, after {format_tokens(answer.stats)}"
-
-
-def chat_stats_line(answer: "Answer", info: ModelInfo, max_tokens: int | None, columns: int) -> str:
-    """The numbers of a finished answer in a chat: as many of them as fit into `columns`."""
-    stats = answer.stats
-    end = ""
-    prompts = [""]
-    if stats.generated or "generated" in stats.unknown:
-        prompt = f" · prompt {prompt_summary(stats)}"
-        prompts = [prompt + first_token_summary(stats), prompt, ""]  # /stats has them, too
-    if answer.finish_reason == INTERRUPTED:
-        end += f" ({LEAVE_HINT})"
-    if answer.finish_reason == "length":
-        end += f" · {info.cut_by(stats, max_tokens, 'max-tokens')}"
-    return fitting_line(answer, [prompt + end for prompt in prompts], columns)
-
-
-def fitting_line(answer: "Answer", ends: list[str], columns: int) -> str:
-    """The numbers and the first of the ends that fits; in words if these fit.
-
-    Without a width (0), all of them.
-    """
-    words = stats_summary(answer.stats, answer.finish_reason, words=True) + ends[0]
-    short = stats_summary(answer.stats, answer.finish_reason, words=False)
-    lines = [words, *(short + end for end in ends)]
-    if not columns:
-        return lines[1]
-    return next((line for line in lines if len(line) < columns), lines[-1])
 
 
 def stats_summary(stats: "Stats", finish_reason: str, *, words: bool) -> str:
@@ -345,7 +325,7 @@ def answer_prompt(
     backend: Backend,
     prompt: Any,
     options: GenerationOptions,
-    view: PlainView,
+    view: View,
     interrupt: Interrupt,
     *,
     on_start: Callable[[Answer], None] = lambda answer: None,
@@ -366,7 +346,7 @@ def answer_prompt(
         else:
             view.waiting()
 
-    interrupt.defer(False)
+    interrupt.deferred = False
     began = time.perf_counter()
     with Spinner(view.out, "reading the prompt"):
         blocks = backend.stream(prompt, options, on_prefill=on_prefill)
@@ -382,7 +362,7 @@ def answer_prompt(
             except KeyboardInterrupt:
                 pass  # `answer` holds the text so far
             finally:
-                interrupt.defer()
+                interrupt.deferred = True
                 blocks.close()
     finally:
         on_end(answer)

@@ -136,10 +136,10 @@ def answer_batch(
         left = [line for line in lines if line.key not in answered.keys]
         if left:
             run.answer(left, own, options, grammar, raw=raw, log=log)
-        log.write("batch", **run.counts())
+        log.write("batch", **asdict(run.counts))
         if not out.quiet:
-            out.info(f"  {run.summary()}", "dim")
-    if run.interrupted:
+            out.info(f"  {run.counts.summary()}", "dim")
+    if run.counts.interrupted:
         raise typer.Exit(130)
     run.check(path)
 
@@ -166,26 +166,51 @@ def defaults_of(options: Options, grammar: Grammar | None, *, raw: bool) -> "Def
     )
 
 
-class BatchRun:
-    """One run: writes the answers and counts them. interrupted: whether Ctrl-C ended it."""
+@dataclass(slots=True)
+class Counts:
+    """Numbers of prompts, and of what this run did. errors: answers that say why there is none."""
 
-    def __init__(self, file: "LineFile", before: "Answered", total: int, out: Output):
-        self.interrupted = False
-        self._file = file
-        self._before = before
-        self._total = total
-        self._out = out
-        self._written = 0  # in this run
-        self._errors = before.errors
-        self._tokens = 0
-        self._seconds = 0.0
-        self._failed: list[str] = []
-        self._spinner: Spinner | None = None
-        self._shown_at = time.monotonic()
+    prompts: int
+    answered_before: int
+    errors: int
+    answered: int = 0
+    failed: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
 
     @property
     def done(self) -> int:
-        return len(self._before.keys) + self._written
+        return self.answered_before + self.answered
+
+    def summary(self) -> str:
+        total = format_count(self.prompts, "prompt", "prompts")
+        parts = [f"{self.done - self.errors:,} of {total} answered"]
+        if self.errors:
+            parts.append(format_count(self.errors, "error", "errors"))
+        if self.failed:
+            parts.append(f"{self.failed:,} failed")
+        if self.answered_before:
+            parts.append(f"{self.answered_before:,} before this run")
+        if self.seconds:
+            tokens = format_count(self.tokens, "token", "tokens")
+            parts.append(f"{tokens} in {self.seconds:.1f} s")
+            parts.append(f"{self.tokens / self.seconds:,.1f} tok/s")
+        if self.interrupted:
+            parts.append("stopped: the same command goes on from here")
+        return " · ".join(parts)
+
+
+class BatchRun:
+    """One run: writes the answers and counts them."""
+
+    def __init__(self, file: "LineFile", before: "Answered", total: int, out: Output):
+        self.counts = Counts(total, len(before.keys), before.errors)
+        self._file = file
+        self._out = out
+        self._first_fault = ""
+        self._spinner: Spinner | None = None
+        self._shown_at = time.monotonic()
 
     def answer(
         self,
@@ -222,70 +247,41 @@ class BatchRun:
             try:
                 asyncio.run(answer_lines(lines, runner, self._keep, self._fail))
             except KeyboardInterrupt:
-                self.interrupted = True
-        self._seconds = time.perf_counter() - started_at
+                self.counts.interrupted = True
+        self.counts.seconds = round(time.perf_counter() - started_at, 3)
         out.warn(*backend.drafter_warning())
         backend.finish(out)
 
     def _keep(self, answer: dict[str, Any], tokens: int) -> None:
         self._file.append(answer, ascii_only=False)
-        self._written += 1
-        self._errors += "error" in answer
-        self._tokens += tokens
+        self.counts.answered += 1
+        self.counts.errors += "error" in answer
+        self.counts.tokens += tokens
         self._show_progress()
 
     def _fail(self, line: "Line", problem: "Problem") -> None:
-        self._failed.append(f"'{line.key}': {problem.message}")
+        self.counts.failed += 1
+        self._first_fault = self._first_fault or f"'{line.key}': {problem.message}"
 
     def _show_progress(self) -> None:
         """Move the bar; where none can be drawn, print a line each minute."""
         out = self._out
         if self._spinner is not None:
-            self._spinner.update(self.done, self._total)
+            self._spinner.update(self.counts.done, self.counts.prompts)
         if out.stderr_live or out.quiet or time.monotonic() - self._shown_at < LINE_SECONDS:
             return
         self._shown_at = time.monotonic()
-        out.info(f"  {self.done:,} of {self._total:,} prompts")
-
-    def counts(self) -> dict[str, Any]:
-        return {
-            "prompts": self._total,
-            "answered_before": len(self._before.keys),
-            "answered": self._written,
-            "errors": self._errors,
-            "failed": len(self._failed),
-            "tokens": self._tokens,
-            "seconds": round(self._seconds, 3),
-            "interrupted": self.interrupted,
-        }
-
-    def summary(self) -> str:
-        total = format_count(self._total, "prompt", "prompts")
-        parts = [f"{self.done - self._errors:,} of {total} answered"]
-        if self._errors:
-            parts.append(format_count(self._errors, "error", "errors"))
-        if self._failed:
-            parts.append(f"{len(self._failed):,} failed")
-        if before := len(self._before.keys):
-            parts.append(f"{before:,} before this run")
-        if self._seconds:
-            tokens = format_count(self._tokens, "token", "tokens")
-            parts.append(f"{tokens} in {self._seconds:.1f} s")
-            parts.append(f"{self._tokens / self._seconds:,.1f} tok/s")
-        if self.interrupted:
-            parts.append("stopped: the same command goes on from here")
-        return " · ".join(parts)
+        out.info(f"  {self.counts.done:,} of {self.counts.prompts:,} prompts")
 
     def check(self, path: Path) -> None:
-        """Raise DFlashError if prompts have no answer."""
-        if self._failed:
+        if self.counts.failed:
             raise DFlashError(
-                f"{format_count(len(self._failed), 'prompt', 'prompts')} could not be answered; "
-                f"the first is {self._failed[0]}",
+                f"{format_count(self.counts.failed, 'prompt', 'prompts')} could not be answered; "
+                f"the first is {self._first_fault}",
                 hint="the same command tries them again",
             )
-        if self._errors:
+        if self.counts.errors:
             raise DFlashError(
-                f"{format_count(self._errors, 'prompt has', 'prompts have')} an error.",
+                f"{format_count(self.counts.errors, 'prompt has', 'prompts have')} an error.",
                 hint=f"their lines in {path} say why",
             )

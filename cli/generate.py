@@ -1,6 +1,7 @@
 """`dflash generate`: one prompt, one answer; or with --batch many."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -13,10 +14,8 @@ from dflash_mlx.options import GenerationOptions
 from .answer import (
     INTERRUPTED,
     Answer,
-    JsonLinesView,
-    JsonView,
-    LiveView,
-    PlainView,
+    AnswerView,
+    View,
     answer_prompt,
     cut_note,
     is_acceptance_low,
@@ -62,6 +61,9 @@ from .terminal.output import Output, format_count, stderr_columns
 from .terminal.signals import Interrupt
 from .terminal.spinner import Spinner
 
+prompt_option = partial(option, panel="Prompt and answer")
+output_option = partial(option, panel="Output")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateOptions:
@@ -86,72 +88,46 @@ class GenerateOptions:
         ),
     ] = False
     raw: Annotated[
-        bool,
-        option(
-            "--raw",
-            help="Send the text as it is, without the chat template.",
-            panel="Prompt and answer",
-        ),
+        bool, prompt_option("--raw", help="Send the text as it is, without the chat template.")
     ] = False
     schema: Annotated[
         str | None,
-        option(
-            "--schema",
-            metavar="FILE|JSON",
-            help="Make the answer follow this JSON schema.",
-            panel="Prompt and answer",
+        prompt_option(
+            "--schema", metavar="FILE|JSON", help="Make the answer follow this JSON schema."
         ),
     ] = None
     grammar: Annotated[
         str | None,
-        option(
-            "--grammar",
-            metavar="FILE|TEXT",
-            help="Make the answer follow this Lark grammar.",
-            panel="Prompt and answer",
+        prompt_option(
+            "--grammar", metavar="FILE|TEXT", help="Make the answer follow this Lark grammar."
         ),
     ] = None
     json: Annotated[
-        bool,
-        option("--json", help="Print one JSON object: the answer and all numbers.", panel="Output"),
+        bool, output_option("--json", help="Print one JSON object: the answer and all numbers.")
     ] = False
     jsonl: Annotated[
         bool,
-        option(
-            "--jsonl",
-            help="Print a JSON object for each block, then one for the whole.",
-            panel="Output",
+        output_option(
+            "--jsonl", help="Print a JSON object for each block, then one for the whole."
         ),
     ] = False
     stats: Annotated[
         bool | None,
-        option(
-            "--stats/--no-stats",
-            help="Print the numbers on stderr. [on a terminal]",
-            panel="Output",
-        ),
+        output_option("--stats/--no-stats", help="Print the numbers on stderr. [on a terminal]"),
     ] = None
     compare: Annotated[
         bool,
-        option(
-            "--compare",
-            help="Also answer without drafts, and compare speed and text.",
-            panel="Output",
-        ),
+        output_option("--compare", help="Also answer without drafts, and compare speed and text."),
     ] = False
-
     watch: Annotated[
         bool,
-        option(
-            "--watch",
-            help="Colour the tokens by the pass that wrote them; show rejected drafts.",
-            panel="Output",
+        output_option(
+            "--watch", help="Colour the tokens by the pass that wrote them; show rejected drafts."
         ),
     ] = False
 
     @property
     def as_data(self) -> bool:
-        """Whether stdout gets JSON."""
         return self.json or self.jsonl
 
 
@@ -240,22 +216,12 @@ def generate(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An answer, with --compare the answer of plain decoding, and with --watch its passes."""
+    """comparison: with the answer of plain decoding. passes: of the answer, with --watch."""
 
     answer: Answer
-    baseline: Answer | None = None
-    passes: Passes | None = None
-
-    @property
-    def interrupted(self) -> bool:
-        baseline = self.baseline
-        return INTERRUPTED in (self.answer.finish_reason, baseline and baseline.finish_reason)
-
-    def comparison(self, options: GenerationOptions) -> Comparison | None:
-        """The comparison of the two answers; None unless both are complete."""
-        if self.baseline is None or self.baseline.finish_reason == INTERRUPTED:
-            return None
-        return Comparison.of(self.answer, self.baseline, options)
+    passes: Passes | None
+    comparison: Comparison | None
+    interrupted: bool
 
 
 def check_flags(own: GenerateOptions, options: Options) -> None:
@@ -279,7 +245,6 @@ def check_flags(own: GenerateOptions, options: Options) -> None:
 
 
 def show_bundled_note(own: GenerateOptions, options: Options, out: Output) -> None:
-    """Print a note if no model was chosen and the bundled pair answers."""
     note = bundled_note(options.model)
     if note and own.compare:
         out.info(note, "dim")
@@ -299,9 +264,19 @@ def ask(
 ) -> Run:
     """Answer the prompt, with --compare plainly too; KeyboardInterrupt after two Ctrl-C."""
     passes = None
+    view: View
     if own.watch:
         passes = Passes(local_backend(backend, "--watch").pair.tokenizer.decode, out)
-    view = make_view(out, own, passes, thinking=prompt_options.show_thinking)
+        view = make_chat_view(
+            out,
+            show_thinking=prompt_options.show_thinking,
+            passes=passes,
+            thinking_hint="--show-thinking",
+        )
+    elif own.as_data:
+        view = AnswerView(out, stdout="blocks" if own.jsonl else "nothing")
+    else:
+        view = AnswerView(out, thinking=prompt_options.show_thinking)
     with Interrupt() as interrupt:
         if own.compare:
             warm_up(local_backend(backend).pair, prompt, options, out, interrupt)
@@ -318,11 +293,14 @@ def ask(
         )
         if interrupt.requested_twice:
             raise KeyboardInterrupt
-        baseline = None
-        if own.compare and answer.finish_reason != INTERRUPTED:
+        comparison = None
+        interrupted = answer.finish_reason == INTERRUPTED
+        if own.compare and not interrupted:
             pair = local_backend(backend).pair
             baseline = baseline_answer(pair, prompt, options, out, interrupt)
-    return Run(answer, baseline, passes)
+            interrupted = baseline.finish_reason == INTERRUPTED
+            comparison = None if interrupted else Comparison.of(answer, baseline, options)
+    return Run(answer, passes, comparison, interrupted)
 
 
 def report(
@@ -333,33 +311,41 @@ def report(
     load_seconds: float,
     out: Output,
 ) -> None:
-    comparison = run.comparison(options)
+    answer = run.answer
+    stats = answer.stats
+    comparison = run.comparison
     if own.as_data:
         document = {"type": "answer"} if own.jsonl else {}
-        document |= answer_report(run.answer, backend, options, load_seconds)
+        document |= answer_report(answer, backend, options, load_seconds)
         document |= comparison_json(comparison) if comparison else {}
         out.write_json(document)
     elif comparison:
         show_comparison(comparison, backend.info, options, out)
-    for note in run.answer.stats.notes:
+    for note in stats.notes:
         out.warn(note)
     show_stats = out.stderr_is_tty and not (out.quiet or own.as_data or comparison)
     if own.stats is not None:
         show_stats = own.stats
     if show_stats:
-        line = stats_line(run.answer, backend.info, options.token_limit, stderr_columns())
+        line = stats_line(answer, backend.info, options.token_limit, stderr_columns())
         out.info(line, "dim")
-    elif run.answer.finish_reason == "length" and not own.as_data:
-        out.warn(cut_note(run.answer, backend.info, options.token_limit))
+    elif answer.finish_reason == "length" and not own.as_data:
+        out.warn(cut_note(answer, backend.info, options.token_limit))
     if run.passes is not None and not out.quiet:
-        out.info(run.passes.legend(run.answer.stats), "dim")
-    if run.answer.finish_reason == "stop" and not run.answer.text.strip() and not own.as_data:
-        out.warn(empty_note(run.answer))
+        out.info(run.passes.legend(stats), "dim")
+    if answer.finish_reason == "stop" and not answer.text.strip() and not own.as_data:
+        out.warn(empty_note(answer))
     drafter_warning = backend.drafter_warning() if isinstance(backend, LocalBackend) else []
     out.warn(*drafter_warning)
     # The mode auto drafts less by itself.
-    if not (drafter_warning or own.as_data or options.mode == "auto"):
-        warn_low_acceptance(run.answer, out)
+    quiet = drafter_warning or own.as_data or options.mode == "auto"
+    if is_acceptance_low(stats) and not quiet:
+        out.note(
+            f"  low acceptance: τ {stats.acceptance_length:.2f} with drafts in "
+            f"{stats.verifies} passes; drafting may cost more than it saves. "
+            "Try --no-draft",
+            "warning",
+        )
 
 
 def empty_note(answer: Answer) -> str:
@@ -392,33 +378,4 @@ def check_form(answer: Answer, grammar: Grammar, *, remote: bool) -> None:
             "llama-server do"
             if remote
             else "--stop may have ended it early",
-        )
-
-
-def make_view(
-    out: Output, own: GenerateOptions, passes: Passes | None, *, thinking: bool
-) -> PlainView:
-    """Choose the view: JSON or `passes` by the flags, else a live one if stderr is a terminal."""
-    if passes is not None:
-        return make_chat_view(
-            out,
-            show_thinking=thinking,
-            quiet=out.quiet,
-            passes=passes,
-            thinking_hint="--show-thinking",
-        )
-    if own.jsonl:
-        return JsonLinesView(out)
-    if own.json:
-        return JsonView(out)
-    return (LiveView if out.stderr_live else PlainView)(out, thinking=thinking)
-
-
-def warn_low_acceptance(answer: Answer, out: Output) -> None:
-    stats = answer.stats
-    if is_acceptance_low(stats):
-        out.note(
-            f"  low acceptance: τ {stats.acceptance_length:.2f} with drafts in {stats.verifies} "
-            "passes; drafting may cost more than it saves. Try --no-draft",
-            "warning",
         )

@@ -1,10 +1,9 @@
-"""Shows which pass of the target wrote each part of an answer, and which drafts it rejected."""
+"""Plain text as it streams: which pass wrote each part, and which drafts the target rejected."""
 
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .answer import PlainView
 from .terminal.markdown import Fragment
 from .terminal.output import Output, format_count, strip_control
 
@@ -75,12 +74,12 @@ class Passes:
         return f"{line} · {struck}rejected drafts, {rejected:,} of {stats.drafted:,}"
 
 
-class PassStream:
-    """Splits text into a fragment for each line, whose parts have the colour of their pass."""
+class TextStream:
+    """Splits plain text into lines; with `passes` each part has the colour of its pass."""
 
     in_code = False
 
-    def __init__(self, passes: Passes, *, dim: bool = False):
+    def __init__(self, *, dim: bool = False, passes: Passes | None = None):
         self._passes = passes
         self._dim = dim
         self._first = True
@@ -88,33 +87,36 @@ class PassStream:
         self._spans: list[tuple[int, int, str]] = []
 
     def feed(self, text: str) -> list[Fragment]:
+        style = ""
+        if self._passes is not None:
+            text = self._passes.marked(text)
+            style = self._passes.style
         lines = []
-        for number, part in enumerate(self._passes.marked(text).split("\n")):
+        for number, part in enumerate(text.split("\n")):
             if number:
-                lines.append(self._fragment())
-                self._begin_line()
-            if part:
-                start = len(self._line)
-                self._line += part
-                self._spans.append((start, len(self._line), self._passes.style))
+                lines.append(self._take_line())
+            start = len(self._line)
+            self._line += part
+            if part and style:
+                self._spans.append((start, len(self._line), style))
         return lines
 
     def tail(self) -> list[Fragment]:
         """The unfinished line, and behind it the drafts that the last pass rejected."""
-        rejected = self._passes.rejected
+        rejected = "" if self._passes is None else self._passes.rejected
         start = len(self._line)
         span = (start, start + len(rejected), REJECTED)
         return [self._fragment(rejected, span)] if self._line or rejected else []
 
     def finish(self) -> list[Fragment]:
-        lines = [self._fragment()] if self._line else []
-        self._begin_line()
-        return lines
+        return [self._take_line()] if self._line else []
 
-    def _begin_line(self) -> None:
+    def _take_line(self) -> Fragment:
+        fragment = self._fragment()
         self._first = False
         self._line = ""
         self._spans = []
+        return fragment
 
     def _fragment(self, more: str = "", *spans: tuple[int, int, str]) -> Fragment:
         return Fragment(
@@ -124,31 +126,3 @@ class PassStream:
             dim=self._dim,
             spans=(*self._spans, *spans),
         )
-
-
-class MarkedView(PlainView):
-    """Writes an answer with a mark between two passes; a pipe gets the answer without marks.
-
-    Then the text with marks goes to stderr.
-    """
-
-    def __init__(self, out: Output, passes: Passes, *, thinking: bool = False):
-        super().__init__(out, thinking=thinking)
-        self._passes = passes
-
-    def block(self, block: "Block", stats: "Stats") -> None:
-        self._passes.begin(block)
-        super().block(block, stats)
-
-    def write_text(self, text: str) -> None:
-        marked = self._passes.marked(text)
-        if self.out.stdout_is_tty:
-            self.out.write(marked)
-        else:
-            self.out.write(text)
-            self.out.info(marked, end="")
-
-    def finish(self) -> None:
-        super().finish()
-        if not self.out.stdout_is_tty:
-            self.out.info("")

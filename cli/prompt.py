@@ -111,7 +111,6 @@ def split_attached(prompt: str) -> tuple[str, Attachments]:
 
 
 def shorten(name: str) -> str:
-    """A name that fits a line: the end of a long path, the beginning of a command."""
     if len(name) <= MAX_NAME:
         return name
     return f"{name[:MAX_NAME]}…" if name.startswith("$") else f"…{name[-MAX_NAME:]}"
@@ -127,7 +126,7 @@ def read_text(path: Path, hint: str = "give a text file") -> str:
         elif b"\0" in data:
             reason = "it is not text"
         else:
-            return data.decode("utf-8").removeprefix("\ufeff").removesuffix("\n")
+            return data.decode("utf-8-sig").removesuffix("\n")
     except (OSError, ValueError) as error:
         reason = file_error_reason(error)
     raise UsageError(f"the file '{path}' cannot be read ({reason}).", hint=hint)
@@ -143,7 +142,8 @@ def read_attachments(names: Iterable[str], read: Callable[[Path], str] = read_te
     skipped = 0
     size = 0
     for name in names:
-        for path, named in matching_files(name):
+        paths, named = matching_files(name)
+        for path in paths:
             if path in files:
                 continue
             try:
@@ -166,28 +166,24 @@ def read_attachments(names: Iterable[str], read: Callable[[Path], str] = read_te
     return Attachments(tuple(files.values()), skipped)
 
 
-def matching_files(name: str) -> Iterator[tuple[str, bool]]:
+def matching_files(name: str) -> tuple[list[str], bool]:
     """The paths that a file name, folder or pattern stands for; True for a file's own name."""
     path = os.path.expanduser(name)
     if os.path.isdir(path):
-        paths = list(files_below(path))
-        if not paths:
-            raise UsageError(
-                f"the folder '{name}' has no files.",
-                hint="hidden files are skipped; name them one by one",
-            )
-        yield from ((file, False) for file in paths)
-    elif has_magic(path) and not os.path.lexists(path):
-        found = (file for file in glob(path, recursive=True) if os.path.isfile(file))
-        paths = sorted(file for file in found if not is_sidecar(os.path.basename(file)))
-        if not paths:
-            raise UsageError(
-                f"no file matches '{name}'.",
-                hint="check the pattern; ** matches folders at any depth",
-            )
-        yield from ((file, False) for file in paths)
-    else:
-        yield path, True
+        if paths := list(files_below(path)):
+            return paths, False
+        raise UsageError(
+            f"the folder '{name}' has no files.",
+            hint="hidden files are skipped; name them one by one",
+        )
+    if not has_magic(path) or os.path.lexists(path):
+        return [path], True
+    found = (file for file in glob(path, recursive=True) if os.path.isfile(file))
+    if paths := sorted(file for file in found if not is_sidecar(os.path.basename(file))):
+        return paths, False
+    raise UsageError(
+        f"no file matches '{name}'.", hint="check the pattern; ** matches folders at any depth"
+    )
 
 
 def files_below(folder: str) -> Iterator[str]:
@@ -243,7 +239,7 @@ def read_prompt(
     if argument is not None and argument != "-" and not argument.strip():
         raise UsageError("the prompt is empty.", hint=empty_hint)
     parts = [] if argument in (None, "-") else [argument]
-    if len(files) == 1 and list(matching_files(files[0])) == [(os.path.expanduser(files[0]), True)]:
+    if len(files) == 1 and matching_files(files[0])[1]:
         parts.append(read_file(Path(files[0])))
     elif files:
         parts.append(read_attachments(files, read_file).text)
@@ -316,17 +312,13 @@ def text_or_file(value: str, flag: str, mark: str) -> str:
 
     A value with `mark` in it is the text, unless a file has that name.
     """
-    if mark in value and not is_file(value):
-        return value
-    if not is_file(value):
-        raise UsageError(
-            f"there is no file '{value:.60}'.", hint=f"{flag} takes a file or its text"
-        )
-    return read_file(Path(value), flag)
-
-
-def is_file(name: str) -> bool:
+    path = Path(value)
     try:
-        return Path(name).expanduser().is_file()
+        is_file = path.expanduser().is_file()
     except (OSError, ValueError):  # a text that cannot be a name
-        return False
+        is_file = False
+    if is_file:
+        return read_file(path, flag)
+    if mark in value:
+        return value
+    raise UsageError(f"there is no file '{value:.60}'.", hint=f"{flag} takes a file or its text")

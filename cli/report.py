@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from secrets import randbits
 from statistics import stdev
@@ -22,7 +23,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.installation import versions
 from dflash_mlx.options import TREE_BUDGET, GenerationOptions
 
-from .answer import Answer, JsonView, answer_prompt
+from .answer import Answer, AnswerView, answer_prompt
 from .backend.base import Backend, ModelInfo
 from .backend.local import LocalBackend
 from .options import option
@@ -229,11 +230,7 @@ def seconds_by_part(answer: Answer) -> list[float]:
 
 
 def warm_up(
-    pair: "Pair",
-    prompt: Any,
-    options: GenerationOptions,
-    out: Output,
-    interrupt: Interrupt,
+    pair: "Pair", prompt: Any, options: GenerationOptions, out: Output, interrupt: Interrupt
 ) -> None:
     """Generate a few tokens in both modes, so that one-time startup costs are not measured."""
     from dflash_mlx import Session
@@ -266,14 +263,9 @@ def plain_options(options: GenerationOptions) -> GenerationOptions:
 
 
 def baseline_answer(
-    pair: "Pair",
-    prompt: Any,
-    options: GenerationOptions,
-    out: Output,
-    interrupt: Interrupt,
+    pair: "Pair", prompt: Any, options: GenerationOptions, out: Output, interrupt: Interrupt
 ) -> Answer:
-    """Answer by plain decoding; shows only progress."""
-    view = JsonView(out, label="plain decoding · ")
+    view = AnswerView(out, stdout="nothing", label="plain decoding · ")
     backend = LocalBackend(pair, drafting=False, use_prefix_cache=False)
     return answer_prompt(backend, prompt, plain_options(options), view, interrupt)
 
@@ -282,21 +274,20 @@ def show_comparison(
     comparison: Comparison, info: ModelInfo, options: GenerationOptions, out: Output
 ) -> None:
     sampling = options.sampling
-    mode = options.mode
-    drafting = info.drafting_summary(options)
     dflash = comparison.dflash.stats
     plain = comparison.plain.stats
     ratio = "" if comparison.speedup is None else f"{comparison.speedup:.2f}×"
     spread = "" if comparison.spread is None else f" ± {comparison.spread:.0%}"
     sampler = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}"
-    out.info(f"  {'':8}{'plain':>10}{mode:>10}", "dim")
-    rates = f"{format_rate(comparison.plain):>10}{format_rate(comparison.dflash):>10}"
+    run = f"1 warm-up · 1 run each · {sampler} · {info.drafting_summary(options)}"
+    out.info(f"  {'':8}{'plain':>10}{options.mode:>10}", "dim")
+    rates = "".join(f"{format_rate(stats):>10}" for stats in (plain, dflash))
     out.info(f"  {'tok/s':8}{rates}{ratio:>10}{spread}", "bold")
     out.info(f"  {'tokens':8}{plain.generated:>10,}{dflash.generated:>10,}")
     out.info(f"  {'τ':8}{'1.00':>10}{dflash.acceptance_length:>10.2f}   tokens per pass")
     out.info(f"  {'accept':8}{'–':>10}{dflash.acceptance_rate:>10.1%}   of the checked drafts")
     out.info(f"  {'output':8}  {output_verdict(comparison)}")
-    out.info(f"  {'run':8}  1 warm-up · 1 run each · {sampler} · {drafting}", "dim")
+    out.info(f"  {'run':8}  {run}", "dim")
     out.info(wrap_hanging(f"  {conclusion(comparison)}", stderr_columns()), "bold")
 
 
@@ -305,29 +296,25 @@ def conclusion(comparison: Comparison) -> str:
     plain = comparison.plain.stats
     rates = f"{dflash.tokens_per_second:,.1f} instead of {plain.tokens_per_second:,.1f}"
     numbers = f"{rates} tokens per second"
-    same = comparison.comparable and comparison.differs_from is None
-    if same:
-        numbers = f"{dflash.decode_seconds:.1f} s instead of {plain.decode_seconds:.1f} s"
-    match comparison.verdict:
-        case None:
-            speed = "too short to compare the speeds"
-        case "faster":
-            speed = f"{comparison.speedup:.1f} times as fast: {numbers}"
-        case "slower":
-            speed = f"slower with drafts here: {numbers}"
-        case "no difference":
-            speed = (
-                f"no difference in speed beyond the spread of ±{comparison.spread:.0%}: {numbers}"
-            )
-    if same:
-        return f"The same answer, token for token, {speed}."
     if not comparison.comparable:
-        return f"Two random answers, {speed}."
-    return f"The answers differ from token {comparison.differs_from:,}; {speed}."
+        answers = "Two random answers,"
+    elif comparison.differs_from is None:
+        answers = "The same answer, token for token,"
+        numbers = f"{dflash.decode_seconds:.1f} s instead of {plain.decode_seconds:.1f} s"
+    else:
+        answers = f"The answers differ from token {comparison.differs_from:,};"
+    speeds = {
+        None: "too short to compare the speeds",
+        "faster": f"{comparison.speedup or 0:.1f} times as fast: {numbers}",
+        "slower": f"slower with drafts here: {numbers}",
+        "no difference": "no difference in speed beyond the spread of "
+        f"±{comparison.spread or 0:.0%}: {numbers}",
+    }
+    return f"{answers} {speeds[comparison.verdict]}."
 
 
-def format_rate(answer: Answer) -> str:
-    return f"{answer.stats.tokens_per_second:,.1f}" if answer.stats.tokens_per_second else "–"
+def format_rate(stats: Stats) -> str:
+    return f"{stats.tokens_per_second:,.1f}" if stats.tokens_per_second else "–"
 
 
 def output_verdict(comparison: Comparison) -> str:
@@ -385,20 +372,25 @@ class LogOptions:
             return RunLog(None)
         path = self.log.expanduser()
         try:
-            file = open(path, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115
+            # Only its owner can read a new file.
+            file = open(  # noqa: SIM115
+                path, "a", encoding="utf-8", opener=partial(os.open, mode=0o600)
+            )
         except OSError as error:
             raise DFlashError(
                 f"the log '{path}' cannot be written ({error.strerror}).",
                 hint="give --log a file that you may write",
             ) from None
         log = RunLog(file, with_text=self.log_text, warn=warn)
-        log.started(command)
+        log.write(
+            "start",
+            time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            command=command,
+            versions={**versions(), "python": platform.python_version()},
+            machine=platform.platform(),
+            processor=platform.processor() or platform.machine(),
+        )
         return log
-
-
-def open_private(path: str, flags: int) -> int:
-    """Open a file; a new one can only be read by its owner."""
-    return os.open(path, flags, 0o600)
 
 
 class RunLog:
@@ -425,7 +417,7 @@ class RunLog:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        _: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
@@ -460,16 +452,6 @@ class RunLog:
             self._file = None
             self._warn(f"the log ends here: it cannot be written ({error.strerror})")
 
-    def started(self, command: str) -> None:
-        self.write(
-            "start",
-            time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            command=command,
-            versions={**versions(), "python": platform.python_version()},
-            machine=platform.platform(),
-            processor=platform.processor() or platform.machine(),
-        )
-
     def loaded(self, backend: Backend, load_seconds: float, options: GenerationOptions) -> None:
         if self._file is None:
             return
@@ -498,11 +480,11 @@ class RunLog:
 
     def called(self, name: str, state: str, seconds: float, **text: str) -> None:
         """Add a line for a tool call; its arguments and result (`text`) only with --log-text."""
-        text = text if self._with_text else {}
+        if not self._with_text:
+            text = {}
         self.write("call", tool=name, state=state, seconds=round(seconds, 4), **text)
 
     def error(self, message: str, hint: str = "", **fields: Any) -> None:
-        """Add a line for an error that was shown, or that ends the run."""
         if self._with_text:
             self.write("error", message=message, hint=hint, **fields)
         else:  # a hint may list chats, which are named after prompts

@@ -12,7 +12,7 @@ from dflash_mlx.address import is_address
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import EFFORTS
 
-from ..answer import JsonView, answer_prompt
+from ..answer import AnswerView, answer_prompt
 from ..backend.local import check_block, local_backend
 from ..config_file import config_path
 from ..loading import (
@@ -258,7 +258,7 @@ def compare(state: ChatState, _: str) -> None:
     options = comparable_options(dialogue.options())
     with Interrupt(LEAVE_WINDOW) as interrupt, suppress(KeyboardInterrupt):
         warm_up(dialogue.pair, prompt, options, state.out, interrupt)
-        view = JsonView(state.out, label=f"{options.mode} · ")
+        view = AnswerView(state.out, stdout="nothing", label=f"{options.mode} · ")
         dflash = answer_prompt(dialogue.backend, prompt, options, view, interrupt)
         interrupt.check()
         baseline = baseline_answer(dialogue.pair, prompt, options, state.out, interrupt)

@@ -147,7 +147,6 @@ def open_chat(
         display=DisplaySettings(
             start.own.markdown,
             prompt.show_thinking,
-            display.quiet,
             notify=start.own.notify if start.interactive else "off",
         ),
         autosaves=not start.no_history and (start.interactive or start.saved is not None),

@@ -15,7 +15,7 @@ from dflash_mlx.errors import DFlashError, PromptTooLong, UsageError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.tools.call import MAX_ROUNDS, Step, Steps, run_rounds
 
-from ..answer import INTERRUPTED, Answer, answer_prompt, chat_stats_line
+from ..answer import INTERRUPTED, Answer, answer_prompt, stats_line
 from ..backend.base import Backend, ModelInfo
 from ..backend.local import LocalBackend, local_backend
 from ..passes import Passes
@@ -42,7 +42,6 @@ class DisplaySettings:
 
     markdown: bool = True
     show_thinking: bool = False
-    quiet: bool = False
     passes: bool = False
     notify: NotifyKind = "off"
 
@@ -261,7 +260,6 @@ class Dialogue:
             self.out,
             markdown=self.display.markdown,
             show_thinking=self.display.show_thinking,
-            quiet=self.display.quiet,
             context_length=self.context_length,
             passes=self.passes,
         )
@@ -296,7 +294,7 @@ class Dialogue:
 
     def _show_stats(self, answer: Answer, calls: int) -> None:
         limit = self.settings.max_tokens
-        line = chat_stats_line(answer, self.info, limit, stderr_columns())
+        line = stats_line(answer, self.info, limit, stderr_columns(), in_chat=True)
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
         if self.out.plain and answer.finish_reason not in (INTERRUPTED, "length"):
             line = f"  answer complete · {line.lstrip()}"  # as no spinner stops

@@ -237,15 +237,8 @@ def prompt_lines(prompt: str, out: Output) -> list[str]:
 
 def render_markdown(text: str, out: Output) -> list[str]:
     """Markdown as lines with escape sequences, as wide as the screen."""
-    from ..terminal.render import Renderer
+    from ..terminal.renderer import Renderer
 
     stream = MarkdownStream()
-    renderer = Renderer(ascii=out.ascii)
-    width = max(stderr_columns() - 1, 8)
-    lines: list[str] = []
-    for fragment in [*stream.feed(strip_control(text)), *stream.finish()]:
-        fragment_lines = renderer.lines(fragment, width)
-        if fragment.gap and lines and fragment_lines:
-            lines.append("")
-        lines += fragment_lines
-    return lines
+    fragments = [*stream.feed(strip_control(text)), *stream.finish()]
+    return Renderer(ascii=out.ascii).lines(fragments, max(stderr_columns() - 1, 8))

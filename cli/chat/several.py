@@ -3,21 +3,22 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from threading import RLock
+from itertools import zip_longest
 from typing import Self
 
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.errors import UsageError
 
-from ..answer import INTERRUPTED, Answer, spinner_symbol
-from ..terminal.live_region import STYLE_SEQUENCE, LiveRegion, truncate
-from ..terminal.markdown import MarkdownStream, PlainTextStream
-from ..terminal.output import Output, format_count, screen_width, stdout_size, strip_control
+from ..answer import INTERRUPTED, Answer
+from ..passes import TextStream
+from ..terminal.live_region import STYLE_SEQUENCE
+from ..terminal.markdown import MarkdownStream
+from ..terminal.output import Output, format_count, screen_width, strip_control
 from ..terminal.signals import LEAVE_WINDOW, Interrupt, LeaveChat
 from .dialogue import Dialogue
 from .messages import step_of, turn_of
 from .state import ChatState
-from .view import FOOTER_ROWS, FRAME_INTERVAL, TAIL_ROWS
+from .view import TAIL_ROWS, LiveView
 
 MAX_ANSWERS = 8
 MIN_COLUMN = 30  # cells; narrower answers are shown one below the other
@@ -137,79 +138,71 @@ def choose(state: ChatState, answers: Sequence[Answer]) -> Answer | None:
         state.keep_draft(reply)
 
 
-class SeveralView:
+class SeveralView(LiveView):
     """Shows several answers while they stream: in columns, or one below the other if narrow.
 
-    A context manager; at its end all answers are printed whole. Without a terminal that can redraw
-    lines, only that is shown.
+    At its end all answers are printed whole. Without a terminal that can redraw lines, only that is
+    shown.
     """
 
     def __init__(self, out: Output, answers: Sequence[Answer], *, markdown: bool):
-        from ..terminal.render import Renderer
-
-        self._out = out
+        super().__init__(out)
         self._answers = answers
         self._markdown = markdown
-        self._renderer = Renderer(ascii=out.ascii)
-        self._region = LiveRegion(out.draw, self._screen)
-        self._lock = RLock()  # the thread that reads keys draws, too
         self._began = time.perf_counter()
-        self._next_frame_at = 0.0
-        self._frame = 0
-        self._last_size = (80, 24)
 
     def __enter__(self) -> Self:
-        if self._out.stdout_live:
-            self._out.region = self._region
-            self._out.redraw = self.redraw
-        return self
+        return super().__enter__() if self.out.stdout_live else self
 
-    def __exit__(self, *_: object) -> None:
-        self._out.redraw = None
-        with self._lock:
-            try:
-                self._print_all()
-            finally:
-                self._region.erase()
+    def draw(self, *, last: bool = False) -> None:
+        if self.out.stdout_live:
+            super().draw(last=last)
+        elif last:
+            for title, answer in zip(self._titles(), self._answers, strict=True):
+                self.out.write(f"{title}\n{answer.text.strip()}\n\n")
 
-    def redraw(self) -> None:
-        """Draw a frame at once, because the user typed something. Any thread may call it."""
-        self._next_frame_at = 0.0
-        self.draw()
-
-    def draw(self) -> None:
-        if not self._out.stdout_live or time.perf_counter() < self._next_frame_at:
-            return
-        with self._lock:
-            columns, rows = self._screen()
-            width = max(columns - 1, 1)
-            footer = self._out.footer(width, max(1, min(FOOTER_ROWS, rows // 4)))
-            room = max(rows // 2 - 2 - len(footer), 0)
-            lines = self._ends(width, room)
-            self._region.draw([], [*lines, self._status(width), *footer])
-            self._next_frame_at = time.perf_counter() + FRAME_INTERVAL
-
-    def _ends(self, width: int, room: int) -> list[str]:
+    def _lines(self, width: int, max_rows: int) -> tuple[list[str], list[str]]:
         column = self._column(width)
-        if not column:
-            each = room // len(self._answers)
-            rows = [self._plain_rows(answer, width - 3)[-each:] for answer in self._answers]
-            return [
-                f"{n if not i else ' '}  {row}"
-                for n, ends in enumerate(rows if each else (), 1)
-                for i, row in enumerate(ends)
-            ]
-        height = min(TAIL_ROWS, room)
-        rows = [self._plain_rows(answer, column)[-height:] for answer in self._answers]
-        return self._side_by_side(rows, column) if height else []
+        height = min(TAIL_ROWS, max_rows) if column else max_rows // len(self._answers)
+        ends = [self._preview(answer, column or width - 3)[-height:] for answer in self._answers]
+        if not height:
+            return [], []
+        if column:
+            return [], self._side_by_side(ends, column)
+        return [], [
+            f"{' ' if row else number}  {line}"
+            for number, lines in enumerate(ends, 1)
+            for row, line in enumerate(lines)
+        ]
 
-    def _status(self, width: int) -> str:
-        self._frame += 1
+    def _preview(self, answer: Answer, width: int) -> list[str]:
+        """The text so far, or the thinking before it, without Markdown."""
+        stream = TextStream(dim=not answer.text)
+        text = strip_control(answer.text or answer.thinking)
+        return self._renderer.preview([*stream.feed(text), *stream.finish()], width)
+
+    def _last_lines(self, width: int) -> list[str]:
+        column = self._column(width)
+        blocks = []
+        for title, answer in zip(self._titles(), self._answers, strict=True):
+            stream = MarkdownStream() if self._markdown else TextStream()
+            fragments = [*stream.feed(strip_control(answer.text)), *stream.finish()]
+            lines = self._renderer.preview(fragments, column or width)
+            blocks.append([f"\x1b[1m{title}\x1b[0m", *lines])
+        if column:
+            return self._side_by_side(blocks, column)
+        return [line for block in blocks for line in (*block, "")][:-1]
+
+    def _statuses(self) -> Sequence[str]:
         done = sum(answer.finish_reason != INTERRUPTED for answer in self._answers)
         seconds = time.perf_counter() - self._began
-        text = f"{done} of {len(self._answers)} answers ready · {seconds:.0f} s"
-        line = f"{spinner_symbol(self._frame, self._out)} {self._out.ascii_fallback(text)}"
-        return f"\x1b[2m{truncate(line, width)}\x1b[0m"
+        return [f"{done} of {len(self._answers)} answers ready · {seconds:.0f} s"]
+
+    def _titles(self) -> list[str]:
+        return [
+            f"{number}{NOTES.get(answer.finish_reason, '')}"
+            for number, answer in enumerate(self._answers, 1)
+        ]
 
     def _column(self, width: int) -> int:
         """The width of a column; 0 if the screen is too narrow for columns."""
@@ -217,49 +210,12 @@ class SeveralView:
         column = (width - gaps) // len(self._answers)
         return column if column >= MIN_COLUMN else 0
 
-    def _plain_rows(self, answer: Answer, width: int) -> list[str]:
-        """The text so far, or the thinking before it, as rows without Markdown."""
-        stream = PlainTextStream(dim=not answer.text)
-        text = strip_control(answer.text or answer.thinking)
-        return self._renderer.preview([*stream.feed(text), *stream.finish()], width)
-
-    def _rows(self, answer: Answer, width: int) -> list[str]:
-        stream = MarkdownStream() if self._markdown else PlainTextStream()
-        fragments = [*stream.feed(strip_control(answer.text)), *stream.finish()]
-        return self._renderer.preview(fragments, width)
-
-    def _print_all(self) -> None:
-        titles = [
-            f"{number}{NOTES.get(answer.finish_reason, '')}"
-            for number, answer in enumerate(self._answers, 1)
-        ]
-        if not self._out.stdout_live:
-            for title, answer in zip(titles, self._answers, strict=True):
-                self._out.write(f"{title}\n{answer.text.strip()}\n\n")
-            return
-        width = max(self._screen()[0] - 1, 1)
-        column = self._column(width)
-        rows = [self._rows(answer, column or width) for answer in self._answers]
-        rows = [[f"\x1b[1m{title}\x1b[0m", *own] for title, own in zip(titles, rows, strict=True)]
-        if column:
-            lines = self._side_by_side(rows, column)
-        else:
-            lines = [row for own in rows for row in (*own, "")][:-1]
-        self._region.draw(lines, [])
-
     def _side_by_side(self, blocks: Sequence[Sequence[str]], column: int) -> list[str]:
-        height = max(map(len, blocks))
-        separator = f"\x1b[2m{self._out.ascii_fallback(SEPARATOR)}\x1b[0m"
-        cells = [[padded(row, column) for row in (*rows, *[""] * height)] for rows in blocks]
-        return [separator.join(own[row] for own in cells).rstrip() for row in range(height)]
-
-    def _screen(self) -> tuple[int, int]:
-        """Columns and rows; the last known ones when the terminal reports none."""
-        size = stdout_size()
-        if size > (0, 0):
-            self._last_size = size
-        return self._last_size
+        separator = f"\x1b[2m{self.out.ascii_fallback(SEPARATOR)}\x1b[0m"
+        padded = [[pad_styled(line, column) for line in block] for block in blocks]
+        rows = zip_longest(*padded, fillvalue=" " * column)
+        return [separator.join(row).rstrip() for row in rows]
 
 
-def padded(row: str, width: int) -> str:
-    return row + " " * max(width - screen_width(STYLE_SEQUENCE.sub("", row)), 0)
+def pad_styled(line: str, width: int) -> str:
+    return line + " " * max(width - screen_width(STYLE_SEQUENCE.sub("", line)), 0)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import RLock, Thread
 
 from .live_region import truncate
@@ -25,13 +25,9 @@ def continued(text: str) -> str | None:
     Enter continues a text after a backslash, which is removed. It also continues a text that begins
     with quotes until they are closed.
     """
-    if opens_block(text):
+    if text.lstrip().startswith(QUOTES) and text.count(QUOTES) == 1:
         return text + "\n"
     return text[:-1] + "\n" if text.endswith("\\") else None
-
-
-def opens_block(text: str) -> bool:
-    return text.lstrip().startswith(QUOTES) and text.count(QUOTES) == 1
 
 
 def unquoted(text: str) -> str:
@@ -229,7 +225,7 @@ class KeyReader:
         self._on_change = on_change
         self._write = write
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._wake: int | None = None  # writing end of the pipe that ends the thread
+        self._wake = -1  # writing end of the pipe that ends the thread
         self._thread: Thread | None = None
 
     def take_echoed(self) -> bool:
@@ -245,23 +241,17 @@ class KeyReader:
         return True
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        self._start()
+    def reading(self, on: bool = True) -> Iterator[None]:
+        """Read keys inside the context, or leave them to another reader."""
+        before = self._thread is not None
+        self._switch(on)
         try:
             yield
         finally:
-            self._stop()
+            self._switch(before)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave the keys to another reader inside the context."""
-        running = self._thread is not None
-        self._stop()
-        try:
-            yield
-        finally:
-            if running:
-                self._start()
+    def paused(self) -> AbstractContextManager[None]:
+        return self.reading(False)
 
     def mark_pastes(self, on: bool = True) -> None:
         """Turn the marks of pasted text on or off, if keys are being read."""
@@ -274,20 +264,18 @@ class KeyReader:
             with suppress(OSError):  # the terminal is gone
                 self._write(MARKS_OFF)
 
-    def _start(self) -> None:
-        woken, self._wake = os.pipe()
-        self._thread = Thread(target=self._read, args=(sys.stdin.fileno(), woken), daemon=True)
-        self.mark_pastes(True)
-        self._thread.start()
-
-    def _stop(self) -> None:
-        if self._thread is None or self._wake is None:
-            return
-        os.close(self._wake)
-        self._thread.join()
-        self.end_marks()
-        self._thread = None
-        self._wake = None
+    def _switch(self, on: bool) -> None:
+        """Start or end the thread that reads."""
+        if on and self._thread is None:
+            woken, self._wake = os.pipe()
+            self._thread = Thread(target=self._read, args=(sys.stdin.fileno(), woken), daemon=True)
+            self.mark_pastes(True)
+            self._thread.start()
+        elif not on and self._thread is not None:
+            os.close(self._wake)
+            self._thread.join()
+            self.end_marks()
+            self._thread = None
 
     def _read(self, keys: int, woken: int) -> None:
         """Read until the pipe is closed and a paste that has begun is complete."""
@@ -298,6 +286,7 @@ class KeyReader:
                 sources = [keys] if ended else [keys, woken]
                 ready = select.select(sources, [], [], timeout)[0]
                 ended = ended or woken in ready
+                # The shell stops a background job that reads its terminal.
                 if keys in ready and not in_foreground(keys):
                     time.sleep(KEY_TIMEOUT)
                 elif keys in ready:

@@ -18,13 +18,24 @@ STYLE_SEQUENCE = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class LiveRegion:
-    """Redraws lines in place. `write` takes each frame whole; `size` returns columns and rows."""
+    """Redraws lines in place. `write` takes each frame whole; `size` returns columns and rows.
+
+    Both are 0 if the terminal does not tell its size.
+    """
 
     def __init__(self, write: Callable[[str], None], size: Callable[[], tuple[int, int]]):
         self._write = write
-        self._size = size
+        self._read_size = size
         self._lines: list[str] = []
         self._drawn_size = (0, 0)
+        self._last_size = (80, 24)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and rows; the last known ones when the terminal reports none."""
+        if (size := self._read_size()) > (0, 0):
+            self._last_size = size
+        return self._last_size
 
     def draw(self, finished: Sequence[str], live: Sequence[str]) -> None:
         """Print `finished` permanently above the region, then show `live` in the region.
@@ -32,7 +43,7 @@ class LiveRegion:
         Live lines are cut to the screen's width, and to its rows less one from the top: a row that
         has scrolled off cannot be erased.
         """
-        size = self._size()
+        size = self.size
         columns, rows = size
         lines = [truncate(line, columns - 1) for line in live[-max(1, rows - 1) :]]
         if not finished and lines == self._lines and size == self._drawn_size:

@@ -5,7 +5,9 @@ The fragments depend on the text alone, not on the chunks it arrived in.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -35,39 +37,6 @@ class Fragment:
     first: bool = False
     dim: bool = False
     spans: tuple[tuple[int, int, str], ...] = ()
-
-
-class PlainTextStream:
-    """Splits plain text into one fragment per line."""
-
-    in_code = False
-
-    def __init__(self, *, dim: bool = False):
-        self._parts: list[str] = []
-        self._dim = dim
-        self._first = True
-
-    def feed(self, text: str) -> list[Fragment]:
-        if "\n" not in text:
-            self._parts.append(text)
-            return []
-        *lines, rest = ("".join(self._parts) + text).split("\n")
-        self._parts = [rest]
-        return [self._fragment(line) for line in lines]
-
-    def tail(self) -> list[Fragment]:
-        rest = "".join(self._parts)
-        return [Fragment("text", rest, gap=self._first, dim=self._dim)] if rest else []
-
-    def finish(self) -> list[Fragment]:
-        rest = "".join(self._parts)
-        self._parts = []
-        return [self._fragment(rest)] if rest else []
-
-    def _fragment(self, line: str) -> Fragment:
-        gap = self._first
-        self._first = False
-        return Fragment("text", line, gap=gap, dim=self._dim)
 
 
 # Markdown rules for answers of models
@@ -192,35 +161,6 @@ ENDS_AT_BLANK = ("paragraph_open", "table_open", "blockquote_open", "math_block"
 SINGLE_LINE = ("heading_open", "hr")
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """An open code block. blank_lines: held back. unstarted: no line was emitted yet."""
-
-    markers: str
-    indent: int
-    language: str
-    blank_lines: int = 0
-    unstarted: bool = True
-
-    def closed_by(self, line: str) -> bool:
-        markers = line.strip(" \t")
-        return (
-            len(markers) >= len(self.markers)
-            and set(markers) == {self.markers[0]}
-            and re.match(r" {0,3}[`~]", line) is not None
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The context of the first line that was not emitted."""
-
-    fence: Fence | None = None
-    list: tuple[str, str] | None = None
-    number: int = 1
-    after_blank: bool = False
-
-
 class MarkdownStream:
     """Takes Markdown in chunks and returns finished fragments."""
 
@@ -228,72 +168,131 @@ class MarkdownStream:
         self._parser = make_parser(blocks_only=True)
         self._lines: list[str] = []  # complete lines that were not emitted
         self._parts: list[str] = []  # pieces of the incomplete line
-        self._position = Position()
         self._parse_at = 1  # number of lines that triggers the next parse
+        # The code block that the first of these lines belongs to, or the list that it may continue.
+        self._fence: re.Pattern[str] | None = None  # matches the end of the block
+        self._indent = 0
+        self._language = ""
+        self._unstarted = True  # no line of the block was emitted yet
+        self._blank_lines = 0  # which wait for the next line with text
+        self._list: tuple[str, str] | None = None
+        self._number = 1
+        self._after_blank = False
 
     def feed(self, text: str) -> list[Fragment]:
-        """Add text; return the fragments that it finished."""
         if "\n" not in text:
             self._parts.append(text)
             return []
         *lines, rest = ("".join(self._parts) + text).split("\n")
         self._lines += lines
         self._parts = [rest]
-        if self._position.fence is None and len(self._lines) < self._parse_at:
+        if self._fence is None and len(self._lines) < self._parse_at:
             return []
-        fragments, self._position, used = self._split(self._lines, self._position, final=False)
-        del self._lines[:used]
+        fragments = self._take(final=False)
         self._parse_at = len(self._lines) + max(1, len(self._lines) // 10)
         return fragments
 
     def tail(self) -> list[Fragment]:
         """The unfinished text as it looks now, without a last line whose meaning is still open."""
-        rest = "".join(self._parts)
-        lines = self._lines if AMBIGUOUS_LINE.fullmatch(rest) else [*self._lines, rest]
-        return self._split(lines, self._position, final=True)[0]
+        now = copy(self)
+        if AMBIGUOUS_LINE.fullmatch("".join(self._parts)):
+            return now._take(final=True)
+        return now.finish()
 
     def finish(self) -> list[Fragment]:
-        lines = [*self._lines, "".join(self._parts)]
-        fragments, self._position, _ = self._split(lines, self._position, final=True)
-        self._lines = []
+        self._lines = [*self._lines, "".join(self._parts)]
         self._parts = []
-        return fragments
+        return self._take(final=True)
 
     @property
     def in_code(self) -> bool:
-        return self._position.fence is not None and not self._position.fence.unstarted
+        return self._fence is not None and not self._unstarted
 
-    def _split(
-        self, lines: Sequence[str], position: Position, *, final: bool
-    ) -> tuple[list[Fragment], Position, int]:
-        """Fragments, the position after them, and the number of lines they use."""
+    def _take(self, *, final: bool) -> list[Fragment]:
+        """The fragments of the finished lines, or of all of them; the other lines stay."""
+        lines = self._lines
         fragments: list[Fragment] = []
-        used = 0
-        if position.fence:
-            used, position = split_code(lines, 0, position, fragments)
-        tokens = self._parser.parse("\n".join(lines[used:])) if used < len(lines) else []
-        base = used
+        base = used = self._take_code(0, fragments)
+        tokens = self._parser.parse("\n".join(lines[base:])) if base < len(lines) else []
         blocks = [token for token in tokens if not token.level and token.nesting >= 0 and token.map]
         for index, block in enumerate(blocks):
             last = index == len(blocks) - 1
             start, stop = (base + line for line in block.map or ())
             after = len(lines) if last else base + first_line(blocks[index + 1])
             if block.type == "fence":
-                position = Position(open_fence(block, lines[start]))
-                used, position = split_code(lines, start + 1, position, fragments)
+                self._open_fence(block, lines[start])
+                used = self._take_code(start + 1, fragments)
             elif block.type in LIST_TYPES:
-                items = [base + first_line(token) for token in tokens if is_item(token, block)]
-                hold_last = last and not final
-                used, position = split_items(
-                    lines, block, items, after, hold_last, position, fragments
-                )
+                starts = [base + first_line(token) for token in tokens if is_item(token, block)]
+                used = self._take_items(block, [*starts, after], last and not final, fragments)
             elif last and not final and not is_closed(block, lines, stop):
                 break
             else:
                 fragments.append(Fragment("block", join_lines(lines[start:after]), gap=True))
                 used = after
-                position = Position()
-        return fragments, position, used
+                self._list = None
+        self._lines = lines[used:]
+        return fragments
+
+    def _open_fence(self, block: "Token", line: str) -> None:
+        marker = re.escape(block.markup[0])
+        self._fence = re.compile(rf" {{0,3}}{marker}{{{len(block.markup)},}}[ \t]*")
+        self._indent = len(line) - len(line.lstrip(" "))
+        self._language = fence_language(block.info)
+        self._unstarted = True
+        self._blank_lines = 0
+        self._list = None
+
+    def _take_code(self, start: int, fragments: list[Fragment]) -> int:
+        """Emit the lines of an open code block from line `start`; return the line after them."""
+        if self._fence is None:
+            return start
+        for index in range(start, len(self._lines)):
+            line = self._lines[index]
+            if self._fence.fullmatch(line):
+                self._fence = None
+                return index + 1
+            line = line[min(self._indent, len(line) - len(line.lstrip(" "))) :]
+            if not line.strip():
+                self._blank_lines += 1
+                continue
+            first = self._unstarted
+            if not first:
+                fragments += [Fragment("code", "", language=self._language)] * self._blank_lines
+            fragments.append(Fragment("code", line, first, language=self._language, first=first))
+            self._unstarted = False
+            self._blank_lines = 0
+        return len(self._lines)
+
+    def _take_items(
+        self, block: "Token", starts: list[int], hold_last: bool, fragments: list[Fragment]
+    ) -> int:
+        """Emit a list's items, except the last one with `hold_last`; return the line after them.
+
+        starts: of the items, and of what follows.
+        """
+        kind = (block.type, block.markup)
+        for start, end in list(pairwise(starts))[: len(starts) - 1 - hold_last]:
+            continues = self._list == kind
+            if not continues:
+                self._number = int(block.attrs.get("start", 1))
+            after_blank = is_blank(self._lines[start - 1]) if start else self._after_blank
+            fragments.append(
+                Fragment(
+                    "block",
+                    join_lines(self._lines[start:end]),
+                    gap=after_blank or not continues,
+                    number=self._number if block.type == "ordered_list_open" else None,
+                )
+            )
+            self._list = kind
+            self._number += 1
+            self._after_blank = is_blank(self._lines[end - 1])
+        return starts[-1 - hold_last]
+
+
+def is_blank(line: str) -> bool:
+    return not line.strip(" \t")
 
 
 def join_lines(lines: Sequence[str]) -> str:
@@ -314,68 +313,5 @@ def is_item(token: "Token", block: "Token") -> bool:
 def is_closed(block: "Token", lines: Sequence[str], stop: int) -> bool:
     """Whether later text cannot extend the last block, which ends before line `stop`."""
     return block.type in SINGLE_LINE or (
-        block.type in ENDS_AT_BLANK and stop < len(lines) and not lines[stop].strip(" \t")
+        block.type in ENDS_AT_BLANK and stop < len(lines) and is_blank(lines[stop])
     )
-
-
-def split_items(
-    lines: Sequence[str],
-    block: "Token",
-    starts: list[int],
-    after: int,
-    hold_last: bool,
-    position: Position,
-    fragments: list[Fragment],
-) -> tuple[int, Position]:
-    """Emit a list's items, except the last one with `hold_last`; return lines used and position."""
-    list_kind = (block.type, block.markup)
-    continues = position.list == list_kind
-    number = position.number if continues else int(block.attrs.get("start", 1))
-    ends = [*starts[1:], after]
-    for start, end in list(zip(starts, ends, strict=True))[: len(starts) - hold_last]:
-        after_blank = not lines[start - 1].strip(" \t") if start else position.after_blank
-        fragments.append(
-            Fragment(
-                "block",
-                join_lines(lines[start:end]),
-                gap=after_blank or not continues,
-                number=number if block.type == "ordered_list_open" else None,
-            )
-        )
-        continues = True
-        number += 1
-        position = Position(
-            list=list_kind, number=number, after_blank=not lines[end - 1].strip(" \t")
-        )
-    return (starts[-1] if hold_last else after), position
-
-
-def open_fence(block: "Token", line: str) -> Fence:
-    indent = len(line) - len(line.lstrip(" "))
-    return Fence(block.markup, indent, fence_language(block.info))
-
-
-def split_code(
-    lines: Sequence[str], start: int, position: Position, fragments: list[Fragment]
-) -> tuple[int, Position]:
-    """Emit the lines of a code block; return lines used and position.
-
-    Empty lines wait for the next line with text.
-    """
-    fence = position.fence
-    assert fence is not None
-    for index in range(start, len(lines)):
-        line = lines[index]
-        if fence.closed_by(line):
-            return index + 1, Position()
-        line = line[min(fence.indent, len(line) - len(line.lstrip(" "))) :]
-        if not line.strip():
-            fence = replace(fence, blank_lines=fence.blank_lines + 1)
-            continue
-        if not fence.unstarted:
-            fragments += [Fragment("code", "", language=fence.language)] * fence.blank_lines
-        fragments.append(
-            Fragment("code", line, fence.unstarted, language=fence.language, first=fence.unstarted)
-        )
-        fence = replace(fence, blank_lines=0, unstarted=False)
-    return len(lines), Position(fence)

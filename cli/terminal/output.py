@@ -157,12 +157,10 @@ class Output:
     def status(self, text: str) -> None:
         """Show a status line, and the text being typed, on a terminal that can redraw lines."""
         if self.stderr_live:
-            from rich.cells import cell_len
-
             self.clear_status()
             width = stderr_columns() - 1
             typed = "  ".join(STYLE_SEQUENCE.sub("", line) for line in self.footer(width // 2, 1))
-            text = self.ascii_fallback(text)[: width - cell_len(typed) - 2 * bool(typed)]
+            text = self.ascii_fallback(text)[: width - screen_width(typed) - 2 * bool(typed)]
             self.info(f"{text}  {typed}" if typed else text, "dim", end="")
             self._has_status = True
 
@@ -203,11 +201,17 @@ def notify(out: Output, kind: NotifyKind, seconds: float, text: str) -> None:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes in a readable unit of 1000."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} bytes"
+    """Such as "1.5 GB", in units of 1000."""
+    from rich.filesize import decimal
+
+    return decimal(count)
+
+
+def screen_width(text: str) -> int:
+    """The columns of a text without styles; Chinese characters take two."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def format_count(number: int, singular: str, plural: str) -> str:
@@ -219,15 +223,6 @@ def format_age(seconds: float) -> str:
         if seconds >= size:
             return f"{format_count(int(seconds // size), singular, plural)} ago"
     return "just now"
-
-
-def screen_width(text: str) -> int:
-    """The columns that a line takes on the screen; Chinese characters take two."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
 
 
 def pad(text: str, width: int, *, left: bool = False) -> str:

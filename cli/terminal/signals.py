@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -27,8 +27,9 @@ class Interrupt:
     """Catches SIGINT inside its context. requested, requested_twice: whether Ctrl-C was typed.
 
     A second Ctrl-C counts only within `window` seconds of the one before. With `terminate` SIGTERM
-    counts like Ctrl-C. A signal that was ignored before stays ignored. last_at: time.monotonic of
-    the last signal. exit_code: 128 + the number of the last signal; 0 without a signal.
+    counts like Ctrl-C. A signal that was ignored before stays ignored. While `deferred`, a second
+    Ctrl-C only sets `requested_twice`; saving can then finish. last_at: time.monotonic of the last
+    signal. exit_code: 128 + the number of the last signal; 0 without a signal.
     """
 
     def __init__(self, window: float = float("inf"), *, terminate: bool = False) -> None:
@@ -36,7 +37,7 @@ class Interrupt:
         self.requested_twice = False
         self.last_at = float("-inf")
         self._window = window
-        self._deferred = False
+        self.deferred = False
         self._signals = (signal.SIGINT, signal.SIGTERM) if terminate else (signal.SIGINT,)
         self._previous_handlers: dict[int, Any] = {}
         self.exit_code = 0
@@ -55,24 +56,18 @@ class Interrupt:
         if self.requested:
             raise KeyboardInterrupt
 
-    def defer(self, deferred: bool = True) -> None:
-        """While deferred, a second Ctrl-C only sets `requested_twice`; saving can then finish."""
-        self._deferred = deferred
-
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.exit_code = 128 + number
         previous = self.last_at
         self.last_at = time.monotonic()
         if self.requested and self.last_at - previous <= self._window:
             self.requested_twice = True
-            if not self._deferred:
+            if not self.deferred:
                 raise KeyboardInterrupt
         self.requested = True
 
 
 # The terminal on standard input
-
-TerminalFlags = tuple[int, int]  # input flags and local flags of termios
 
 
 @contextmanager
@@ -82,25 +77,37 @@ def cbreak_mode() -> Iterator[None]:
     SIGTERM and a closed window (SIGHUP, unless ignored) end the program after the terminal is
     restored.
     """
-    from termios import ECHO, ICANON, ICRNL
+    import termios
 
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-    previous = {number: signal.signal(number, exit_on_signal) for number in numbers}
+    def leave(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
     try:
-        with changed_flags(lambda flags: (flags[0] & ~ICRNL, flags[1] & ~(ECHO | ICANON))):
-            yield
+        original = termios.tcgetattr(sys.stdin)
+    except (OSError, ValueError, termios.error):  # not a terminal
+        original = None
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        if original is not None:
+            changed = [*original]
+            changed[0] &= ~termios.ICRNL
+            changed[3] &= ~(termios.ECHO | termios.ICANON)
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, changed)
+        yield
     finally:
+        if original is not None:
+            with suppress(termios.error):  # the terminal was closed
+                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, original)
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-@contextmanager
-def cooked_mode() -> Iterator[None]:
+def cooked_mode() -> AbstractContextManager[None]:
     """The terminal reads lines and echoes keys, as a shell and editors such as ed expect."""
-    from termios import ECHO, ICANON, ICRNL
+    from prompt_toolkit.input import vt100
 
-    with changed_flags(lambda flags: (flags[0] | ICRNL, flags[1] | ECHO | ICANON)):
-        yield
+    return vt100.cooked_mode(0)
 
 
 def terminal_as_stdin() -> bool:
@@ -114,30 +121,6 @@ def terminal_as_stdin() -> bool:
     os.close(terminal)
     sys.stdin = os.fdopen(0, encoding="utf-8", errors="replace", closefd=False)
     return True
-
-
-def exit_on_signal(number: int, _: Any) -> None:
-    raise SystemExit(128 + number)
-
-
-@contextmanager
-def changed_flags(change: Callable[[TerminalFlags], TerminalFlags]) -> Iterator[None]:
-    """Change the flags of the terminal on standard input, and restore them at the end."""
-    import termios
-
-    try:
-        original = termios.tcgetattr(sys.stdin)
-    except (OSError, ValueError, termios.error):  # not a terminal
-        yield
-        return
-    changed = [*original]
-    changed[0], changed[3] = change((original[0], original[3]))
-    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, changed)
-    try:
-        yield
-    finally:
-        with suppress(termios.error):  # the terminal was closed
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, original)
 
 
 # Ctrl-Z

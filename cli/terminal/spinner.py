@@ -100,8 +100,6 @@ def make_progress(out: Output, unit: str) -> "Progress":
     from rich.text import Text
 
     class WithFooter(progress.Progress):
-        """The progress line, and below it the text that the user types meanwhile."""
-
         def get_renderables(self) -> "Iterable[RenderableType]":
             yield from super().get_renderables()
             footer = out.footer(stderr_columns() - 1, FOOTER_ROWS)

@@ -37,7 +37,7 @@ def state() -> Any:
         backends.LocalBackend(tiny.golden_pair("qwen3_full")),
         out,
         settings=GenerationOptions(max_tokens=12, mode="dflash"),
-        display=dialogue.DisplaySettings(quiet=True),
+        display=dialogue.DisplaySettings(),
         autosaves=True,
     )
     out.stderr_is_tty = True  # notes are for terminals

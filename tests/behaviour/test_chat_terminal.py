@@ -222,7 +222,7 @@ def test_a_second_interrupt_after_the_last_block(held: bool, monkeypatch: Any) -
     """It came while what had been said was put away, and all of it was lost."""
     interrupt = import_module("dflash_mlx.cli.terminal.signals").Interrupt(2.0)
     module = import_module("dflash_mlx.cli.answer")
-    view = import_module("dflash_mlx.cli.answer").PlainView(
+    view = import_module("dflash_mlx.cli.answer").AnswerView(
         import_module("dflash_mlx.cli.terminal.output").Output()
     )
     stop = partial(os.kill, os.getpid(), signal.SIGINT)

@@ -65,7 +65,7 @@ def test_an_empty_file_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> 
         Path(f"src/empty{number}.py").touch()
     assert "empty0.py" in attachments.read_prompt("What is this?", ["src"])  # nobody named it
     assert "empty: nothing.md" in read(["src/a.py", "nothing.md"]).summary
-    assert read(["nothing.md"]).summary == "nothing.md · 1 bytes"
+    assert read(["nothing.md"]).summary == "nothing.md · 1 byte"
 
 
 def test_files_come_out_of_a_prompt_again(tree: Path) -> None:

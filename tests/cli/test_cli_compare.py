@@ -7,6 +7,11 @@ import pytest
 from golden_pair import EXPECTED, GOLDEN, RAW, said
 from typer.testing import CliRunner
 
+from dflash_mlx.engine.stats import Stats
+
+report = import_module("dflash_mlx.cli.report")
+Answer = import_module("dflash_mlx.cli.answer").Answer
+
 
 def test_compare_transcript(dflash):
     result = dflash(*RAW, "--max-tokens", "96", "--compare")
@@ -30,49 +35,46 @@ def test_compare_transcript(dflash):
     assert len({len(line[:30].rstrip()) for line in result.stderr.splitlines()[2:5]}) == 1
 
 
+def test_compare_with_trees(dflash):
+    """The table is of the mode that was asked for, and plain decoding is told nothing of trees."""
+    result = dflash(*RAW, "--max-tokens", "30", "--compare", "--mode", "ddtree")
+    table = " ".join(result.stderr.split())
+    for part in ("plain ddtree", "identical", "block 8 · tree 32"):
+        assert part in table
+    assert dflash(*RAW, "--compare", "--mode", "baseline").exit_code == 2
+
+
 def test_compare_as_json(ask):
     found = ask(*RAW, "--max-tokens", "30", "--compare")
     assert found["baseline"]["text"] == found["text"]
     assert found["comparison"]["identical"] is True
     assert found["comparison"]["differs_from_token"] is None
     assert found["comparison"]["speedup"] > 0
-
-
-def test_compare_with_a_stop_string_is_still_identical(ask):
-    """DFlash's last block may go on after the stop string; the text does not."""
+    # DFlash's last block may go on after the stop string; the text does not.
     found = ask(*RAW, "--max-tokens", "90", "--compare", "--stop", said(0)[20:23])
     assert found["comparison"]["identical"] is True
 
 
-@pytest.mark.parametrize("seed", [["--seed", "3"], []], ids=["seed 3", "a drawn seed"])
-def test_samples_of_one_seed_are_compared(dflash, seed):
-    result = dflash(*RAW, "--max-tokens", "30", "--compare", "--temp", "1", *seed)
-    assert "output    identical" in result.stderr
-    assert "temperature 1" in result.stderr
-
-
-def test_drafts_accepted_by_chance_are_not_compared(dflash, ask):
-    sampled = (*RAW, "--max-tokens", "9", "--compare", "--temp", "1", "--accept", "token")
+def test_random_samples(dflash, ask):
+    """Those of one seed, which may be a drawn one, are compared; not if chance accepts drafts."""
+    sampled = (*RAW, "--max-tokens", "9", "--compare", "--temp", "1")
+    for seed in (["--seed", "3"], []):
+        table = dflash(*sampled, *seed).stderr
+        assert "output    identical" in table
+        assert "temperature 1" in table
+    sampled = (*sampled, "--accept", "token")
     assert "output    not compared: both are random samples" in dflash(*sampled).stderr
     assert ask(*sampled)["comparison"]["identical"] is None
 
 
 def test_difference_is_counted_from_one():
-    compare, stats = (
-        import_module("dflash_mlx.cli.report"),
-        import_module("dflash_mlx.engine.stats"),
-    )
-    answer = import_module("dflash_mlx.cli.answer").Answer
-
-    def both(a, b):
-        return compare.Comparison(
-            answer(stats.Stats(), a, str(a)), answer(stats.Stats(), b, str(b)), True
-        )
+    def both(*tokens):
+        return report.Comparison(*(Answer(Stats(), one, str(one)) for one in tokens), True)
 
     assert both([1, 2, 3], [1, 2, 4]).differs_from == 3
     assert both([1, 2, 3], [1, 2]).differs_from == 3
     assert both([1, 2], [1, 2]).differs_from is None
-    assert compare.output_verdict(both([5], [6])) == "differs from token 1"
+    assert report.output_verdict(both([5], [6])) == "differs from token 1"
     assert both([1], [1]).speedup is None
 
 
@@ -106,14 +108,12 @@ def test_bundled_pair_is_named(cli_app, monkeypatch):
 )  # fmt: skip
 def test_the_last_sentence(seconds, tokens, comparable, sentence):
     """What a person can repeat: whether the answers are the same, and what drafts did."""
-    report = import_module("dflash_mlx.cli.report")
     both = [answer_of([s / max(n - 1, 1)] * (n - 1)) for n, s in zip(tokens, seconds, strict=True)]
     assert report.conclusion(report.Comparison(*both, comparable)) == sentence
 
 
 def test_a_difference_within_the_spread_is_none():
     """The same ratio is a difference if the parts agree, and none if they contradict each other."""
-    report = import_module("dflash_mlx.cli.report")
     even = answer_of([0.1] * 32)
     steady = report.Comparison(answer_of([0.08] * 32), even, True)
     jumping = report.Comparison(answer_of([0.02] * 16 + [0.14] * 16), even, True)
@@ -128,9 +128,7 @@ def test_a_difference_within_the_spread_is_none():
 
 def answer_of(seconds):
     """An answer of a first token at once, and one more after each of these seconds."""
-    stats = import_module("dflash_mlx.engine.stats").Stats
-    answer = import_module("dflash_mlx.cli.answer").Answer
     rounds = [(sum(seconds[:n]), 1, 0, 0) for n in range(len(seconds) + 1)]
     count = len(rounds)
-    numbers = stats(generated=count, decode_seconds=sum(seconds))
-    return answer(numbers, [*range(count)], str(count), rounds=rounds)
+    numbers = Stats(generated=count, decode_seconds=sum(seconds))
+    return Answer(numbers, [*range(count)], str(count), rounds=rounds)

@@ -2,12 +2,14 @@
 
 import json
 import re
-import shutil
+from dataclasses import asdict
 
 import pytest
 import tiny
-from golden_pair import CHAT, EXPECTED, GOLDEN, PAIR, RAW, said
+from golden_pair import CHAT, EXPECTED, PAIR, RAW, said
 from typer.testing import CliRunner
+
+from dflash_mlx.options import SamplingParams
 
 
 def test_pipe_gets_the_answer_and_nothing_else(dflash):
@@ -16,11 +18,7 @@ def test_pipe_gets_the_answer_and_nothing_else(dflash):
     assert (result.exit_code, result.stderr) == (0, cut)
     assert result.stdout == said(0) + "\n"
     assert dflash(*RAW, "--max-tokens", "96", "--quiet").stderr == ""
-
-
-def test_chat_template_is_applied(dflash):
-    result = dflash(CHAT, "--max-tokens", "96")
-    assert result.stdout == said(1) + "\n"
+    assert dflash(CHAT, "--max-tokens", "96").stdout == said(1) + "\n"  # in the chat template
 
 
 def test_stats_can_be_forced(dflash):
@@ -66,20 +64,11 @@ def test_json_lines(dflash, ask):
 def test_json_has_the_settings(ask):
     """All that the answer depends on beside the models."""
     given = ("--temp", "0.5", "--top-k", "4", "--stop", "a", "--stop", "b", "--accept", "token")
-    assert ask(*RAW, *given, "--max-tokens", "4")["sampling"] == {
-        "temperature": 0.5,
-        "top_p": 1.0,
-        "top_k": 4,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "xtc_probability": 0.0,
-        "xtc_threshold": 0.1,
-        "accept": "token",
-        "max_tokens": 4,
-        "stop": ["a", "b"],
-    }
+    changed = {"temperature": 0.5, "top_k": 4}
+    plain = asdict(SamplingParams())
+    del plain["seed"], plain["logit_bias"]
+    limits = {"accept": "token", "max_tokens": 4, "stop": ["a", "b"]}
+    assert ask(*RAW, *given, "--max-tokens", "4")["sampling"] == plain | changed | limits
     assert ask(*RAW, "--temp", "0.5", "--max-tokens", "4")["sampling"]["accept"] == "match"
 
 
@@ -115,38 +104,29 @@ def test_parts_of_the_prompt(ask, tmp_path, arguments, stdin, file, prompt):
     assert found["usage"]["prompt"] == len(prompt)
 
 
-def test_stdin_that_is_not_text(dflash):
+def test_system_prompt_and_stdin_that_is_not_text(ask, dflash):
+    plain = ask(CHAT, "--max-tokens", "1")["usage"]["prompt"]
+    with_system = ask(CHAT, "--max-tokens", "1", "-s", "amber")["usage"]["prompt"]
+    assert with_system == plain + len("system\namber\n") + 2
     result = dflash("-", input=b"\xff\xfe\x00")
     assert result.exit_code == 2
     assert "standard input is not UTF-8 text." in result.stderr
 
 
-CHANGES = [
-    ["--temp", "1.5", "--seed", "1"],
-    ["--repetition-penalty", "9"],
-    ["--presence-penalty", "9"],
-    ["--frequency-penalty", "9"],
-    ["--max-tokens", "7"],
-    ["--stop", said(0)[5:8]],
-]
-SAME = [
-    ["--temp", "1", "--top-k", "1"],
-    ["--temp", "1", "--top-p", "1e-9"],
-    ["--temp", "1", "--min-p", "1"],
-    ["--block-size", "3"],
-    ["--draft-bits", "4"],
-    ["--accept", "block"],
-]
-
-
-@pytest.mark.parametrize("flags", CHANGES)
-def test_flag_changes_the_answer(ask, flags):
-    assert ask("--max-tokens", "30", *RAW, *flags)["text"] != said(0)[:30]
-
-
-@pytest.mark.parametrize("flags", SAME)
-def test_flag_leaves_the_greedy_answer(ask, flags):
-    assert ask("--max-tokens", "30", *RAW, *flags)["text"] == said(0)[:30]
+@pytest.mark.parametrize(
+    ("flags", "same"),
+    [
+        ("--temp 1.5 --seed 1", False),
+        *[(f"--{name}-penalty 9", False) for name in ("repetition", "presence", "frequency")],
+        ("--max-tokens 7", False),
+        (f"--stop {said(0)[5:8]}", False),
+        *[(f"--temp 1 {one}", True) for one in ("--top-k 1", "--top-p 1e-9", "--min-p 1")],
+        *[(flag, True) for flag in ("--block-size 3", "--draft-bits 4", "--accept block")],
+    ],
+)
+def test_flags_and_the_greedy_answer(ask, flags, same):
+    text = ask("--max-tokens", "30", *RAW, *flags.split(" ", 3))["text"]
+    assert (text == said(0)[:30]) == same
 
 
 def test_flags_of_the_drafter(ask):
@@ -163,44 +143,6 @@ def test_stop_text_is_not_shown(ask):
     found = ask("--max-tokens", "90", *RAW, "--stop", said(0)[20:23], "--stop", "never")
     assert found["text"] == said(0)[: said(0).index(said(0)[20:23])]
     assert found["finish_reason"] == "stop"
-
-
-def test_system_prompt(ask):
-    plain = ask(CHAT, "--max-tokens", "1")["usage"]["prompt"]
-    with_system = ask(CHAT, "--max-tokens", "1", "-s", "amber")["usage"]["prompt"]
-    assert with_system == plain + len("system\namber\n") + 2
-
-
-@pytest.fixture
-def thinker(tmp_path):
-    """The golden target with a template that opens a thinking part when asked to."""
-    folder = tmp_path / "target"
-    shutil.copytree(GOLDEN / "target", folder)
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text("utf-8"))
-    config["chat_template"] += "{% if enable_thinking %}<think>\n{% endif %}"
-    path.write_text(json.dumps(config), "utf-8")
-    return ["-m", str(folder), "-d", PAIR[3]]
-
-
-def test_thinking(cli_app, thinker):
-    def run(*flags):
-        arguments = ["generate", *thinker, CHAT, "--max-tokens", "40", *flags]
-        return CliRunner().invoke(cli_app, arguments)
-
-    found = json.loads(run("--json", "--think").stdout)
-    assert found["reasoning"]
-    assert found["text"] == ""
-    assert json.loads(run("--json", "--no-think").stdout)["reasoning"] == ""
-    assert json.loads(run("--json").stdout)["reasoning"] == ""
-    assert run("--think").stdout == ""
-    aloud = run("--think", "--show-thinking")
-    assert aloud.stdout == ""
-    assert aloud.stderr == (
-        f"[thinking]\n{found['reasoning']}\n[end of thinking]\n"
-        "the model ended in its thinking and gave no answer\n"
-        "the answer was cut by --max-tokens, after 40 tokens\n"
-    )
 
 
 def test_an_empty_answer_is_reported(cli_app):

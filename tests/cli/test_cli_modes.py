@@ -81,6 +81,9 @@ def test_nearer_to_the_command_line_wins(target, tmp_path, monkeypatch):
     assert target(*short)["speculation"]["tree_budget"] == 9
     assert target(*short, "--mode", "dflash")["mode"] == "dflash"
     assert target(*short, "--no-draft")["mode"] == "baseline"
+    (folder / "config.toml").write_text("lookup = true\n")
+    assert target(*short, "--no-draft")["mode"] == "baseline"
+    (folder / "config.toml").write_text(file)
     monkeypatch.setenv("DFLASH_NO_DRAFT", "1")
     assert target(*short)["mode"] == "baseline"
     assert target(*short, "--mode", "ddtree")["mode"] == "ddtree"
@@ -112,12 +115,6 @@ def test_what_stops_lookup_is_named(run, config, monkeypatch, file, variables, f
     )
 
 
-def test_no_draft_wins_against_lookup_of_the_file(target, config, monkeypatch):
-    monkeypatch.delenv("DFLASH_MODE")
-    config("lookup = true\n")
-    assert target("--max-tokens", "4", *RAW, "--no-draft")["mode"] == "baseline"
-
-
 def test_unless_told_otherwise_it_is_auto(ask, monkeypatch):
     """The same tokens, in rounds chosen by what earlier ones took."""
     fixed = ask("--max-tokens", "20", *RAW)
@@ -127,14 +124,3 @@ def test_unless_told_otherwise_it_is_auto(ask, monkeypatch):
     assert found["tokens"] == fixed["tokens"]
     assert found["speculation"]["why"]
     assert sum(entry["rounds"] for entry in found["speculation"]["chosen"]) > 0
-
-
-def test_compare(dflash):
-    """The table is of the mode that was asked for, and plain decoding is told nothing of trees."""
-    result = dflash(*RAW, "--max-tokens", "30", "--compare", "--mode", "ddtree")
-    assert result.exit_code == 0, result.output
-    table = " ".join(result.stderr.split())
-    assert "plain ddtree" in table
-    assert "identical" in table
-    assert "block 8 · tree 32" in table
-    assert dflash(*RAW, "--compare", "--mode", "baseline").exit_code == 2

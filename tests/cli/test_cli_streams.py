@@ -6,17 +6,20 @@ import signal
 import subprocess
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from golden_pair import EXPECTED, PAIR, RAW, said
 from terminal import Terminal
 
+from dflash_mlx.engine.stats import Stats
+from dflash_mlx.models.target import Target
+
+record = Stats.record
+
 
 def kill_at(monkeypatch, number, times=1):
-    stats, seen = import_module("dflash_mlx.engine.stats").Stats, []
-    record = stats.record
+    seen = []
 
     def counting(self, block):
         record(self, block)
@@ -25,10 +28,10 @@ def kill_at(monkeypatch, number, times=1):
             for _ in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(stats, "record", counting)
+    monkeypatch.setattr(Stats, "record", counting)
 
 
-def test_interrupt_keeps_what_was_said(dflash, monkeypatch):
+def test_interrupt_keeps_what_was_said(dflash, ask, monkeypatch):
     handler = signal.getsignal(signal.SIGINT)
     kill_at(monkeypatch, 3)
     result = dflash(*RAW, "--max-tokens", "96", "--stats")
@@ -37,17 +40,11 @@ def test_interrupt_keeps_what_was_said(dflash, monkeypatch):
     assert result.stdout == said(0)[:count] + "\n"
     assert result.stderr.startswith(f"  stopped · {count} tokens kept · ")
     assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_interrupt_as_json(ask, monkeypatch):
     kill_at(monkeypatch, 2)
     found = ask(*RAW, "--max-tokens", "96", code=130)
     assert found["finish_reason"] == "interrupted"
     assert said(0).startswith(found["text"])
-
-
-def test_second_interrupt_leaves_at_once(dflash, monkeypatch):
-    kill_at(monkeypatch, 3, times=2)
+    kill_at(monkeypatch, 3, times=2)  # leaves at once
     result = dflash(*RAW, "--max-tokens", "96", "--stats")
     assert result.exit_code == 130
     assert "Traceback" not in result.output
@@ -56,8 +53,7 @@ def test_second_interrupt_leaves_at_once(dflash, monkeypatch):
 
 def test_interrupt_while_the_prompt_is_read(dflash, monkeypatch):
     monkeypatch.setattr("dflash_mlx.engine.prompt_chunks.FIRST", 16)
-    target = import_module("dflash_mlx.models.target").Target
-    read, passes = target.read, []
+    read, passes = Target.read, []
 
     def reading(self, parts, **options):
         if options:  # not when the target is loaded
@@ -65,7 +61,7 @@ def test_interrupt_while_the_prompt_is_read(dflash, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
         return read(self, parts, **options)
 
-    monkeypatch.setattr(target, "read", reading)
+    monkeypatch.setattr(Target, "read", reading)
     result = dflash("--raw", "x" * 40, "--stats")
     assert result.exit_code == 130
     assert (result.stdout, result.stderr) == ("", "  stopped while the prompt was read\n")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import templates
 import typer
-from golden_pair import PAIR
+from golden_pair import CHAT, GOLDEN, PAIR
 from typer.testing import CliRunner, Result
 
 from dflash_mlx.errors import DFlashError
@@ -50,6 +50,29 @@ def test_an_effort_is_told(run: Callable[..., Result]) -> None:
     assert prompt_size(run("--json", "why", "--effort", "low", template=EFFORT)) == plain - 3
     both = run("--json", "why", "--effort", "low", "--compare", template=EFFORT)
     assert prompt_size(both) == plain - 3
+
+
+def test_thinking(run: Callable[..., Result]) -> None:
+    """Apart from the answer; shown on stderr if asked for."""
+    config = json.loads((GOLDEN / "target" / "tokenizer_config.json").read_text("utf-8"))
+    template = config["chat_template"] + "{% if enable_thinking %}<think>\n{% endif %}"
+
+    def said(*flags: str) -> Result:
+        return run(CHAT, "--max-tokens", "40", *flags, template=template)
+
+    found = json.loads(said("--json", "--think").stdout)
+    assert found["reasoning"]
+    assert found["text"] == ""
+    for flags in (["--json", "--no-think"], ["--json"]):
+        assert json.loads(said(*flags).stdout)["reasoning"] == ""
+    assert said("--think").stdout == ""
+    aloud = said("--think", "--show-thinking")
+    assert aloud.stdout == ""
+    assert aloud.stderr == (
+        f"[thinking]\n{found['reasoning']}\n[end of thinking]\n"
+        "the model ended in its thinking and gave no answer\n"
+        "the answer was cut by --max-tokens, after 40 tokens\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_model_text_cannot_steer_a_terminal(terminals):
     """A model, or a page it repeats, must not be able to write escape sequences."""
     stdout, _stderr = terminals()
     out = output.Output()
-    play(view.LiveView(out), Block((1,), text="a\x1b]0;title\x07\x1b[31mb\x9b1m\r\tc\x00\n"))
+    play(view.AnswerView(out), Block((1,), text="a\x1b]0;title\x07\x1b[31mb\x9b1m\r\tc\x00\n"))
     assert stdout.shown() == "a]0;title[31mb1m\tc\n"
 
 
@@ -67,7 +67,7 @@ def test_a_pipe_gets_the_bytes_as_they_are(terminals, monkeypatch):
     terminals()
     monkeypatch.setattr(sys, "stdout", pipe)
     out = output.Output()
-    play(view.PlainView(out), Block((1,), text="\x1b[1mé\r\n"))
+    play(view.AnswerView(out), Block((1,), text="\x1b[1mé\r\n"))
     assert pipe.buffer.getvalue() == "\x1b[1mé\r\n".encode()  # type: ignore[attr-defined]
 
 
@@ -75,7 +75,7 @@ def test_terminal_that_cannot_show_a_character(terminals):
     """An answer does not end in an encoding fault."""
     stdout, stderr = terminals("latin-1")
     out = output.Output()
-    play(view.LiveView(out), Block((1,), text="é中"))
+    play(view.AnswerView(out), Block((1,), text="é中"))
     out.note("τ · 中")
     assert stdout.shown() == "é?\n"
     assert "tau | \\u4e2d" in stderr.shown()
@@ -85,7 +85,7 @@ def test_thinking_folds_into_one_line(terminals):
     stdout, stderr = terminals()
     out = output.Output()
     play(
-        view.LiveView(out),
+        view.AnswerView(out),
         Block((1, 2), thinking="well, "),
         Block((3,), thinking="hm", text="Yes"),
         Block((4,), text="."),
@@ -100,7 +100,7 @@ def test_thinking_is_shown_when_asked_for(terminals):
     stdout, stderr = terminals()
     out = output.Output()
     play(
-        view.LiveView(out, thinking=True),
+        view.AnswerView(out, thinking=True),
         Block((1, 2), thinking="well, \x1b[1m"),
         Block((3,), thinking="hm"),
         Block((4,), text="Yes."),
@@ -110,15 +110,24 @@ def test_thinking_is_shown_when_asked_for(terminals):
     assert "thought for" not in stderr.shown()
 
 
-def test_status_line_leaves_streamed_text_alone(terminals):
+def test_status_line_leaves_streamed_text_alone(terminals, monkeypatch):
     """Once text stands on the terminal, erasing a line would erase the text."""
+    monkeypatch.setattr(view, "STATUS_INTERVAL", 0)
     stdout, stderr = terminals()
     out = output.Output()
-    shower = view.LiveView(out)
+    shower = view.AnswerView(out)
     play(shower, Block((1,)), Block((2,), text="Yes"), Block((3,)), Block((4,), text="."))
     assert stdout.shown() == "Yes.\n"
     assert "1 tok · " in stderr.shown()
     assert "3 tok" not in stderr.shown()
+
+
+def test_json_on_a_terminal_has_no_status_line_in_it(terminals):
+    stdout, stderr = terminals()
+    out = output.Output()
+    play(view.AnswerView(out, stdout="blocks"), Block((1,)), Block((2,), text="Yes"))
+    assert len(stdout.shown().splitlines()) == 2
+    assert stderr.shown() == ""
 
 
 def test_status_line_fits_the_terminal(terminals):
@@ -163,26 +172,27 @@ def test_tau_in_the_numbers_is_over_all_passes():
     stats = Stats()
     for block in (Block((1,)), Block((2, 3), drafted=7, accepted=1)):
         stats.record(block)
-    assert " · τ 2.00 · accept 14% · " in view.stats_summary(stats, "stop", words=False)
+    answer = view.Answer(stats, [1, 2, 3], "x", finish_reason="stop")
+    assert " · τ 2.00 · accept 14% · " in view.stats_line(answer, None, 0, 0)
     for _ in range(22):
         stats.record(Block((4,)))
-    line = view.stats_summary(stats, "stop", words=False)
+    line = view.stats_line(answer, None, 0, 0)
     assert line.startswith("  25 tokens · ")
     assert " · τ 1.04 · accept 14% · " in line
 
 
 def test_numbers_have_words_where_there_is_room():
-    stats = Stats()
+    stats = Stats(prompt_tokens=40)
     for block in (Block((1,)), Block((2, 3), drafted=7, accepted=1)):
         stats.record(block)
     answer = view.Answer(stats, [1, 2, 3], "x", finish_reason="stop")
-    ends = [" · prompt 40 new · first token after 0.3 s", " · prompt 40 new", ""]
+    ends = [" · prompt 40 new · first token after 0.0 s", " · prompt 40 new", ""]
     words = " · τ 2.00 tokens per pass · 14% of drafts accepted · "
-    line = view.fitting_line(answer, ends, 130)
+    line = view.stats_line(answer, None, None, 130, in_chat=True)
     assert words in line
     assert line.endswith(ends[0])
     for columns, end in ((80, ends[1]), (66, ends[2]), (0, ends[0])):
-        line = view.fitting_line(answer, ends, columns)
+        line = view.stats_line(answer, None, None, columns, in_chat=True)
         assert " · τ 2.00 · accept 14% · " in line
         assert line.endswith(" s" + end)
         assert len(line) < (columns or 120)

@@ -146,6 +146,8 @@ def test_a_saved_chat_brings_its_pair() -> None:
     assert pick(saved, model="c/d").model == "c/d"
     assert (pick(saved, no_draft=True).model, pick(saved, no_draft=True).draft) == ("a/b", None)
     assert pick(transcript.Chat(model="bundled", draft="bundled")).model is None
+    chosen = pick(model="bundled", draft="a/b")  # another drafter for the bundled target
+    assert (chosen.model, chosen.draft) == (None, "a/b")
 
 
 def test_demo() -> None:
@@ -154,11 +156,6 @@ def test_demo() -> None:
     for name in ("model", "draft"):
         with pytest.raises(UsageError, match=f"--demo and --{name}"):
             pick(demo=True, **{name: "a/b"})
-
-
-def test_another_drafter_for_the_bundled_target() -> None:
-    chosen = pick(model="bundled", draft="a/b")
-    assert (chosen.model, chosen.draft) == (None, "a/b")
 
 
 def test_memory(monkeypatch: pytest.MonkeyPatch, cli_app: typer.Typer) -> None:

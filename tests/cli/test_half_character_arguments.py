@@ -1,37 +1,27 @@
 """Arguments and files whose texts are no Unicode: a Latin-1 byte, half an emoji in a line."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import openai_server
 import pytest
-import typer
-from openai_server import Behaviour
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 LATIN_1 = "caf\udce9"  # what Python makes of the byte E9
 
 
-@pytest.fixture
-def remote() -> Iterator[Behaviour]:
-    with openai_server.openai_server() as found:
-        yield found
+@pytest.mark.parametrize("flags", [(), ("--raw",), ("--system", LATIN_1)])
+def test_generate(ask: Callable[..., dict[str, Any]], flags: tuple[str, ...]) -> None:
+    plain = [flag.replace("\udce9", "\ufffd") for flag in flags]
+    given = ask(LATIN_1, *flags, "--max-tokens", "2")
+    assert given["text"] == ask("caf\ufffd", *plain, "--max-tokens", "2")["text"]
 
 
-@pytest.mark.parametrize("raw", [(), ("--raw",)])
-def test_generate(ask: Callable[..., dict[str, Any]], raw: tuple[str, ...]) -> None:
-    given = ask(LATIN_1, *raw, "--max-tokens", "2")
-    assert given["text"] == ask("caf\ufffd", *raw, "--max-tokens", "2")["text"]
-
-
-def test_system_prompt(ask: Callable[..., dict[str, Any]]) -> None:
-    assert ask("hi", "--system", LATIN_1, "--max-tokens", "2")["tokens"]
-
-
-def test_a_server_gets_the_sign(cli_app: typer.Typer, remote: Behaviour) -> None:
-    result = CliRunner().invoke(cli_app, ["generate", LATIN_1, "-m", remote.url])
+def test_a_server_gets_the_sign(run: Callable[..., Result]) -> None:
+    with openai_server.openai_server() as remote:
+        result = run("generate", LATIN_1, "-m", remote.url)
     assert result.exit_code == 0, result.output
     assert remote.bodies[-1]["messages"][-1]["content"] == "caf\ufffd"
     assert "caf\ufffd" in result.stdout

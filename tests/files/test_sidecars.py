@@ -84,7 +84,7 @@ def test_patterns_of_a_prompt(tmp_path: Path) -> None:
 
 def files_of(name: str) -> list[str]:
     with suppress(UsageError):
-        return [file for file, _ in prompt.matching_files(name)]
+        return prompt.matching_files(name)[0]
     return []
 
 

@@ -48,7 +48,7 @@ def start_dialogue(
         backend,
         output.Output(quiet=quiet),
         settings=settings,
-        display=dialogue.DisplaySettings(quiet=quiet),
+        display=dialogue.DisplaySettings(),
         autosaves=autosaves,
     )
 

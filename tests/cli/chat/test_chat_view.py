@@ -11,10 +11,11 @@ from long_answer import DOCUMENT, blocks_of, faults
 from screen import Screen, Wire
 
 from dflash_mlx.engine.stats import Stats
+from dflash_mlx.types import Block
 
 chat_view, output, markdown, render = (
     import_module(f"dflash_mlx.cli.{name}")
-    for name in ("chat.view", "terminal.output", "terminal.markdown", "terminal.render")
+    for name in ("chat.view", "terminal.output", "terminal.markdown", "terminal.renderer")
 )
 
 SIZES = [(80, 24), (100, 40), (40, 12), (20, 5)]
@@ -73,7 +74,7 @@ def test_nothing_is_lost(terminal, size):
     play(chat_view.make_chat_view(terminal(screen)), blocks_of(DOCUMENT, 12))
     renderer = render.Renderer()
     fragments = stream.feed(DOCUMENT) + stream.finish()
-    lines = [line for fragment in fragments for line in renderer.lines(fragment, size[0] - 1)]
+    lines = renderer.lines(fragments, size[0] - 1)
     wanted = re.sub(r"\x1b\[[0-9;]*m|\s", "", "".join(lines))
     assert re.sub(r"\s", "", screen.text()) == wanted
     for word in re.findall(r"\w+", DOCUMENT.replace("```", "``` ")):
@@ -147,7 +148,7 @@ def test_region_while_it_streams(terminal):
         if "…" in lines:
             seen.append(len(lines) - 1 - lines.index("…"))
     assert set(seen) == {chat_view.TAIL_ROWS}
-    shower.finish()
+    shower.__exit__()
     assert screen.text().split() == ["First.", *["word"] * 120, "Last"]
 
 
@@ -166,7 +167,7 @@ def test_the_live_line_fits_the_screen(terminal, columns, shown):
         shower.block(block, stats)
     assert re.fullmatch(r". 6 tok · [\d,.]+ tok/s" + shown, screen.lines()[-1])
     assert ("tokens per pass" in screen.text()) == (columns == 110)
-    shower.finish()
+    shower.__exit__()
 
 
 def test_thinking_moves_and_folds(terminal):
@@ -261,13 +262,24 @@ def test_a_fault_in_mid_stream_leaves_the_screen_sane(terminal):
     assert screen.cursor == (0, 1)
 
 
+def test_code_moves_below_its_first_lines(terminal):
+    """Without an empty line between what is printed and the line that is being written."""
+    screen = Screen(60, 24)
+    shower = chat_view.make_chat_view(terminal(screen))
+    shower.block(Block((1,), text="```py\nx = 1\ny ="), Stats())
+    assert screen.lines()[:2] == ["x = 1", "y ="]
+    shower.__exit__()
+    shower.redraw()  # a key that was read in this moment
+    assert screen.lines() == ["x = 1", "y ="]
+
+
 def test_a_fault_of_the_renderer_leaves_the_screen_sane(terminal, monkeypatch):
     screen = Screen(60, 24)
     shower = chat_view.make_chat_view(terminal(screen))
     blocks = blocks_of("a b\n\n", 2)
-    break_it = lambda _: monkeypatch.setattr(shower._renderer, "lines", lambda *_: 1 // 0)  # noqa: E731
+    fault = lambda *_, **__: 1 // 0  # noqa: E731
     with pytest.raises(ZeroDivisionError):
-        play(shower, blocks, break_it)
+        play(shower, blocks, lambda _: monkeypatch.setattr(shower._renderer, "lines", fault))
     assert screen.lines() == []
     assert not screen.cursor_hidden
 

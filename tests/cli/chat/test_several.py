@@ -28,6 +28,7 @@ local = import_module("dflash_mlx.cli.backend.local")
 output = import_module("dflash_mlx.cli.terminal.output")
 remote = import_module("dflash_mlx.cli.backend.remote")
 several = import_module("dflash_mlx.cli.chat.several")
+chat_view = import_module("dflash_mlx.cli.chat.view")
 terminal_keys = import_module("dflash_mlx.cli.terminal.keys")
 tool_box = import_module("dflash_mlx.cli.chat.tools")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
@@ -222,12 +223,12 @@ TEXTS = [f"One **two** three.\n\n```py\n{CODE}{CODE}```", "é " * 40, ""]
 def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], list[str]]:
     """Shows the texts of a stream on a screen of this size; returns its lines at the end."""
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setattr(several, "FRAME_INTERVAL", 0)
+    monkeypatch.setattr(chat_view, "FRAME_INTERVAL", 0)
 
     def show(columns: int, rows: int) -> list[str]:
         screen = Screen(columns, rows)
         monkeypatch.setattr(sys, "stdout", Wire(screen))
-        for module in (output, several):
+        for module in (output, chat_view):
             monkeypatch.setattr(module, "stdout_size", screen.size)
         out = output.Output()
         streamed = [answers.Answer(Stats()) for _ in TEXTS]

