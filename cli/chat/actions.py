@@ -26,13 +26,7 @@ from ..loading import (
 )
 from ..options import ValueSource
 from ..presets import KEYS
-from ..report import (
-    Comparison,
-    baseline_answer,
-    comparable_options,
-    show_comparison,
-    warm_up,
-)
+from ..report import Comparison, baseline_answer, comparable_options, show_comparison, warm_up
 from ..resolve import RECOMMENDED, drop_unknown_thinking, no_recommendation
 from ..terminal.line_editor import copy_to_clipboard
 from ..terminal.markdown import make_parser

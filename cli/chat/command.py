@@ -37,12 +37,8 @@ from .actions import show_loaded
 from .dialogue import Dialogue, DisplaySettings
 from .loop import chat_loop
 from .pages import show_header
-from .settings import (
-    chat_sampling_note,
-    defaults_of,
-    recommended_defaults,
-)
-from .start import ChatOptions, Start, begin
+from .settings import chat_sampling_note, defaults_of, recommended_defaults
+from .start import ChatOptions, Start, read_start
 from .state import ChatState
 from .tools import ToolBox
 from .transcript import Chat
@@ -81,7 +77,7 @@ def chat(
     out = Output(quiet=display.quiet, plain=display.plain)
     log = ctx.with_resource(log_options.open("chat", out.warn))
     out.on_error = log.error
-    start = begin(options, words or [], own, out)
+    start = read_start(options, words or [], own, out)
     keeps_system = start.saved is not None and start.saved.system is not None
     options = with_target_defaults(start.options, keep_system=keeps_system)
     servers = configured_servers(own.mcp or ())
@@ -103,9 +99,9 @@ def chat(
         show_start(state, start, load_seconds)
         try:
             if start.interactive:
-                chat_loop(state, keys, start.beginning, no_history=start.no_history)
+                chat_loop(state, keys, start)
             else:
-                answer_piped_prompt(state, start.beginning.prompt)
+                answer_piped_prompt(state, start.prompt)
         finally:
             dialogue.backend.finish(out)
 
@@ -182,15 +178,14 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
         out.warn(*tools.failures())
         if tools.servers and (reason := dialogue.info.no_tools):
             out.warn(f"this model {reason}, so the tools are not sent")
-    name = start.beginning.name
-    if start.saved is None or name is None:
+    if start.saved is None or start.name is None:
         return
     system = dialogue.chat.system
-    dialogue.load(name)
+    dialogue.load(start.name)
     if system is not None:
         dialogue.chat = replace(dialogue.chat, system=system)
     if start.interactive:
-        show_loaded(state, name, start.saved)
+        show_loaded(state, start.name, start.saved)
         state.print_line("")
 
 

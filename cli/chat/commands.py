@@ -260,12 +260,7 @@ COMMANDS = (
         "continue in a copy of the chat; this one stays as it is",
         actions.fork_chat,
     ),
-    Command(
-        "history",
-        "[turns]",
-        "show the conversation, or its last turns",
-        actions.show_history,
-    ),
+    Command("history", "[turns]", "show the conversation, or its last turns", actions.show_history),
     Command(
         "export",
         "file.md",

@@ -13,8 +13,8 @@ from ..terminal.output import Output, format_bytes, format_count, stderr_columns
 from ..terminal.render import excerpt, position_rows, sparkline, wrap_hanging
 from .dialogue import Dialogue
 from .state import ChatState, shorten
-from .tools import permission_key
-from .transcript import Turn, call_lines
+from .tools import call_lines, permission_key
+from .transcript import Turn
 
 
 def show_header(

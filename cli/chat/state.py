@@ -69,7 +69,7 @@ class ChatState:
             self.print_line("  what you typed is at the prompt again", "dim")
 
     def print_line(self, text: str, style: str = "") -> None:
-        self.out.info(wrap_hanging(text, stderr_columns()), style)
+        self.dialogue.print_line(text, style)
 
     def print_styled(self, line: str) -> None:
         """Print a line with escape sequences on stderr, which must be a terminal."""

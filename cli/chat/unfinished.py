@@ -1,12 +1,12 @@
 """Keeps an answer on disk while it streams, and finds chats whose program ended during one."""
 
 import fcntl
-import os
+import math
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
+from typing import IO
 
 from dflash_mlx.errors import DFlashError
 
@@ -22,115 +22,73 @@ KEEP_RATE = 100_000
 
 
 class AnswerKeeper:
-    """Calls `write` every few seconds while an answer streams, in a thread of its own.
+    """Calls `write` every few seconds while an answer streams.
 
     write: writes the answer so far and returns the bytes of the file; None ends the writing.
     """
 
     def __init__(self, write: Callable[[Answer], int | None]):
         self._write = write
-        self._ended = Event()
-        self._thread: Thread | None = None
+        self._due_at = time.monotonic() + KEEP_SECONDS
 
-    def start(self, answer: Answer) -> None:
-        """Begin to write this answer, which another thread extends."""
-        self._thread = Thread(target=self._run, args=(answer,), name="dflash-keep", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop; returns when nothing is being written any more."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self, answer: Answer) -> None:
-        pause = KEEP_SECONDS
-        while not self._ended.wait(pause):
-            if answer.is_empty:
-                continue
-            try:
-                size = self._write(answer)
-            except (DFlashError, OSError):
-                return  # the save after the answer tries again, and reports the error
-            if size is None:
-                return
-            pause = max(KEEP_SECONDS, size / KEEP_RATE)
+    def keep(self, answer: Answer) -> None:
+        """Write the answer if that is due; called after each of its blocks."""
+        if answer.is_empty or time.monotonic() < self._due_at:
+            return
+        size = None
+        with suppress(DFlashError, OSError):  # the save after the answer reports the error
+            size = self._write(answer)
+        pause = math.inf if size is None else max(KEEP_SECONDS, size / KEEP_RATE)
+        self._due_at = time.monotonic() + pause
 
 
-# Marks: which chats are being answered
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerMark:
-    """A locked file, named after a chat that is being answered.
-
-    The lock ends with its process: a mark that can be locked was left by a program that ended in
-    the middle of the answer.
-    """
-
-    path: Path
-    handle: int
-
-    def is_in_place(self) -> bool:
-        """Whether the file is still this one, neither removed nor replaced."""
-        with suppress(FileNotFoundError):
-            return os.path.samestat(os.stat(self.path), os.fstat(self.handle))
-        return False
-
-    def remove(self) -> None:
-        if self.is_in_place():
-            self.path.unlink(missing_ok=True)
-        os.close(self.handle)
+# Marks: which chats are being answered. A mark is a file named after a chat, locked by the process
+# that answers it. One that can be locked was left by a program that ended in the middle.
 
 
 def marks_path() -> Path:
     return transcript.data_path() / "answering"
 
 
-def set_mark(name: str) -> AnswerMark:
+def set_mark(name: str) -> IO[str]:
     """Mark a chat as being answered; DFlashError if the mark cannot be written."""
     path = marks_path() / name
-    hidden = path.with_name(f".{name}.{os.getpid()}")
     try:
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        handle = os.open(hidden, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can see the file
-            os.replace(hidden, path)
-            transcript.sync_folder(path.parent)
-        except BaseException:
-            os.close(handle)
-            raise
+        mark = path.open("a")
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        transcript.sync_folder(path.parent)
     except OSError as error:
         raise DFlashError(
-            f"'{path}' cannot be written ({error.strerror}).",
-            hint="check the folder's permissions",
+            f"'{path}' cannot be written ({error.strerror}).", hint="check the folder's permissions"
         ) from None
-    return AnswerMark(path, handle)
+    return mark
 
 
-def left_mark(name: str) -> AnswerMark | None:
+def remove_mark(mark: IO[str]) -> None:
+    Path(mark.name).unlink(missing_ok=True)
+    mark.close()
+
+
+def left_mark(name: str) -> IO[str] | None:
     """The mark of a chat whose program ended in the middle of an answer; None for another chat."""
-    path = marks_path() / name
     try:
-        mark = AnswerMark(path, os.open(path, os.O_RDWR))
+        mark = (marks_path() / name).open("r+")
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(mark.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if mark.is_in_place():
-            return mark
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:  # the chat is being answered
-        pass
-    os.close(mark.handle)
-    return None
+        mark.close()
+        return None
+    return mark
 
 
 def unfinished_chat() -> str | None:
     """The latest chat whose program ended in the middle of an answer; None without any."""
     for name in transcript.chat_names():
         if mark := left_mark(name):
-            os.close(mark.handle)
+            mark.close()
             if is_unfinished(name):
                 return name
     return None
@@ -147,4 +105,4 @@ def is_unfinished(name: str) -> bool:
 def forget_mark(name: str) -> None:
     """Do not offer to continue this chat any more."""
     if mark := left_mark(name):
-        mark.remove()
+        remove_mark(mark)
