@@ -304,10 +304,6 @@ LOADED_TURNS = 2  # shown of a loaded chat
 MIN_ROWS = 12  # least screen height to assume; a loaded chat is shown on half the screen
 
 
-def saved_chats(state: ChatState) -> list[str]:
-    return transcript.chat_names()
-
-
 def save_chat(state: ChatState, name: str) -> None:
     state.print_line(f"  saved in {state.dialogue.save(name or None)}", "dim")
 
@@ -341,10 +337,7 @@ def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
 def fork_chat(state: ChatState, name: str) -> None:
     dialogue = state.dialogue
     dialogue.require_turns()
-    previous = dialogue.file.name
-    if previous is not None and not dialogue.file.has_turns_of(dialogue.chat):
-        dialogue.save()
-        previous = dialogue.file.name
+    previous = dialogue.name_with_all_turns()
     dialogue.save(name or dialogue.file.unused_name(dialogue.chat))
     note = f"; {previous} stays as it is" if previous else ""
     state.print_line(f"  goes on as {dialogue.file.name}{note}", "dim")
@@ -437,13 +430,9 @@ def show_presets(state: ChatState) -> None:
 
 # `/mcp`
 
-MCP_WORDS = ("on", "off", "ask")
-
 
 def manage_servers(state: ChatState, argument: str) -> None:
     toolbox = state.dialogue.tools
-    if argument not in ("", *MCP_WORDS):
-        raise UsageError(f"/mcp cannot be '{argument}'.", hint="use on, off, ask, or nothing")
     if toolbox.servers is None or toolbox.permissions is None:
         state.print_line(
             f"  no MCP servers; [mcp.NAME] in {config_path()} makes one, --mcp FILE.json takes "

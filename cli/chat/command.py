@@ -164,6 +164,7 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
     tools = dialogue.tools
     if start.interactive:
         tools.ask = state.ask_line
+        tools.put_back = state.keep_draft
         sampling = chat_sampling_note(dialogue)
         notes = (sampling, tools.summary(dialogue.info.no_tools))
         show_header(

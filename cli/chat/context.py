@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from dflash_mlx.errors import UsageError
-
 from ..prompt import split_attached
 from ..terminal.live_region import truncate
 from ..terminal.output import Output, format_count, stderr_columns, strip_control
@@ -30,8 +28,6 @@ class Part:
 
 def show_tokens(state: ChatState, argument: str) -> None:
     """`/tokens`: print the parts of the context; `all` gives each turn its own row."""
-    if argument not in ("", "all"):
-        raise UsageError(f"/tokens cannot be '{argument}'.", hint="use all, or nothing")
     dialogue = state.dialogue
     dialogue.tools.offer_to(dialogue.backend)
     rows = 0 if argument else max(list_rows() - OTHER_ROWS, 1)

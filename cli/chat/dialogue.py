@@ -220,7 +220,7 @@ class Dialogue:
         if self.autosaves:
             with suppress(DFlashError):  # the save after the answer reports it
                 unanswered = Turn(prompt, "", finish_reason=INTERRUPTED)
-                self._save(replace(before, turns=(*before.turns, unanswered)))
+                self.save(chat=replace(before, turns=(*before.turns, unanswered)))
                 mark = set_mark(str(self.file.name))
 
         def finish() -> None:
@@ -377,12 +377,12 @@ class Dialogue:
 
     # On disk --------------------------------------------------------------------------------------
 
-    def save(self, name: str | None = None) -> str:
-        """Save under a new or the present name; returns the path. UsageError for a taken name."""
-        return self._save(self.chat, name)
+    def save(self, name: str | None = None, chat: Chat | None = None) -> str:
+        """Save this chat, or another, under a new or the present name; returns the path.
 
-    def _save(self, chat: Chat, name: str | None = None) -> str:
-        path, old_name = self.file.save(self._named(chat), name)
+        UsageError for a taken name.
+        """
+        path, old_name = self.file.save(self._named(chat or self.chat), name)
         if old_name is not None:
             self.print_line(
                 f"  '{old_name}' was changed by another dflash: "
@@ -390,6 +390,13 @@ class Dialogue:
                 "warning",
             )
         return str(path)
+
+    def name_with_all_turns(self) -> str | None:
+        """The name under which the chat is on disk, saved again if need be; None if it is not."""
+        is_saved = self.autosaves or self.file.name is not None
+        if is_saved and not self.file.has_turns_of(self.chat):
+            self.save()
+        return self.file.name
 
     def _named(self, chat: Chat) -> Chat:
         return replace(chat, model=self.info.name, draft=self.info.draft)

@@ -109,25 +109,26 @@ class ChatFile:
         saved there. UsageError for a taken name, DFlashError if the file cannot be written.
         """
         old_name = None
-        if name is not None and name != self.name:
+        if name not in (None, self.name):
             if transcript.chat_path(name).exists():
                 raise UsageError(
                     f"there is a saved chat '{name}' already.",
                     hint=f"give another name, or /load {name}",
                 )
-            self.name = name
-            self.saved = None
         elif self.name is None:
-            self.name = self.unused_name(chat)
+            name = self.unused_name(chat)
         elif self._changed_elsewhere(self.name):
             old_name = self.name
-            self.name = self.unused_name(chat)
-        path = transcript.save(self.name, chat)
+            name = self.unused_name(chat)
+        else:
+            name = self.name
+        path = transcript.save(name, chat)
+        self.name = name
         self.saved = chat
         return path, old_name
 
     def update(self, chat: Chat) -> int | None:
-        """Save again under the present name, from any thread; returns the bytes of the file.
+        """Save again under the present name; returns the bytes of the file.
 
         None, and nothing is written, without a name or if another process has saved there.
         """

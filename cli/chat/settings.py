@@ -163,13 +163,9 @@ def use_recommended(state: ChatState) -> None:
 
 # `/watch`
 
-WATCH_WORDS = ("on", "off")
-
 
 def watch(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
-    if argument not in ("", *WATCH_WORDS):
-        raise UsageError(f"/watch cannot be '{argument}'.", hint="use on, off, or nothing")
     on = argument == "on" or (not argument and not dialogue.display.passes)
     dialogue.display = replace(dialogue.display, passes=on)
     if not on:

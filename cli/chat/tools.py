@@ -151,14 +151,15 @@ MAX_TOKEN_LENGTH = 32  # characters; used to cut a result before it is encoded
 class ToolBox:
     """The MCP servers of a chat and the user's permissions; without servers there are no tools.
 
-    ask: asks the user a question and returns the typed text; None if nobody can be asked. enabled:
-    whether the tools are offered to the model.
+    ask: asks the user a question and returns the typed text; None if nobody can be asked. put_back:
+    gets what was typed there and is no reply. enabled: whether the tools are offered to the model.
     """
 
     def __init__(self, out: Output, configs: Sequence["ServerConfig"] = ()):
         self.out = out
         self.configs = {config.name: config for config in configs}
         self.ask: Callable[[str], str | None] = lambda question: None
+        self.put_back: Callable[[str], None] = lambda text: None
         self.enabled = True
         self.log = RunLog(None)
         self.servers: Servers | None = None
@@ -282,6 +283,8 @@ class ToolBox:
                 self._show(f"  › {text}")
             elif reply in ("y", "s", "a", "n"):
                 return reply
+            else:
+                self.put_back(typed.strip())
 
     def _truncated(self, call: Call) -> Call:
         if self._backend is None:

@@ -1,9 +1,8 @@
 """The commands that go back: answer again, forget, change the last prompt, return to a turn."""
 
 from collections.abc import Sequence
-from copy import copy
 
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import UsageError
 
 from ..prompt import split_attached
 from ..terminal.live_region import truncate
@@ -60,10 +59,6 @@ def edit_last(state: ChatState, _: str) -> None:
 # `/rewind`
 
 
-def turn_numbers(state: ChatState) -> list[str]:
-    return [str(number) for number in range(len(state.dialogue.chat.turns))]
-
-
 def rewind(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
     turns = dialogue.require_turns()
@@ -100,23 +95,14 @@ def rewind_to(state: ChatState, count: int) -> str | None:
     DFlashError if a copy cannot be written; then nothing changes.
     """
     dialogue = state.dialogue
-    is_saved = dialogue.autosaves or dialogue.file.name is not None
-    if is_saved and not dialogue.file.has_turns_of(dialogue.chat):
-        dialogue.save()
-    previous = dialogue.file.name
+    previous = dialogue.name_with_all_turns()
     if count == 0:
         dialogue.clear()
         return previous
-    whole = dialogue.chat
-    file = copy(dialogue.file)
-    dialogue.chat = first_turns(whole, count)
+    chat = first_turns(dialogue.chat, count)
     if previous is not None:
-        try:
-            dialogue.save(dialogue.file.unused_name(whole))
-        except DFlashError:
-            dialogue.chat = whole
-            dialogue.file = file
-            raise
+        dialogue.save(dialogue.file.unused_name(chat), chat)
+    dialogue.chat = chat
     return previous
 
 
