@@ -30,7 +30,7 @@ from ..report import Comparison, baseline_answer, comparable_options, show_compa
 from ..resolve import RECOMMENDED, drop_unknown_thinking, no_recommendation
 from ..terminal.line_editor import copy_to_clipboard
 from ..terminal.markdown import make_parser
-from ..terminal.output import format_count, stdout_size
+from ..terminal.output import format_count
 from ..terminal.signals import LEAVE_WINDOW, Interrupt, LeaveChat
 from . import transcript
 from .compact import first_turns_in_words
@@ -50,7 +50,7 @@ from .settings import (
     with_thinking,
     with_value,
 )
-from .state import ChatState, shorten
+from .state import ChatState, screen_rows, shorten
 from .transcript import Chat
 
 # Pair ---------------------------------------------------------------------------------------------
@@ -301,7 +301,6 @@ def code_blocks(text: str) -> list[str]:
 # Saved chats, exports, leaving
 
 LOADED_TURNS = 2  # shown of a loaded chat
-MIN_ROWS = 12  # least screen height to assume; a loaded chat is shown on half the screen
 
 
 def save_chat(state: ChatState, name: str) -> None:
@@ -330,8 +329,7 @@ def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
         state.print_line(f"  saved with {chat.model}; {target} goes on{hint}")
     if chat.turns:
         state.print_line("")
-        max_rows = max(stdout_size()[1] or 24, MIN_ROWS) // 2
-        show_turns(state, chat.turns, max_turns=LOADED_TURNS, max_rows=max_rows)
+        show_turns(state, chat.turns, max_turns=LOADED_TURNS, max_rows=screen_rows() // 2)
 
 
 def fork_chat(state: ChatState, name: str) -> None:

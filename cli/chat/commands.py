@@ -9,6 +9,7 @@ from dflash_mlx.errors import UsageError
 
 from ..backend.local import local_backend
 from ..prompt import complete_path
+from ..terminal.line_editor import KEYS
 from . import actions, attachments, compact, context, transcript, turns
 from .settings import SETTINGS, find_setting, setting_help, watch
 from .state import ChatState
@@ -46,7 +47,9 @@ class Command:
 
 def show_help(state: ChatState, topic: str) -> None:
     if topic == "keys":
-        state.show_keys()
+        width = max(len(keys) for keys, _ in KEYS) + 2
+        for keys, effect in KEYS:
+            state.print_line(f"  {keys:{width}}{effect}")
         return
     if topic in ("", "all"):
         shown = [command for command in COMMANDS if topic or command.everyday]

@@ -8,11 +8,10 @@ from ..terminal.output import Output, format_count, stderr_columns, strip_contro
 from ..terminal.render import bar
 from .compact import first_turns_in_words
 from .dialogue import Dialogue
-from .state import ChatState
+from .state import ChatState, screen_rows
 from .transcript import Chat
-from .turns import list_rows
 
-OTHER_ROWS = 6  # besides those of the turns: fixed parts, what is left, notes
+OTHER_ROWS = 10  # besides those of the turns: fixed parts, what is left, notes, the prompt
 LABEL_COLUMNS = 15
 MIN_BAR_COLUMNS = 60  # a narrower screen has no bars
 
@@ -30,7 +29,7 @@ def show_tokens(state: ChatState, argument: str) -> None:
     """`/tokens`: print the parts of the context; `all` gives each turn its own row."""
     dialogue = state.dialogue
     dialogue.tools.offer_to(dialogue.backend)
-    rows = 0 if argument else max(list_rows() - OTHER_ROWS, 1)
+    rows = 0 if argument else max(screen_rows() - OTHER_ROWS, 1)
     parts = fixed_parts(dialogue)
     parts += turn_parts(dialogue, sum(part.tokens for part in parts), rows)
     used = sum(part.tokens for part in parts)

@@ -61,9 +61,12 @@ def start_summary(info: ModelInfo, seconds: float) -> str:
 def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     lines = [] if dialogue.last_answer is None else answer_lines(dialogue.last_answer, out)
     totals = dialogue.totals
-    tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
-    answers = format_count(totals.answers, "answer", "answers")
-    tokens = "tokens unknown" if totals.uncounted else f"{totals.tokens:,} tokens"
+    has_passes = any(stats.verifies for stats in totals.stats)
+    tau = f" · τ {totals.acceptance_length:.2f}" if has_passes else ""
+    answers = format_count(len(totals.stats), "answer", "answers")
+    tokens = f"{sum(stats.generated for stats in totals.stats):,} tokens"
+    if any("generated" in stats.unknown for stats in totals.stats):
+        tokens = "tokens unknown"
     used = dialogue.tokens_of(dialogue.chat) if dialogue.info.local else None
     context = "" if used is None else f" · context {used:,} / {dialogue.context_length:,}"
     memory = ""
@@ -194,6 +197,8 @@ def show_turns(
     max_rows: int | None = None,
 ) -> None:
     """Print prompts and answers, or the last of them below a line that says what is missing."""
+    from rich.text import Text
+
     out = state.out
     styled = out.stderr_live and state.dialogue.display.markdown
     lines: list[str] = []
@@ -218,13 +223,28 @@ def show_turns(
         state.print_line(f"  … {' and '.join(missing)}: /history shows all of it", "dim")
     for line in lines:
         if styled:
-            state.print_styled(line)
+            out.console.print(Text.from_ansi(line), soft_wrap=True)
         else:
             state.print_line(line)
 
 
 def text_lines(text: str, out: Output, *, styled: bool) -> list[str]:
-    return render_markdown(text, out) if styled else strip_control(text).split("\n")
+    """An answer as lines; `styled`: Markdown with escape sequences, as wide as the screen."""
+    text = strip_control(text)
+    if not styled:
+        return text.split("\n")
+    from ..terminal.render import Renderer
+
+    stream = MarkdownStream()
+    renderer = Renderer(ascii=out.ascii)
+    width = max(stderr_columns() - 1, 8)
+    lines: list[str] = []
+    for fragment in [*stream.feed(text), *stream.finish()]:
+        fragment_lines = renderer.lines(fragment, width)
+        if fragment.gap and lines and fragment_lines:
+            lines.append("")
+        lines += fragment_lines
+    return lines
 
 
 def prompt_lines(prompt: str, out: Output) -> list[str]:
@@ -233,19 +253,3 @@ def prompt_lines(prompt: str, out: Output) -> list[str]:
     lines = [strip_control(line.replace("\t", "    ")) for line in excerpt(text.split("\n"))]
     lines += [strip_control(files.summary)] if files.files else []
     return [out.ascii_fallback("  " if i else "› ") + line for i, line in enumerate(lines)]
-
-
-def render_markdown(text: str, out: Output) -> list[str]:
-    """Markdown as lines with escape sequences, as wide as the screen."""
-    from ..terminal.render import Renderer
-
-    stream = MarkdownStream()
-    renderer = Renderer(ascii=out.ascii)
-    width = max(stderr_columns() - 1, 8)
-    lines: list[str] = []
-    for fragment in [*stream.feed(strip_control(text)), *stream.finish()]:
-        fragment_lines = renderer.lines(fragment, width)
-        if fragment.gap and lines and fragment_lines:
-            lines.append("")
-        lines += fragment_lines
-    return lines

@@ -123,12 +123,9 @@ def with_thinking(
     template: ThinkingSwitches, options: GenerationOptions, argument: str
 ) -> GenerationOptions:
     """The options with thinking on or off, or with an effort; UsageError if unsupported."""
-    if argument in ("on", "off"):
-        effort = options.reasoning_effort if argument == "on" else None
-        changed = replace(options, think=argument == "on", reasoning_effort=effort)
-    else:
-        think = True if options.think is False else options.think
-        changed = replace(options, think=think, reasoning_effort=argument)
+    is_switch = argument in ("on", "off")
+    values = {"think": argument == "on"} if is_switch else {"reasoning_effort": argument}
+    changed = chat_values(options, values)
     template.check(changed.think, changed.reasoning_effort)
     return changed
 
@@ -156,8 +153,7 @@ def use_recommended(state: ChatState) -> None:
     recommended = dialogue.info.recommended
     if not recommended:
         raise no_recommendation(dialogue.info)
-    sampling = replace(dialogue.settings.sampling, **only_recommended(recommended))
-    dialogue.settings = replace(dialogue.settings, sampling=sampling)
+    dialogue.settings = with_values(dialogue.settings, only_recommended(recommended))
     state.print_line(f"  sampling as recommended: {describe_recommendation(recommended)}", "dim")
 
 

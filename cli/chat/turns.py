@@ -6,14 +6,13 @@ from dflash_mlx.errors import UsageError
 
 from ..prompt import split_attached
 from ..terminal.live_region import truncate
-from ..terminal.output import format_count, stderr_columns, stdout_size, strip_control
+from ..terminal.output import format_count, stderr_columns, strip_control
 from .compact import undo_summary
 from .pages import show_turns
 from .several import retry_several, several
-from .state import ChatState, shorten
+from .state import ChatState, screen_rows, shorten
 from .transcript import Turn, first_turns
 
-MIN_ROWS = 12  # least screen height to assume
 LIST_MARGIN = 4  # rows below the list of turns, for the question and the prompt
 
 
@@ -63,7 +62,7 @@ def rewind(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
     turns = dialogue.require_turns()
     if not argument:
-        for line in turn_list(turns, rows=list_rows()):
+        for line in turn_list(turns, rows=screen_rows() - LIST_MARGIN):
             state.print_line(line)
         question = "  Back to the end of which turn? 0: the beginning, Enter: stay here ›"
         argument = state.ask_line(question).strip()
@@ -86,7 +85,7 @@ def rewind(state: ChatState, argument: str) -> None:
         state.print_line(f"  {forgotten} forgotten: this chat is not saved", "warning")
     if count:
         state.print_line("")
-        show_turns(state, turns[count - 1 : count], max_rows=list_rows() // 2)
+        show_turns(state, turns[count - 1 : count], max_rows=(screen_rows() - LIST_MARGIN) // 2)
 
 
 def rewind_to(state: ChatState, count: int) -> str | None:
@@ -104,10 +103,6 @@ def rewind_to(state: ChatState, count: int) -> str | None:
         dialogue.save(dialogue.file.unused_name(chat), chat)
     dialogue.chat = chat
     return previous
-
-
-def list_rows() -> int:
-    return max(stdout_size()[1] or 24, MIN_ROWS) - LIST_MARGIN
 
 
 def turn_list(turns: Sequence[Turn], rows: int) -> list[str]:
