@@ -37,7 +37,7 @@ from .actions import show_loaded
 from .dialogue import Dialogue, DisplaySettings
 from .loop import chat_loop
 from .pages import show_header
-from .settings import chat_sampling_note, defaults_of, recommended_defaults
+from .settings import defaults_of, recommended_defaults
 from .start import ChatOptions, Start, read_start
 from .state import ChatState
 from .tools import ToolBox
@@ -165,15 +165,7 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
     if start.interactive:
         tools.ask = state.ask_line
         tools.put_back = state.keep_draft
-        sampling = chat_sampling_note(dialogue)
-        notes = (sampling, tools.summary(dialogue.info.no_tools))
-        show_header(
-            dialogue,
-            load_seconds,
-            preset=start.own.preset,
-            notes=[note for note in notes if note],
-            warnings=tools.failures(),
-        )
+        show_header(dialogue, load_seconds, start.own.preset)
     else:
         out.warn(*dialogue.info.warnings)
         out.warn(*tools.failures())

@@ -295,7 +295,7 @@ class Dialogue:
         """Print why no answer follows the last tool calls."""
         if any(call.state == "interrupted" for call in steps[-1].calls):
             self.interrupted_at = time.monotonic()
-            self._note(f"  stopped ({LEAVE_HINT})", "warning")
+            self.note(f"  stopped ({LEAVE_HINT})", "warning")
         else:
             rounds = len(steps) - 1
             self.print_line(f"  {rounds} rounds of calls: stopped. Say 'go on' for more", "warning")
@@ -306,18 +306,18 @@ class Dialogue:
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
         if self.out.plain and answer.finish_reason not in (INTERRUPTED, "length"):
             line = f"  answer complete · {line.lstrip()}"  # as no spinner stops
-        self._note(line.replace("τ", self.out.ascii_fallback("τ")))
+        self.note(line.replace("τ", self.out.ascii_fallback("τ")))
         if self.passes is not None:
-            self._note(self.passes.legend(answer.stats))
+            self.note(self.passes.legend(answer.stats))
         if isinstance(self.backend, LocalBackend):
             for warning in self.backend.drafter_warning():
-                self._note(f"  {warning}", "warning")
+                self.note(f"  {warning}", "warning")
                 self.hints.low_shown = True  # it says more than the hint
         # The mode auto drafts less by itself where that is faster.
         auto = not self.info.drafting or self.settings.mode == "auto"
         hints = self.hints.after(answer.stats, self.context_length, auto=auto)
         for hint in hints + loop_hint(answer, self.info, self.settings.sampling):
-            self._note(hint, "warning")
+            self.note(hint, "warning")
 
     def answer_again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
         """Answer the last prompt, or `prompt` instead; return the old turn and the new answer.
@@ -335,17 +335,16 @@ class Dialogue:
         return min(self.settings.max_tokens or self.context_length, self.context_length // 8)
 
     def drop_oldest_turns(
-        self, prompt: str, steps: Sequence[Step] = (), earlier: tuple[Turn, ...] | None = None
+        self, prompt: str, steps: Sequence[Step], earlier: tuple[Turn, ...]
     ) -> None:
         """Leave out the oldest turns until an eighth of the context is free for the answer.
 
-        steps: the first steps of the answer. earlier: the turns before the prompt; by default all
-        of the chat. If the prompt does not fit even without turns, none is left out: the session
-        refuses it.
+        steps: the first steps of the answer. earlier: the turns before the prompt. If the prompt
+        does not fit even without them, none is left out: the session refuses it.
         """
         if not self.context_length:
             return
-        chat = self.chat if earlier is None else replace(self.chat, turns=earlier)
+        chat = replace(self.chat, turns=earlier)
         reserve = self.reserve
         options = replace(self.settings, tools=self.tools.schemas)
         used = 0
@@ -372,7 +371,8 @@ class Dialogue:
         """Print a line on stderr, also into a pipe and with --quiet."""
         self.out.info(wrap_hanging(text, stderr_columns()), style)
 
-    def _note(self, text: str, style: str = "dim") -> None:
+    def note(self, text: str, style: str = "dim") -> None:
+        """Print a line as `Output.note`."""
         self.out.note(wrap_hanging(text, stderr_columns()), style)
 
     # On disk --------------------------------------------------------------------------------------

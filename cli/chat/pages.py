@@ -10,25 +10,22 @@ from ..backend.base import ModelInfo
 from ..prompt import split_attached
 from ..terminal.markdown import MarkdownStream
 from ..terminal.output import Output, format_bytes, format_count, stderr_columns, strip_control
-from ..terminal.render import excerpt, position_rows, sparkline, wrap_hanging
+from ..terminal.render import excerpt, position_rows, sparkline
 from .dialogue import Dialogue
+from .settings import chat_sampling_note
 from .state import ChatState, shorten
 from .tools import call_lines, permission_key
 from .transcript import Turn
 
 
-def show_header(
-    dialogue: Dialogue,
-    load_seconds: float,
-    *,
-    preset: str | None = None,
-    notes: Sequence[str] = (),
-    warnings: Sequence[str] = (),
-) -> None:
-    for line in [*header_lines(dialogue, load_seconds, preset), *notes]:
-        dialogue.out.note(wrap_hanging(line, stderr_columns()))
-    for warning in [*warnings, *dialogue.info.warnings]:
-        dialogue.out.note(wrap_hanging(warning, stderr_columns()), "warning")
+def show_header(dialogue: Dialogue, load_seconds: float, preset: str | None = None) -> None:
+    tools = dialogue.tools
+    lines = header_lines(dialogue, load_seconds, preset)
+    lines += [chat_sampling_note(dialogue), tools.summary(dialogue.info.no_tools)]
+    for line in filter(None, lines):
+        dialogue.note(line)
+    for warning in [*tools.failures(), *dialogue.info.warnings]:
+        dialogue.note(warning, "warning")
     dialogue.out.note("")
 
 
@@ -36,13 +33,12 @@ def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = N
     info = dialogue.info
     heading = info.describe(dialogue.settings, header=True)
     named_preset = f" · preset {preset}" if preset else ""
-    lines = [
+    return [
         f"dflash {__version__} · {heading}{named_preset}",
         f"{start_summary(info, load_seconds)} · /help lists commands · Ctrl-C stops · "
         "Ctrl-D leaves",
         info.note,
     ]
-    return [line for line in lines if line]
 
 
 def start_summary(info: ModelInfo, seconds: float) -> str:

@@ -179,7 +179,7 @@ def test_long_chats(
             elif step == "save":
                 talk.save(f"chat {seed} {number}")
             before = talk.chat
-            talk.drop_oldest_turns(prompt)
+            talk.drop_oldest_turns(prompt, (), talk.chat.turns)
             expected = watched.expect(talk.chat, prompt)
             said = talk.ask(prompt)
             watched.check(said, *expected)
