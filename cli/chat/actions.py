@@ -31,7 +31,7 @@ from ..resolve import RECOMMENDED, drop_unknown_thinking, no_recommendation
 from ..terminal.line_editor import copy_to_clipboard
 from ..terminal.markdown import make_parser
 from ..terminal.output import format_count
-from ..terminal.signals import LEAVE_WINDOW, Interrupt, LeaveChat
+from ..terminal.signals import LeaveChat
 from . import transcript
 from .compact import first_turns_in_words
 from .pages import show_servers, show_turns, stats_page
@@ -117,8 +117,7 @@ def change_model(state: ChatState, model_id: str) -> None:
     change_defaults(state, defaults)
     if line := chat_sampling_note(state.dialogue):
         state.print_line(f"  {line}", "dim")
-    drop_long_block(state)
-    warn_of_kernels(state)
+    fit_new_pair(state)
 
 
 def change_drafter(state: ChatState, argument: str) -> None:
@@ -141,21 +140,18 @@ def change_drafter(state: ChatState, argument: str) -> None:
         dialogue.set_pair(pair)
     state.print_line(f"  {describe_pair(state)}")
     if argument not in ("", "off"):
-        drop_long_block(state)
-        warn_of_kernels(state)
+        fit_new_pair(state)
 
 
-def drop_long_block(state: ChatState) -> None:
+def fit_new_pair(state: ChatState) -> None:
+    """Drop a block size that the new drafter does not have, and show the pair's warnings."""
     dialogue = state.dialogue
     try:
         check_block(dialogue.pair, dialogue.settings.block_size)
     except UsageError:
         dialogue.settings = replace(dialogue.settings, block_size=None)
         state.print_line("  this drafter's blocks are shorter: block is auto now", "warning")
-
-
-def warn_of_kernels(state: ChatState) -> None:
-    for line in state.dialogue.info.warnings:
+    for line in dialogue.info.warnings:
         state.print_line(f"  {line}", "warning")
 
 
@@ -250,7 +246,7 @@ def compare(state: ChatState, _: str) -> None:
     turn, earlier = dialogue.split_last_turn()
     prompt = dialogue.messages(earlier, turn.prompt)
     options = comparable_options(dialogue.options())
-    with Interrupt(LEAVE_WINDOW) as interrupt, suppress(KeyboardInterrupt):
+    with dialogue.interruptible() as interrupt, suppress(KeyboardInterrupt):
         warm_up(dialogue.pair, prompt, options, state.out, interrupt)
         view = JsonView(state.out, label=f"{options.mode} · ")
         dflash = answer_prompt(dialogue.backend, prompt, options, view, interrupt)
@@ -259,9 +255,6 @@ def compare(state: ChatState, _: str) -> None:
         interrupt.check()
         comparison = Comparison.of(dflash, baseline, options)
         show_comparison(comparison, dialogue.info, options, state.out)
-    dialogue.interrupted_at = interrupt.last_at
-    if interrupt.requested_twice:
-        raise LeaveChat(130)
     if interrupt.requested:
         state.out.clear_status()
         state.print_line("  stopped: nothing to compare", "dim")

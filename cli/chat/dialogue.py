@@ -271,7 +271,7 @@ class Dialogue:
             context_length=self.context_length,
             passes=self.passes,
         )
-        with Interrupt(LEAVE_WINDOW) as interrupt:
+        with self.interruptible() as interrupt:
             answer = answer_prompt(
                 self.backend,
                 messages,
@@ -281,12 +281,18 @@ class Dialogue:
                 on_block=AnswerKeeper(write).keep,
                 on_end=on_end,
             )
-        self.interrupted_at = interrupt.last_at
-        if interrupt.requested_twice:
-            raise LeaveChat(130)
         if interrupt.requested:  # the hint is shown only now, after the round that was running
             self.interrupted_at = time.monotonic()
         return answer
+
+    @contextmanager
+    def interruptible(self) -> Iterator[Interrupt]:
+        """Inside, Ctrl-C is caught; LeaveChat at the end after a second one."""
+        with Interrupt(LEAVE_WINDOW) as interrupt:
+            yield interrupt
+        self.interrupted_at = interrupt.last_at
+        if interrupt.requested_twice:
+            raise LeaveChat(130)
 
     def notify(self, seconds: float, text: str) -> None:
         notify(self.out, self.display.notify, seconds, f"dflash: {text}")
