@@ -10,7 +10,7 @@ from dflash_mlx.errors import UsageError
 from ..backend.local import local_backend
 from ..prompt import complete_path
 from ..terminal.line_editor import KEYS
-from . import actions, attachments, compact, context, transcript, turns
+from . import actions, attachments, compact, pages, transcript, turns
 from .settings import SETTINGS, find_setting, setting_help, watch
 from .state import ChatState
 
@@ -146,7 +146,7 @@ COMMANDS = (
         "tokens",
         "[all]",
         "show what fills the context, and what is left",
-        context.show_tokens,
+        pages.show_tokens,
         words=("all",),
         detail="System prompt, tools, summary and turns, in tokens. A server's are estimated.",
     ),
