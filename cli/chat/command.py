@@ -2,11 +2,10 @@
 
 import os
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import IO, Annotated
+from typing import Annotated
 
 import typer
 
@@ -109,16 +108,29 @@ def chat(
 def make_keys(out: Output) -> KeyReader:
     typed = TypeAhead()
     out.footer = partial(typed.lines, ascii=out.ascii)
-    return KeyReader(typed, lambda: out.redraw and out.redraw(), paste_marks(out))
+    stream, gets_codes = sys.stderr, out.stderr_live
+    if out.stdout_is_tty:
+        stream, gets_codes = sys.stdout, out.stdout_live
+
+    def write(text: str) -> None:
+        """Write to the terminal without the stream's buffer, which a signal may find in use."""
+        os.write(stream.fileno(), text.encode())
+
+    return KeyReader(typed, lambda: out.redraw and out.redraw(), write if gets_codes else None)
 
 
 def take_terminal(context: ExitStack, keys: KeyReader, out: Output) -> None:
     """Switch off echo until the context ends. Ctrl-Z first restores the terminal."""
+
+    def suspend() -> None:
+        out.erase_live()
+        keys.mark_pastes(False)
+
     context.callback(keys.end_marks)
     context.enter_context(cbreak_mode())
     if keys.take_echoed() and out.stdout_live:
         out.draw(ERASE_BELOW)
-    context.enter_context(suspendable(partial(suspend, keys, out), keys.mark_pastes))
+    context.enter_context(suspendable(suspend, keys.mark_pastes))
 
 
 def open_chat(
@@ -180,23 +192,6 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
     if start.interactive:
         show_loaded(state, start.name, start.saved)
         state.print_line("")
-
-
-def paste_marks(out: Output) -> Callable[[str], None] | None:
-    """Writes to the terminal to switch marks of pastes; None if it gets no escape codes."""
-    if out.stdout_is_tty:
-        return partial(write_now, sys.stdout) if out.stdout_live else None
-    return partial(write_now, sys.stderr) if out.stderr_live else None
-
-
-def write_now(stream: IO[str], text: str) -> None:
-    """Write to a terminal without the stream's buffer, which a signal may find in use."""
-    os.write(stream.fileno(), text.encode())
-
-
-def suspend(keys: KeyReader, out: Output) -> None:
-    out.erase_live()
-    keys.mark_pastes(False)
 
 
 def answer_piped_prompt(state: ChatState, prompt: str) -> None:

@@ -157,9 +157,8 @@ def test_markdown(tmp_path: Path) -> None:
     text = transcript.to_markdown(replace(CHAT, turns=turns))
     assert text.startswith("# Chat with bundled\n\n*System prompt:* Be brief.\n\n## You\n\nhi\n\n")
     assert "````text\na ``` b\n````" in text
-    assert (
-        "```py\nprint(1)\n```\n\n*(stopped)*\n\n## Summary of all above\n\nshort\n\n## You" in text
-    )
+    summary = "## Summary of all above\n\nshort"
+    assert f"```py\nprint(1)\n```\n\n*(stopped)*\n\n{summary}\n\n## You" in text
     path = tmp_path / "chat.md"
     transcript.export(path, CHAT)
     transcript.export(path, replace(CHAT, turns=()))  # an earlier export may be replaced
