@@ -24,12 +24,12 @@ from ..report import RunLog
 from ..terminal.output import NotifyKind, Output, format_count, notify, stderr_columns
 from ..terminal.render import wrap_hanging
 from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
+from .chat_file import AnswerKeeper, ChatFile, remove_mark, set_mark
 from .hints import Hints, Totals
 from .loops import loop_hint
-from .messages import NOTHING, ChatFile, chat_messages, step_of, turn_of
+from .messages import NOTHING, chat_messages, step_of, turn_of
 from .tools import ToolBox
 from .transcript import Chat, Turn
-from .unfinished import AnswerKeeper, remove_mark, set_mark
 from .view import make_chat_view
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from ..terminal.output import NotifyKind, Output
 from ..terminal.signals import terminal_as_stdin
 from ..terminal.spinner import Spinner
 from . import transcript
+from .chat_file import forget_mark, unfinished_chat
 from .transcript import Chat
-from .unfinished import forget_mark, unfinished_chat
 
 EMPTY_HINT = "give it as an argument or on standard input, or start the chat in a terminal"
 

@@ -27,7 +27,7 @@ dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-unfinished = import_module("dflash_mlx.cli.chat.unfinished")
+chat_file = import_module("dflash_mlx.cli.chat.chat_file")
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_a_failed_answer(
     (turn,) = saved_turns()
     assert (turn.prompt, turn.finish_reason) == ("one", "interrupted")
     assert turn.answer
-    assert unfinished.unfinished_chat() is None
+    assert chat_file.unfinished_chat() is None
     expected = fresh_answer(state, "two")
     loop.handle_input(state, "two")
     assert [turn.prompt for turn in saved_turns()] == ["one", "two"]

@@ -34,7 +34,7 @@ messages = import_module("dflash_mlx.cli.chat.messages")
 permissions = import_module("dflash_mlx.cli.chat.tools")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-unfinished = import_module("dflash_mlx.cli.chat.unfinished")
+chat_file = import_module("dflash_mlx.cli.chat.chat_file")
 
 QUESTION = "  run it? y once, s in this session, a always, n no › "
 
@@ -332,7 +332,7 @@ def test_an_answer_that_a_kill_cut_off(
     chat: Callable[..., ToolChat], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is on disk while the answer after a call streams is a chat that goes on."""
-    monkeypatch.setattr(unfinished, "KEEP_SECONDS", 0.01)
+    monkeypatch.setattr(chat_file, "KEEP_SECONDS", 0.01)
     record, blocks, found = Stats.record, [], []
 
     def counting(self: Stats, block: Any) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-messages = import_module("dflash_mlx.cli.chat.messages")
+chat_file = import_module("dflash_mlx.cli.chat.chat_file")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 Chat, Turn = transcript.Chat, transcript.Turn
 
@@ -121,7 +121,7 @@ def test_a_chat_in_an_older_form_is_named_and_left(cli_app: typer.Typer) -> None
         assert done.exit_code == 1
         assert f"'{path}' was saved by an older dflash" in done.stderr.replace("\n", " ")
     with pytest.raises(UsageError, match="there is a saved chat 'x' already"):
-        messages.ChatFile().save(CHAT, "x")
+        chat_file.ChatFile().save(CHAT, "x")
     assert path.read_bytes() == old
 
 

@@ -11,9 +11,8 @@ from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError
 
 answers = import_module("dflash_mlx.cli.answer")
-messages = import_module("dflash_mlx.cli.chat.messages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-unfinished = import_module("dflash_mlx.cli.chat.unfinished")
+chat_file = import_module("dflash_mlx.cli.chat.chat_file")
 
 
 def save(name: str, finish_reason: str = "interrupted") -> None:
@@ -26,58 +25,58 @@ def test_marks_of_the_living_and_of_the_dead() -> None:
     for age, name in enumerate(("a", "b")):
         save(name)
         os.utime(transcript.chat_path(name), (100 + age, 100 + age))
-    assert unfinished.unfinished_chat() is None
-    first = unfinished.set_mark("a")
-    second = unfinished.set_mark("b")
-    assert unfinished.unfinished_chat() is None
-    unfinished.forget_mark("a")  # somebody loads the chat that is being answered
+    assert chat_file.unfinished_chat() is None
+    first = chat_file.set_mark("a")
+    second = chat_file.set_mark("b")
+    assert chat_file.unfinished_chat() is None
+    chat_file.forget_mark("a")  # somebody loads the chat that is being answered
     first.close()  # as the end of its process does
-    assert unfinished.unfinished_chat() == "a"
+    assert chat_file.unfinished_chat() == "a"
     second.close()
-    assert unfinished.unfinished_chat() == "b"  # the latest
-    messages.ChatFile().load("b")
-    assert unfinished.unfinished_chat() == "a"
-    unfinished.forget_mark("a")
-    assert unfinished.unfinished_chat() is None
-    assert not [*unfinished.marks_path().iterdir()]
+    assert chat_file.unfinished_chat() == "b"  # the latest
+    chat_file.ChatFile().load("b")
+    assert chat_file.unfinished_chat() == "a"
+    chat_file.forget_mark("a")
+    assert chat_file.unfinished_chat() is None
+    assert not [*chat_file.marks_path().iterdir()]
 
 
 def test_an_answer_that_ended() -> None:
     """Its mark is gone; so is a mark of an earlier end under the same name."""
     save("a")
-    unfinished.set_mark("a").close()
-    unfinished.remove_mark(unfinished.set_mark("a"))
-    assert unfinished.unfinished_chat() is None
+    chat_file.set_mark("a").close()
+    chat_file.remove_mark(chat_file.set_mark("a"))
+    assert chat_file.unfinished_chat() is None
 
 
 def test_two_programs_with_one_chat() -> None:
     """The one that comes later has no mark, and does not take that of the other."""
     save("a")
-    first = unfinished.set_mark("a")
+    first = chat_file.set_mark("a")
     with pytest.raises(DFlashError, match="answering/a' cannot be written"):
-        unfinished.set_mark("a")
-    assert unfinished.unfinished_chat() is None
+        chat_file.set_mark("a")
+    assert chat_file.unfinished_chat() is None
     first.close()
-    assert unfinished.unfinished_chat() == "a"
+    assert chat_file.unfinished_chat() == "a"
 
 
 @pytest.mark.parametrize("found", ["whole", "damaged", "removed"])
 def test_what_is_not_offered(found: str) -> None:
     """The end came after the answer was saved, or nobody can continue the chat."""
     save("a", "stop" if found == "whole" else "interrupted")
-    unfinished.set_mark("a").close()
+    chat_file.set_mark("a").close()
     if found == "damaged":
         transcript.chat_path("a").write_text("{")
     if found == "removed":
         transcript.remove("a")
-    assert unfinished.unfinished_chat() is None
+    assert chat_file.unfinished_chat() is None
 
 
 def test_a_place_that_cannot_be_written() -> None:
     save("a")
-    unfinished.marks_path().write_text("")
+    chat_file.marks_path().write_text("")
     with pytest.raises(DFlashError, match="answering/a' cannot be written"):
-        unfinished.set_mark("a")
+        chat_file.set_mark("a")
 
 
 @pytest.mark.parametrize("end", [None, DFlashError("the disk is full."), OSError("gone")])
@@ -95,7 +94,7 @@ def test_how_often_an_answer_is_written(end: Any, monkeypatch: pytest.MonkeyPatc
         return result
 
     answer = answers.Answer(Stats())
-    keeper = unfinished.AnswerKeeper(write)
+    keeper = chat_file.AnswerKeeper(write)
     for now in range(60):
         answer.text = "ho" * (now >= 8)
         keeper.keep(answer)
