@@ -164,10 +164,12 @@ class AnswerKeeper:
 
     def __init__(self, write: Callable[[Answer], int | None]):
         self._write = write
-        self._due_at = time.monotonic() + KEEP_SECONDS
+        self._due_at: float | None = None
 
     def keep(self, answer: Answer) -> None:
         """Write the answer if that is due; called after each of its blocks."""
+        if self._due_at is None:
+            self._due_at = time.monotonic() + KEEP_SECONDS
         if answer.is_empty or time.monotonic() < self._due_at:
             return
         size = None

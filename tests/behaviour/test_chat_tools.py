@@ -444,13 +444,17 @@ def test_in_a_terminal(tmp_path: Path) -> None:
     try:
         chat.prompted()
         assert chat.screen_text().endswith(
-            "Ctrl-C stops · Ctrl-D leaves\n3 tools of here · /mcp lists them\n"
+            " for real ones\n3 tools of here · /mcp lists them\n"
             "the MCP server 'gone' does not run: there is no 'no-such-program'.\n\n›"
         )
         chat.send("weather Brno\r")
         chat.wait_for(r"n no › ")
+        chat.send("and in Ulm?\r")  # is no reply, and comes back
+        chat.wait_for(r"what you typed is at the prompt again\s[\s\S]*n no › ")
         chat.send("s\r")
         chat.wait_for(r"20 more lines[\s\S]*It says: Brno 0:00 rain[\s\S]* · 1 call\s")
+        chat.prompted("and in Ulm?")
+        chat.send("\x15")
         chat.prompted()
         chat.send("sleep\r")
         chat.wait_for(r"n no › ")
