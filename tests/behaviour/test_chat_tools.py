@@ -444,7 +444,7 @@ def test_in_a_terminal(tmp_path: Path) -> None:
     try:
         chat.prompted()
         assert chat.screen_text().endswith(
-            " for real ones\n3 tools of here · /mcp lists them\n"
+            "Ctrl-C stops · Ctrl-D leaves\n3 tools of here · /mcp lists them\n"
             "the MCP server 'gone' does not run: there is no 'no-such-program'.\n\n›"
         )
         chat.send("weather Brno\r")
