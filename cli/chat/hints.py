@@ -22,11 +22,9 @@ class Totals:
 
     @property
     def acceptance_length(self) -> float:
-        """τ over the tokens after the first of each answer; 1.0 without a pass."""
-        decoded = [max(stats.generated - 1, 0) for stats in self.stats]
-        taus = [stats.acceptance_length for stats in self.stats]
-        passes = sum(tokens / tau for tokens, tau in zip(decoded, taus, strict=True))
-        return sum(decoded) / passes if passes else 1.0
+        """τ over the passes of all answers; 1.0 without a pass."""
+        committed = [tokens for stats in self.stats for tokens in stats.committed]
+        return sum(committed) / len(committed) if committed else 1.0
 
 
 # Hints after an answer

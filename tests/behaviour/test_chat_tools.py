@@ -63,7 +63,7 @@ FIRST_DAY = """\
 
 I look.
   › weather(city: "Brno") · here
-  run it? y once, s in this session, a always, n no › what?
+  run it? y once, s in this session, a always, n no › What?
   run it? y once, s in this session, a always, n no › y
   │ Brno 0:00 rain
   │ Brno 1:00 rain
@@ -151,12 +151,15 @@ weather Rome
 
 def test_a_first_day(chat: Callable[..., ToolChat], config: ServerConfig) -> None:
     """A call once, in the session, refused and failed; without tools a call is text."""
-    session = chat(config, answers=["what?", "y", "s", "n"])
+    session = chat(config, answers=["What?", "y", "s", "n"])
+    kept: list[str] = []
+    session.talk.tools.put_back = kept.append
     begin = len(session.text)
     for line in TYPED.splitlines():
         session.type(line)
     wanted = FIRST_DAY.replace("SOURCE", states.shorten(config.source, 60))
     assert session.text[begin:] == wanted
+    assert kept == ["What?"]
 
 
 def test_always_is_kept(chat: Callable[..., ToolChat], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from recorded_chat import RecordedState, chat_options, start_dialogue
 
 import dflash_mlx
 from dflash_mlx.chat.template import Template
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
@@ -408,6 +409,15 @@ def test_stats(state: Any, use: Callable[[str], str]) -> None:
     use("/seed 7")
     state.dialogue.ask("hello")
     assert "  seed          7" in use("/stats")
+
+
+def test_the_acceptance_of_a_chat() -> None:
+    """Tokens by passes over all answers, not a mean of theirs."""
+    totals = import_module("dflash_mlx.cli.chat.hints").Totals()
+    assert totals.acceptance_length == 1
+    totals.stats = [Stats(committed=[4, 4]), Stats(committed=[1, 1])]
+    totals.stats.append(Stats(committed=[2] * 16))
+    assert totals.acceptance_length == 42 / 20
 
 
 def test_stats_of_a_hybrid() -> None:
