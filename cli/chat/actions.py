@@ -47,7 +47,6 @@ from .settings import (
     format_value,
     setting_help,
     use_recommended,
-    with_thinking,
     with_value,
 )
 from .state import ChatState, screen_rows, shorten
@@ -213,7 +212,11 @@ def show_settings(state: ChatState) -> None:
 def change_thinking(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
     if argument in ("on", "off") or argument in EFFORTS:
-        dialogue.settings = with_thinking(dialogue.info.thinking, dialogue.settings, argument)
+        is_switch = argument in ("on", "off")
+        values = {"think": argument == "on"} if is_switch else {"reasoning_effort": argument}
+        settings = chat_values(dialogue.settings, values)
+        dialogue.info.thinking.check(settings.think, settings.reasoning_effort)
+        dialogue.settings = settings
         state.print_line(f"  thinking {describe_thinking(dialogue.settings)}", "dim")
     elif argument in ("show", "hide"):
         dialogue.display = replace(dialogue.display, show_thinking=argument == "show")

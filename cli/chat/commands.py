@@ -22,9 +22,10 @@ NOTHING_SENT_HINT = "nothing was sent; start with // to send a slash"
 class Command:
     """A slash command.
 
-    usage: the argument for `/help`; empty if there is none. words: the only arguments.
-    arguments: completions of others. paths: the argument is a file. local: needs a model on this
-    machine. everyday: in the list of `/help`; `/help all` has the others, too.
+    usage: the argument for `/help`, in brackets if it may be left out; empty if there is none.
+    words: the only arguments. arguments: completions of others. paths: the argument is a file.
+    local: needs a model on this machine. everyday: in the list of `/help`; `/help all` has the
+    others, too.
     """
 
     name: str
@@ -32,7 +33,6 @@ class Command:
     help: str
     run: Callable[[ChatState, str], None]
     aliases: tuple[str, ...] = ()
-    needs_argument: bool = False
     words: tuple[str, ...] = ()
     arguments: Callable[[ChatState], list[str]] | None = None
     paths: bool = False
@@ -266,7 +266,6 @@ COMMANDS = (
         "file.md",
         "write the chat as Markdown",
         actions.export_chat,
-        needs_argument=True,
         paths=True,
     ),
     Command(
@@ -307,7 +306,7 @@ def dispatch(state: ChatState, text: str) -> None:
     argument = (prefix + "".join(rest)).strip()
     if argument and not command.usage:
         raise UsageError(f"/{command.name} takes no argument.", hint=NOTHING_SENT_HINT)
-    if not argument and command.needs_argument:
+    if not argument and command.usage and not command.usage.startswith("["):
         raise UsageError(f"/{command.name} needs {command.usage}.", hint=NOTHING_SENT_HINT)
     if argument and command.words and argument not in command.words:
         hint = f"use {', '.join(command.words)}, or nothing"

@@ -7,7 +7,6 @@ from typing import Any
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions, Option, declared
 
-from ..backend.base import ThinkingSwitches
 from ..options import ValueSource
 from ..passes import MARK, shows_colours
 from ..presets import DECLARED, MODEL_KEYS, PRESET_KEYS
@@ -117,17 +116,6 @@ def format_value(options: GenerationOptions, setting: Option) -> str:
 
 
 # `/think`
-
-
-def with_thinking(
-    template: ThinkingSwitches, options: GenerationOptions, argument: str
-) -> GenerationOptions:
-    """The options with thinking on or off, or with an effort; UsageError if unsupported."""
-    is_switch = argument in ("on", "off")
-    values = {"think": argument == "on"} if is_switch else {"reasoning_effort": argument}
-    changed = chat_values(options, values)
-    template.check(changed.think, changed.reasoning_effort)
-    return changed
 
 
 def describe_thinking(options: GenerationOptions) -> str:

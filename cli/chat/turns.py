@@ -76,7 +76,14 @@ def rewind(state: ChatState, argument: str) -> None:
             hint=f"give 0 to {len(turns)}; /rewind alone lists the turns",
         )
     count = int(argument)
-    kept_as = rewind_to(state, count)
+    kept_as = dialogue.name_with_all_turns()
+    if count:
+        chat = first_turns(dialogue.chat, count)
+        if kept_as:
+            dialogue.save(dialogue.file.unused_name(chat), chat)
+        dialogue.chat = chat
+    else:
+        dialogue.clear()
     forgotten = format_count(len(turns) - count, "turn", "turns")
     if kept_as:
         what = f"the chat with all {format_count(len(turns), 'turn', 'turns')} stays saved"
@@ -86,23 +93,6 @@ def rewind(state: ChatState, argument: str) -> None:
     if count:
         state.print_line("")
         show_turns(state, turns[count - 1 : count], max_rows=(screen_rows() - LIST_MARGIN) // 2)
-
-
-def rewind_to(state: ChatState, count: int) -> str | None:
-    """Continue after the first `count` turns under a new name; returns the old one, if it is saved.
-
-    DFlashError if a copy cannot be written; then nothing changes.
-    """
-    dialogue = state.dialogue
-    previous = dialogue.name_with_all_turns()
-    if count == 0:
-        dialogue.clear()
-        return previous
-    chat = first_turns(dialogue.chat, count)
-    if previous is not None:
-        dialogue.save(dialogue.file.unused_name(chat), chat)
-    dialogue.chat = chat
-    return previous
 
 
 def turn_list(turns: Sequence[Turn], rows: int) -> list[str]:
