@@ -356,7 +356,7 @@ def answer_prompt(
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
     prefill, between chunks. `on_block` gets the answer after each block, `on_end` at the end, after
     any exception too. After a second Ctrl-C the caller must leave; the interrupt is deferred while
-    `on_end` runs.
+    they run.
     """
 
     def on_prefill(done: int, total: int) -> None:
@@ -376,7 +376,9 @@ def answer_prompt(
             try:
                 for block in blocks:
                     view.block(answer.append(block), answer.stats)
+                    interrupt.defer()
                     on_block(answer)
+                    interrupt.defer(False)
                     if interrupt.requested and not block.finish_reason:
                         break
             except KeyboardInterrupt:

@@ -170,7 +170,7 @@ def show_tokens(state: ChatState, argument: str) -> None:
         parts.append(Part("left", max(length - used, 0)))
     for part in parts:
         state.print_line(part_line(part, length or used, state.out))
-    for note in notes(dialogue, used):
+    for note in context_notes(dialogue, used):
         state.print_line(f"  {note}", "dim")
 
 
@@ -225,7 +225,7 @@ def part_line(part: Part, of: int, out: Output) -> str:
     return truncate(f"{line}  {text}".rstrip(), columns)
 
 
-def notes(dialogue: Dialogue, used: int) -> list[str]:
+def context_notes(dialogue: Dialogue, used: int) -> list[str]:
     """The sum, what is not sent, and when the oldest turns will be left out."""
     chat = dialogue.chat
     length = dialogue.context_length
