@@ -94,7 +94,7 @@ def read_as(kind: Any, value: Any) -> Any:
 
     KeyError or TypeError for a value of another type.
     """
-    if is_dataclass(kind) and isinstance(kind, type):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         return kind(**{name: read_as(hint, value[name]) for name, hint in hints.items()})
     if get_origin(kind) is tuple:
