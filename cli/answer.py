@@ -328,15 +328,15 @@ def answer_prompt(
     view: View,
     interrupt: Interrupt,
     *,
-    on_start: Callable[[Answer], None] = lambda answer: None,
+    on_block: Callable[[Answer], None] = lambda answer: None,
     on_end: Callable[[Answer], None] = lambda answer: None,
 ) -> Answer:
     """Stream an answer into a view and return it.
 
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
-    prefill, between chunks. `on_start` gets the answer before its first block; it then grows block
-    by block. `on_end` gets it at the end, after any exception too. After a second Ctrl-C the caller
-    must leave; the interrupt is deferred while `on_end` runs.
+    prefill, between chunks. `on_block` gets the answer after each block, `on_end` at the end, after
+    any exception too. After a second Ctrl-C the caller must leave; the interrupt is deferred while
+    they run.
     """
 
     def on_prefill(done: int, total: int) -> None:
@@ -351,12 +351,14 @@ def answer_prompt(
     with Spinner(view.out, "reading the prompt"):
         blocks = backend.stream(prompt, options, on_prefill=on_prefill)
     answer = Answer(backend.stats, began=began)
-    on_start(answer)
     try:
         with view:
             try:
                 for block in blocks:
                     view.block(answer.append(block), answer.stats)
+                    interrupt.defer()
+                    on_block(answer)
+                    interrupt.defer(False)
                     if interrupt.requested and not block.finish_reason:
                         break
             except KeyboardInterrupt:

@@ -25,7 +25,8 @@ from .backend.base import Backend
 from .backend.local import LocalBackend, local_backend
 from .backend.open import open_backend
 from .batch import BatchOptions, answer_batch
-from .chat.messages import ChatFile, chat_messages, load_latest, save_turn, with_turn
+from .chat.chat_file import ChatFile, load_latest, save_turn
+from .chat.messages import chat_messages, with_turn
 from .chat.start import with_saved_pair
 from .chat.view import make_chat_view
 from .loading import bundled_note

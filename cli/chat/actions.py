@@ -26,18 +26,12 @@ from ..loading import (
 )
 from ..options import ValueSource
 from ..presets import KEYS
-from ..report import (
-    Comparison,
-    baseline_answer,
-    comparable_options,
-    show_comparison,
-    warm_up,
-)
+from ..report import Comparison, baseline_answer, comparable_options, show_comparison, warm_up
 from ..resolve import RECOMMENDED, drop_unknown_thinking, no_recommendation
 from ..terminal.line_editor import copy_to_clipboard
 from ..terminal.markdown import make_parser
-from ..terminal.output import format_count, stdout_size
-from ..terminal.signals import LEAVE_WINDOW, Interrupt, LeaveChat
+from ..terminal.output import format_count
+from ..terminal.signals import LeaveChat
 from . import transcript
 from .compact import first_turns_in_words
 from .pages import show_servers, show_turns, stats_page
@@ -53,10 +47,9 @@ from .settings import (
     format_value,
     setting_help,
     use_recommended,
-    with_thinking,
     with_value,
 )
-from .state import ChatState, shorten
+from .state import ChatState, screen_rows, shorten
 from .transcript import Chat
 
 # Pair ---------------------------------------------------------------------------------------------
@@ -123,8 +116,7 @@ def change_model(state: ChatState, model_id: str) -> None:
     change_defaults(state, defaults)
     if line := chat_sampling_note(state.dialogue):
         state.print_line(f"  {line}", "dim")
-    drop_long_block(state)
-    warn_of_kernels(state)
+    fit_new_pair(state)
 
 
 def change_drafter(state: ChatState, argument: str) -> None:
@@ -147,21 +139,18 @@ def change_drafter(state: ChatState, argument: str) -> None:
         dialogue.set_pair(pair)
     state.print_line(f"  {describe_pair(state)}")
     if argument not in ("", "off"):
-        drop_long_block(state)
-        warn_of_kernels(state)
+        fit_new_pair(state)
 
 
-def drop_long_block(state: ChatState) -> None:
+def fit_new_pair(state: ChatState) -> None:
+    """Drop a block size that the new drafter does not have, and show the pair's warnings."""
     dialogue = state.dialogue
     try:
         check_block(dialogue.pair, dialogue.settings.block_size)
     except UsageError:
         dialogue.settings = replace(dialogue.settings, block_size=None)
         state.print_line("  this drafter's blocks are shorter: block is auto now", "warning")
-
-
-def warn_of_kernels(state: ChatState) -> None:
-    for line in state.dialogue.info.warnings:
+    for line in dialogue.info.warnings:
         state.print_line(f"  {line}", "warning")
 
 
@@ -223,7 +212,11 @@ def show_settings(state: ChatState) -> None:
 def change_thinking(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
     if argument in ("on", "off") or argument in EFFORTS:
-        dialogue.settings = with_thinking(dialogue.info.thinking, dialogue.settings, argument)
+        is_switch = argument in ("on", "off")
+        values = {"think": argument == "on"} if is_switch else {"reasoning_effort": argument}
+        settings = chat_values(dialogue.settings, values)
+        dialogue.info.thinking.check(settings.think, settings.reasoning_effort)
+        dialogue.settings = settings
         state.print_line(f"  thinking {describe_thinking(dialogue.settings)}", "dim")
     elif argument in ("show", "hide"):
         dialogue.display = replace(dialogue.display, show_thinking=argument == "show")
@@ -256,7 +249,7 @@ def compare(state: ChatState, _: str) -> None:
     turn, earlier = dialogue.split_last_turn()
     prompt = dialogue.messages(earlier, turn.prompt)
     options = comparable_options(dialogue.options())
-    with Interrupt(LEAVE_WINDOW) as interrupt, suppress(KeyboardInterrupt):
+    with dialogue.interruptible() as interrupt, suppress(KeyboardInterrupt):
         warm_up(dialogue.pair, prompt, options, state.out, interrupt)
         view = AnswerView(state.out, stdout="nothing", label=f"{options.mode} · ")
         dflash = answer_prompt(dialogue.backend, prompt, options, view, interrupt)
@@ -265,9 +258,6 @@ def compare(state: ChatState, _: str) -> None:
         interrupt.check()
         comparison = Comparison.of(dflash, baseline, options)
         show_comparison(comparison, dialogue.info, options, state.out)
-    dialogue.interrupted_at = interrupt.last_at
-    if interrupt.requested_twice:
-        raise LeaveChat(130)
     if interrupt.requested:
         state.out.clear_status()
         state.print_line("  stopped: nothing to compare", "dim")
@@ -307,11 +297,6 @@ def code_blocks(text: str) -> list[str]:
 # Saved chats, exports, leaving
 
 LOADED_TURNS = 2  # shown of a loaded chat
-MIN_ROWS = 12  # least screen height to assume; a loaded chat is shown on half the screen
-
-
-def saved_chats(state: ChatState) -> list[str]:
-    return transcript.chat_names()
 
 
 def save_chat(state: ChatState, name: str) -> None:
@@ -340,17 +325,13 @@ def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
         state.print_line(f"  saved with {chat.model}; {target} goes on{hint}")
     if chat.turns:
         state.print_line("")
-        max_rows = max(stdout_size()[1] or 24, MIN_ROWS) // 2
-        show_turns(state, chat.turns, max_turns=LOADED_TURNS, max_rows=max_rows)
+        show_turns(state, chat.turns, max_turns=LOADED_TURNS, max_rows=screen_rows() // 2)
 
 
 def fork_chat(state: ChatState, name: str) -> None:
     dialogue = state.dialogue
     dialogue.require_turns()
-    previous = dialogue.file.name
-    if previous is not None and not dialogue.file.has_turns_of(dialogue.chat):
-        dialogue.save()
-        previous = dialogue.file.name
+    previous = dialogue.name_with_all_turns()
     dialogue.save(name or dialogue.file.unused_name(dialogue.chat))
     note = f"; {previous} stays as it is" if previous else ""
     state.print_line(f"  goes on as {dialogue.file.name}{note}", "dim")
@@ -443,13 +424,9 @@ def show_presets(state: ChatState) -> None:
 
 # `/mcp`
 
-MCP_WORDS = ("on", "off", "ask")
-
 
 def manage_servers(state: ChatState, argument: str) -> None:
     toolbox = state.dialogue.tools
-    if argument not in ("", *MCP_WORDS):
-        raise UsageError(f"/mcp cannot be '{argument}'.", hint="use on, off, ask, or nothing")
     if toolbox.servers is None or toolbox.permissions is None:
         state.print_line(
             f"  no MCP servers; [mcp.NAME] in {config_path()} makes one, --mcp FILE.json takes "

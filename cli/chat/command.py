@@ -2,11 +2,10 @@
 
 import os
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import IO, Annotated
+from typing import Annotated
 
 import typer
 
@@ -37,12 +36,8 @@ from .actions import show_loaded
 from .dialogue import Dialogue, DisplaySettings
 from .loop import chat_loop
 from .pages import show_header
-from .settings import (
-    chat_sampling_note,
-    defaults_of,
-    recommended_defaults,
-)
-from .start import ChatOptions, Start, begin
+from .settings import defaults_of, recommended_defaults
+from .start import ChatOptions, Start, read_start
 from .state import ChatState
 from .tools import ToolBox
 from .transcript import Chat
@@ -81,7 +76,7 @@ def chat(
     out = Output(quiet=display.quiet, plain=display.plain)
     log = ctx.with_resource(log_options.open("chat", out.warn))
     out.on_error = log.error
-    start = begin(options, words or [], own, out)
+    start = read_start(options, words or [], own, out)
     keeps_system = start.saved is not None and start.saved.system is not None
     options = with_target_defaults(start.options, keep_system=keeps_system)
     servers = configured_servers(own.mcp or ())
@@ -103,9 +98,9 @@ def chat(
         show_start(state, start, load_seconds)
         try:
             if start.interactive:
-                chat_loop(state, keys, start.beginning, no_history=start.no_history)
+                chat_loop(state, keys, start)
             else:
-                answer_piped_prompt(state, start.beginning.prompt)
+                answer_piped_prompt(state, start.prompt)
         finally:
             dialogue.backend.finish(out)
 
@@ -113,16 +108,29 @@ def chat(
 def make_keys(out: Output) -> KeyReader:
     typed = TypeAhead()
     out.footer = partial(typed.lines, ascii=out.ascii)
-    return KeyReader(typed, lambda: out.redraw and out.redraw(), paste_marks(out))
+    stream, gets_codes = sys.stderr, out.stderr_live
+    if out.stdout_is_tty:
+        stream, gets_codes = sys.stdout, out.stdout_live
+
+    def write(text: str) -> None:
+        """Write to the terminal without the stream's buffer, which a signal may find in use."""
+        os.write(stream.fileno(), text.encode())
+
+    return KeyReader(typed, lambda: out.redraw and out.redraw(), write if gets_codes else None)
 
 
 def take_terminal(context: ExitStack, keys: KeyReader, out: Output) -> None:
     """Switch off echo until the context ends. Ctrl-Z first restores the terminal."""
+
+    def suspend() -> None:
+        out.erase_live()
+        keys.mark_pastes(False)
+
     context.callback(keys.end_marks)
     context.enter_context(cbreak_mode())
     if keys.take_echoed() and out.stdout_live:
         out.draw(ERASE_BELOW)
-    context.enter_context(suspendable(partial(suspend, keys, out), keys.mark_pastes))
+    context.enter_context(suspendable(suspend, keys.mark_pastes))
 
 
 def open_chat(
@@ -167,47 +175,22 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
     tools = dialogue.tools
     if start.interactive:
         tools.ask = state.ask_line
-        sampling = chat_sampling_note(dialogue)
-        notes = (sampling, tools.summary(dialogue.info.no_tools))
-        show_header(
-            dialogue,
-            load_seconds,
-            preset=start.own.preset,
-            notes=[note for note in notes if note],
-            warnings=tools.failures(),
-        )
+        tools.put_back = state.keep_draft
+        show_header(dialogue, load_seconds, start.own.preset)
     else:
         out.warn(*dialogue.info.warnings)
         out.warn(*tools.failures())
         if tools.servers and (reason := dialogue.info.no_tools):
             out.warn(f"this model {reason}, so the tools are not sent")
-    name = start.beginning.name
-    if start.saved is None or name is None:
+    if start.saved is None or start.name is None:
         return
     system = dialogue.chat.system
-    dialogue.load(name)
+    dialogue.load(start.name)
     if system is not None:
         dialogue.chat = replace(dialogue.chat, system=system)
     if start.interactive:
-        show_loaded(state, name, start.saved)
+        show_loaded(state, start.name, start.saved)
         state.print_line("")
-
-
-def paste_marks(out: Output) -> Callable[[str], None] | None:
-    """Writes to the terminal to switch marks of pastes; None if it gets no escape codes."""
-    if out.stdout_is_tty:
-        return partial(write_now, sys.stdout) if out.stdout_live else None
-    return partial(write_now, sys.stderr) if out.stderr_live else None
-
-
-def write_now(stream: IO[str], text: str) -> None:
-    """Write to a terminal without the stream's buffer, which a signal may find in use."""
-    os.write(stream.fileno(), text.encode())
-
-
-def suspend(keys: KeyReader, out: Output) -> None:
-    out.erase_live()
-    keys.mark_pastes(False)
 
 
 def answer_piped_prompt(state: ChatState, prompt: str) -> None:

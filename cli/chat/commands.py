@@ -9,8 +9,9 @@ from dflash_mlx.errors import UsageError
 
 from ..backend.local import local_backend
 from ..prompt import complete_path
-from . import actions, attachments, compact, context, turns
-from .settings import SETTINGS, WATCH_WORDS, find_setting, setting_help, watch
+from ..terminal.line_editor import KEYS
+from . import actions, attachments, compact, pages, transcript, turns
+from .settings import SETTINGS, find_setting, setting_help, watch
 from .state import ChatState
 
 COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
@@ -21,9 +22,10 @@ NOTHING_SENT_HINT = "nothing was sent; start with // to send a slash"
 class Command:
     """A slash command.
 
-    usage: the argument for `/help`; empty if there is none. arguments: completions of the argument.
-    paths: the argument is a file. local: needs a model on this machine. everyday: in the list of
-    `/help`; `/help all` has the others, too.
+    usage: the argument for `/help`, in brackets if it may be left out; empty if there is none.
+    words: the only arguments. arguments: completions of others. paths: the argument is a file.
+    local: needs a model on this machine. everyday: in the list of `/help`; `/help all` has the
+    others, too.
     """
 
     name: str
@@ -31,7 +33,7 @@ class Command:
     help: str
     run: Callable[[ChatState, str], None]
     aliases: tuple[str, ...] = ()
-    needs_argument: bool = False
+    words: tuple[str, ...] = ()
     arguments: Callable[[ChatState], list[str]] | None = None
     paths: bool = False
     local: bool = False
@@ -43,13 +45,11 @@ class Command:
         return f"/{self.name} {self.usage}".rstrip()
 
 
-def command_names(state: ChatState) -> list[str]:
-    return [*(command.name for command in COMMANDS), "all", "keys"]
-
-
 def show_help(state: ChatState, topic: str) -> None:
     if topic == "keys":
-        state.show_keys()
+        width = max(len(keys) for keys, _ in KEYS) + 2
+        for keys, effect in KEYS:
+            state.print_line(f"  {keys:{width}}{effect}")
         return
     if topic in ("", "all"):
         shown = [command for command in COMMANDS if topic or command.everyday]
@@ -80,7 +80,7 @@ COMMANDS = (
         "list the commands or the keys, or explain one command",
         show_help,
         aliases=("?",),
-        arguments=command_names,
+        arguments=lambda state: [*(command.name for command in COMMANDS), "all", "keys"],
     ),
     Command(
         "model",
@@ -146,8 +146,8 @@ COMMANDS = (
         "tokens",
         "[all]",
         "show what fills the context, and what is left",
-        context.show_tokens,
-        arguments=lambda state: ["all"],
+        pages.show_tokens,
+        words=("all",),
         detail="System prompt, tools, summary and turns, in tokens. A server's are estimated.",
     ),
     Command(
@@ -163,7 +163,7 @@ COMMANDS = (
         "[on|off]",
         "colour the tokens of an answer by their passes",
         watch,
-        arguments=lambda state: list(WATCH_WORDS),
+        words=("on", "off"),
         everyday=True,
         local=True,
         detail="Rejected drafts are shown for a moment. Without colours a mark is between passes.",
@@ -182,7 +182,7 @@ COMMANDS = (
         "[on|off|ask]",
         "list the MCP servers and their tools; switch tools on or off",
         actions.manage_servers,
-        arguments=lambda state: list(actions.MCP_WORDS),
+        words=("on", "off", "ask"),
         detail="on starts servers that do not run; ask forgets which calls were allowed.",
     ),
     Command(
@@ -222,7 +222,7 @@ COMMANDS = (
         "[turn]",
         "go back to the end of a turn, chosen from a list",
         turns.rewind,
-        arguments=turns.turn_numbers,
+        arguments=lambda state: [str(n) for n, _ in enumerate(state.dialogue.chat.turns)],
         detail="The chat goes on under a new name; with all its turns it stays saved under the "
         "old one.",
     ),
@@ -231,7 +231,7 @@ COMMANDS = (
         "[turns|show|undo]",
         "send a summary in place of all but the last turns",
         compact.compact,
-        arguments=lambda state: list(compact.COMPACT_WORDS),
+        arguments=lambda state: ["show", "undo"],
         everyday=True,
         detail="The model writes the summary of all but the last 2 turns, or of all but as many "
         "as you say. The turns stay in the chat: /compact undo, or /undo right after it, sends "
@@ -252,7 +252,7 @@ COMMANDS = (
         "continue a saved chat",
         actions.load_chat,
         everyday=True,
-        arguments=actions.saved_chats,
+        arguments=lambda state: transcript.chat_names(),
     ),
     Command(
         "fork",
@@ -260,18 +260,12 @@ COMMANDS = (
         "continue in a copy of the chat; this one stays as it is",
         actions.fork_chat,
     ),
-    Command(
-        "history",
-        "[turns]",
-        "show the conversation, or its last turns",
-        actions.show_history,
-    ),
+    Command("history", "[turns]", "show the conversation, or its last turns", actions.show_history),
     Command(
         "export",
         "file.md",
         "write the chat as Markdown",
         actions.export_chat,
-        needs_argument=True,
         paths=True,
     ),
     Command(
@@ -312,8 +306,11 @@ def dispatch(state: ChatState, text: str) -> None:
     argument = (prefix + "".join(rest)).strip()
     if argument and not command.usage:
         raise UsageError(f"/{command.name} takes no argument.", hint=NOTHING_SENT_HINT)
-    if not argument and command.needs_argument:
+    if not argument and command.usage and not command.usage.startswith("["):
         raise UsageError(f"/{command.name} needs {command.usage}.", hint=NOTHING_SENT_HINT)
+    if argument and command.words and argument not in command.words:
+        hint = f"use {', '.join(command.words)}, or nothing"
+        raise UsageError(f"/{command.name} cannot be '{argument}'.", hint=hint)
     if command.local:
         local_backend(state.dialogue.backend, f"/{command.name}")
     command.run(state, argument)
@@ -359,6 +356,7 @@ def complete(state: ChatState, text: str) -> list[tuple[str, str]]:
         return []
     if command.paths:
         return [(path, "") for path in complete_path(last)]
-    if command.arguments is None or shortcut or text.count(" ") > 1:
+    if shortcut or text.count(" ") > 1:
         return []
-    return [(name, "") for name in command.arguments(state)]
+    names = command.words if command.arguments is None else command.arguments(state)
+    return [(name, "") for name in names]

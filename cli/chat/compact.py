@@ -20,7 +20,6 @@ from .transcript import Chat, Summary
 KEPT_TURNS = 2  # stay as they are
 MAX_SHARE = 8  # a summary takes at most this part of the context: 1 / MAX_SHARE
 UNKNOWN_CONTEXT_TOKENS = 1024  # of a summary, if the context is unknown
-COMPACT_WORDS = ("show", "undo")
 
 REQUEST = (
     f"{SUMMARY_PROMPT} You will go on from your summary alone, so keep what is needed for that: "

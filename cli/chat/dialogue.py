@@ -24,12 +24,12 @@ from ..report import RunLog
 from ..terminal.output import NotifyKind, Output, format_count, notify, stderr_columns
 from ..terminal.render import wrap_hanging
 from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
+from .chat_file import AnswerKeeper, ChatFile, remove_mark, set_mark
 from .hints import Hints, Totals
 from .loops import loop_hint
-from .messages import NOTHING, ChatFile, chat_messages, step_of, turn_of
+from .messages import NOTHING, chat_messages, step_of, turn_of
 from .tools import ToolBox
 from .transcript import Chat, Turn
-from .unfinished import AnswerKeeper, AnswerMark, set_mark
 from .view import make_chat_view
 
 if TYPE_CHECKING:
@@ -178,16 +178,11 @@ class Dialogue:
             earlier = replace(self.chat, turns=earlier_turns)
 
             def write(answer: Answer) -> int | None:
+                if not self.autosaves:
+                    return None
                 return self.file.update(self._named(with_steps((*steps, step_of(answer, start)))))
 
-            keeper = AnswerKeeper(write)
-
-            def on_start(answer: Answer) -> None:
-                if self.autosaves:
-                    keeper.start(answer)
-
             def on_end(answer: Answer) -> None:
-                keeper.stop()
                 self.log.answered(answer, self.backend, self.options(), prompt)
                 if steps or not answer.is_empty:
                     self.last_answer = answer
@@ -196,7 +191,7 @@ class Dialogue:
 
             messages = self.messages(earlier, prompt, sent)
             options = replace(self.options(), tools=self.tools.schemas)
-            answers.append(self._stream(messages, options, on_start, on_end))
+            answers.append(self._stream(messages, options, on_end, write))
             return step_of(answers[-1], start)
 
         with self._on_disk(prompt, before):
@@ -220,15 +215,23 @@ class Dialogue:
         """
         turns = len(self.chat.turns)
         is_new = self.file.name is None
-        mark = self._save_prompt(prompt, before) if self.autosaves else None
+        mark = None
+        if self.autosaves:
+            with suppress(DFlashError):  # the save after the answer reports it
+                unanswered = Turn(prompt, "", finish_reason=INTERRUPTED)
+                self.save(chat=replace(before, turns=(*before.turns, unanswered)))
+                mark = set_mark(str(self.file.name))
 
         def finish() -> None:
             if len(self.chat.turns) == turns:
                 left_out = max(before.left_out, self.chat.left_out)
                 self.chat = replace(before, left_out=left_out)
-                self._withdraw_prompt(is_new=is_new)
+                if is_new and not before.turns:
+                    self.file.discard()
+                elif not self.file.has_turns_of(before):
+                    self.autosave()
             if mark is not None:
-                mark.remove()
+                remove_mark(mark)
 
         try:
             yield
@@ -243,16 +246,19 @@ class Dialogue:
         def on_end(answer: Answer) -> None:
             self.log.answered(answer, self.backend, options, messages[-1]["content"])
 
-        return self._stream(messages, options, lambda answer: None, on_end)
+        return self._stream(messages, options, on_end)
 
     def _stream(
         self,
         messages: Messages,
         options: GenerationOptions,
-        on_start: Callable[[Answer], None],
         on_end: Callable[[Answer], None],
+        write: Callable[[Answer], int | None] = lambda answer: None,
     ) -> Answer:
-        """Stream the answer to messages; LeaveChat after a second Ctrl-C."""
+        """Stream the answer to messages; LeaveChat after a second Ctrl-C.
+
+        write: writes the answer so far, see `AnswerKeeper`.
+        """
         self.passes = None
         if self.display.passes and self.info.local:
             self.passes = Passes(self.pair.tokenizer.decode, self.out)
@@ -263,22 +269,28 @@ class Dialogue:
             context_length=self.context_length,
             passes=self.passes,
         )
-        with Interrupt(LEAVE_WINDOW) as interrupt:
+        with self.interruptible() as interrupt:
             answer = answer_prompt(
                 self.backend,
                 messages,
                 options,
                 view,
                 interrupt,
-                on_start=on_start,
+                on_block=AnswerKeeper(write).keep,
                 on_end=on_end,
             )
-        self.interrupted_at = interrupt.last_at
-        if interrupt.requested_twice:
-            raise LeaveChat(130)
         if interrupt.requested:  # the hint is shown only now, after the round that was running
             self.interrupted_at = time.monotonic()
         return answer
+
+    @contextmanager
+    def interruptible(self) -> Iterator[Interrupt]:
+        """Inside, Ctrl-C is caught; LeaveChat at the end after a second one."""
+        with Interrupt(LEAVE_WINDOW) as interrupt:
+            yield interrupt
+        self.interrupted_at = interrupt.last_at
+        if interrupt.requested_twice:
+            raise LeaveChat(130)
 
     def notify(self, seconds: float, text: str) -> None:
         notify(self.out, self.display.notify, seconds, f"dflash: {text}")
@@ -287,10 +299,10 @@ class Dialogue:
         """Print why no answer follows the last tool calls."""
         if any(call.state == "interrupted" for call in steps[-1].calls):
             self.interrupted_at = time.monotonic()
-            self._warn(f"  stopped ({LEAVE_HINT})")
+            self.note(f"  stopped ({LEAVE_HINT})", "warning")
         else:
-            text = f"  {len(steps) - 1} rounds of calls: stopped. Say 'go on' for more"
-            self.out.info(wrap_hanging(text, stderr_columns()), "warning")
+            rounds = len(steps) - 1
+            self.print_line(f"  {rounds} rounds of calls: stopped. Say 'go on' for more", "warning")
 
     def _show_stats(self, answer: Answer, calls: int) -> None:
         limit = self.settings.max_tokens
@@ -298,19 +310,18 @@ class Dialogue:
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
         if self.out.plain and answer.finish_reason not in (INTERRUPTED, "length"):
             line = f"  answer complete · {line.lstrip()}"  # as no spinner stops
-        line = line.replace("τ", self.out.ascii_fallback("τ"))
-        self.out.note(wrap_hanging(line, stderr_columns()))
+        self.note(line.replace("τ", self.out.ascii_fallback("τ")))
         if self.passes is not None:
-            self.out.note(wrap_hanging(self.passes.legend(answer.stats), stderr_columns()))
+            self.note(self.passes.legend(answer.stats))
         if isinstance(self.backend, LocalBackend):
             for warning in self.backend.drafter_warning():
-                self._warn(f"  {warning}")
+                self.note(f"  {warning}", "warning")
                 self.hints.low_shown = True  # it says more than the hint
         # The mode auto drafts less by itself where that is faster.
         auto = not self.info.drafting or self.settings.mode == "auto"
         hints = self.hints.after(answer.stats, self.context_length, auto=auto)
         for hint in hints + loop_hint(answer, self.info, self.settings.sampling):
-            self._warn(hint)
+            self.note(hint, "warning")
 
     def answer_again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
         """Answer the last prompt, or `prompt` instead; return the old turn and the new answer.
@@ -328,17 +339,16 @@ class Dialogue:
         return min(self.settings.max_tokens or self.context_length, self.context_length // 8)
 
     def drop_oldest_turns(
-        self, prompt: str, steps: Sequence[Step] = (), earlier: tuple[Turn, ...] | None = None
+        self, prompt: str, steps: Sequence[Step], earlier: tuple[Turn, ...]
     ) -> None:
         """Leave out the oldest turns until an eighth of the context is free for the answer.
 
-        steps: the first steps of the answer. earlier: the turns before the prompt; by default all
-        of the chat. If the prompt does not fit even without turns, none is left out: the session
-        refuses it.
+        steps: the first steps of the answer. earlier: the turns before the prompt. If the prompt
+        does not fit even without them, none is left out: the session refuses it.
         """
         if not self.context_length:
             return
-        chat = self.chat if earlier is None else replace(self.chat, turns=earlier)
+        chat = replace(self.chat, turns=earlier)
         reserve = self.reserve
         options = replace(self.settings, tools=self.tools.schemas)
         used = 0
@@ -355,52 +365,45 @@ class Dialogue:
         turns = "turn is" if left_out == 1 else f"{left_out:,} turns are"
         estimated = "" if self.info.local else ", by an estimate"
         free = f"{reserve:,} of {format_count(self.context_length, 'token', 'tokens')}"
-        text = (
+        self.print_line(
             f"  the context is full{estimated} ({free} stay free for the answer): "
-            f"the oldest {turns} not sent any more. /compact sends a summary of them"
+            f"the oldest {turns} not sent any more. /compact sends a summary of them",
+            "warning",
         )
-        # Not a note: this line also goes into a pipe and is shown with --quiet.
-        self.out.info(wrap_hanging(text, stderr_columns()), "warning")
 
-    def _warn(self, text: str) -> None:
-        self.out.note(wrap_hanging(text, stderr_columns()), "warning")
+    def print_line(self, text: str, style: str = "") -> None:
+        """Print a line on stderr, also into a pipe and with --quiet."""
+        self.out.info(wrap_hanging(text, stderr_columns()), style)
+
+    def note(self, text: str, style: str = "dim") -> None:
+        """Print a line as `Output.note`."""
+        self.out.note(wrap_hanging(text, stderr_columns()), style)
 
     # On disk --------------------------------------------------------------------------------------
 
-    def save(self, name: str | None = None) -> str:
-        """Save under a new or the present name; returns the path. UsageError for a taken name."""
-        return self._save(self.chat, name)
+    def save(self, name: str | None = None, chat: Chat | None = None) -> str:
+        """Save this chat, or another, under a new or the present name; returns the path.
 
-    def _save(self, chat: Chat, name: str | None = None) -> str:
-        path, old_name = self.file.save(self._named(chat), name)
+        UsageError for a taken name.
+        """
+        path, old_name = self.file.save(self._named(chat or self.chat), name)
         if old_name is not None:
-            text = (
-                f"  '{old_name}' was changed by another dflash: this chat is now '{self.file.name}'"
+            self.print_line(
+                f"  '{old_name}' was changed by another dflash: "
+                f"this chat is now '{self.file.name}'",
+                "warning",
             )
-            self.out.info(wrap_hanging(text, stderr_columns()), "warning")
         return str(path)
+
+    def name_with_all_turns(self) -> str | None:
+        """The name under which the chat is on disk, saved again if need be; None if it is not."""
+        is_saved = self.autosaves or self.file.name is not None
+        if is_saved and not self.file.has_turns_of(self.chat):
+            self.save()
+        return self.file.name
 
     def _named(self, chat: Chat) -> Chat:
         return replace(chat, model=self.info.name, draft=self.info.draft)
-
-    def _save_prompt(self, prompt: str, before: Chat) -> AnswerMark | None:
-        """Save the chat with a prompt that has no answer yet, and mark it.
-
-        None if that fails: the save after the answer tries again, and reports the error.
-        """
-        turn = Turn(prompt, "", finish_reason=INTERRUPTED)
-        with suppress(DFlashError):
-            self._save(replace(before, turns=(*before.turns, turn)))
-            assert self.file.name is not None
-            return set_mark(self.file.name)
-        return None
-
-    def _withdraw_prompt(self, *, is_new: bool) -> None:
-        """Save the chat without the prompt that got no answer; a new chat has no file then."""
-        if is_new and not self.chat.turns:
-            self.file.discard()
-        elif not self.file.has_turns_of(self.chat):
-            self.autosave()
 
     def autosave(self) -> None:
         """Save after a change, if `autosaves`; prints an error instead of raising it."""

@@ -11,35 +11,20 @@ if TYPE_CHECKING:
 # Sums over the answers of a chat
 
 
-@dataclass(slots=True)
 class Totals:
-    """Sums over all answers of one model.
+    """The statistics of all answers of one model."""
 
-    decoded, passes: tokens after the first of each answer, and the verify passes and decode steps
-    that committed them. uncounted: whether a server did not report some tokens.
-    """
-
-    answers: int = 0
-    tokens: int = 0
-    verifies: int = 0
-    decoded: int = 0
-    passes: float = 0
-    uncounted: bool = False
+    def __init__(self) -> None:
+        self.stats: list[Stats] = []
 
     def add(self, answer: Answer) -> None:
-        stats = answer.stats
-        self.answers += 1
-        self.tokens += stats.generated
-        self.uncounted = self.uncounted or "generated" in stats.unknown
-        self.verifies += stats.verifies
-        decoded = max(stats.generated - 1, 0)
-        self.decoded += decoded
-        self.passes += decoded / stats.acceptance_length
+        self.stats.append(answer.stats)
 
     @property
     def acceptance_length(self) -> float:
-        """τ over all answers; 1.0 without a pass."""
-        return self.decoded / self.passes if self.passes else 1.0
+        """τ over the passes of all answers; 1.0 without a pass."""
+        committed = [tokens for stats in self.stats for tokens in stats.committed]
+        return sum(committed) / len(committed) if committed else 1.0
 
 
 # Hints after an answer

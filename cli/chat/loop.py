@@ -14,26 +14,26 @@ from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, LeaveChat
 from . import transcript
 from .attachments import is_shell_command, run_in_shell, with_files
 from .commands import complete, dispatch, is_command, unescape
-from .start import Beginning
+from .start import Start
 from .state import ChatState
 
 NEVER = float("-inf")
 
 
-def chat_loop(state: ChatState, keys: KeyReader, beginning: Beginning, *, no_history: bool) -> None:
-    """Read and handle input, first the prompt of `beginning`, until the user leaves.
+def chat_loop(state: ChatState, keys: KeyReader, start: Start) -> None:
+    """Read and handle input, first the prompt that the chat starts with, until the user leaves.
 
     typer.Exit with the exit code unless that is 0.
     """
-    history = None if no_history else transcript.data_folder() / "history"
+    history = None if start.no_history else transcript.data_folder() / "history"
     editor = LineEditor(state.out, lambda text: complete(state, text), history, keys.typed)
+    next_prompt = start.prompt
     code = 0
     try:
         while True:
             try:
-                first = beginning
-                beginning = Beginning()
-                text = first.prompt or keys.typed.next_message()
+                first, next_prompt = next_prompt, ""
+                text = first or keys.typed.next_message()
                 if text:
                     editor.show(text)
                 elif keys.typed.leaves and not keys.typed.draft:
@@ -42,7 +42,7 @@ def chat_loop(state: ChatState, keys: KeyReader, beginning: Beginning, *, no_his
                     text = editor.read()
                 state.dialogue.interrupted_at = NEVER
                 with keys.reading():
-                    as_it_is = first.piped or is_shell_command(first.prompt)
+                    as_it_is = bool(first) and (start.piped or is_shell_command(first))
                     handle_input(state, text, as_it_is=as_it_is)
                 if state.dialogue.interrupted_at > NEVER:
                     hold_queue(state, keys)

@@ -1,6 +1,7 @@
-"""What a chat prints besides answers: its header, `/stats`, `/mcp`, and earlier turns."""
+"""What a chat prints besides answers: its header, `/stats`, `/tokens`, `/mcp`, earlier turns."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dflash_mlx import __version__
@@ -8,27 +9,26 @@ from dflash_mlx import __version__
 from ..answer import Answer, format_tokens, prompt_summary
 from ..backend.base import ModelInfo
 from ..prompt import split_attached
+from ..terminal.live_region import truncate
 from ..terminal.markdown import MarkdownStream
 from ..terminal.output import Output, format_bytes, format_count, stderr_columns, strip_control
-from ..terminal.render import excerpt, position_rows, sparkline, wrap_hanging
+from ..terminal.render import bar, excerpt, position_rows, sparkline
+from .compact import first_turns_in_words
 from .dialogue import Dialogue
-from .state import ChatState, shorten
-from .tools import permission_key
-from .transcript import Turn, call_lines
+from .settings import chat_sampling_note
+from .state import ChatState, screen_rows, shorten
+from .tools import call_lines, permission_key
+from .transcript import Chat, Turn
 
 
-def show_header(
-    dialogue: Dialogue,
-    load_seconds: float,
-    *,
-    preset: str | None = None,
-    notes: Sequence[str] = (),
-    warnings: Sequence[str] = (),
-) -> None:
-    for line in [*header_lines(dialogue, load_seconds, preset), *notes]:
-        dialogue.out.note(wrap_hanging(line, stderr_columns()))
-    for warning in [*warnings, *dialogue.info.warnings]:
-        dialogue.out.note(wrap_hanging(warning, stderr_columns()), "warning")
+def show_header(dialogue: Dialogue, load_seconds: float, preset: str | None = None) -> None:
+    tools = dialogue.tools
+    lines = header_lines(dialogue, load_seconds, preset)
+    lines += [chat_sampling_note(dialogue), tools.summary(dialogue.info.no_tools)]
+    for line in filter(None, lines):
+        dialogue.note(line)
+    for warning in [*tools.failures(), *dialogue.info.warnings]:
+        dialogue.note(warning, "warning")
     dialogue.out.note("")
 
 
@@ -36,13 +36,12 @@ def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = N
     info = dialogue.info
     heading = info.describe(dialogue.settings, header=True)
     named_preset = f" · preset {preset}" if preset else ""
-    lines = [
+    return [
         f"dflash {__version__} · {heading}{named_preset}",
         f"{start_summary(info, load_seconds)} · /help lists commands · Ctrl-C stops · "
         "Ctrl-D leaves",
         info.note,
     ]
-    return [line for line in lines if line]
 
 
 def start_summary(info: ModelInfo, seconds: float) -> str:
@@ -61,9 +60,12 @@ def start_summary(info: ModelInfo, seconds: float) -> str:
 def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     lines = [] if dialogue.last_answer is None else answer_lines(dialogue.last_answer, out)
     totals = dialogue.totals
-    tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
-    answers = format_count(totals.answers, "answer", "answers")
-    tokens = "tokens unknown" if totals.uncounted else f"{totals.tokens:,} tokens"
+    has_passes = any(stats.verifies for stats in totals.stats)
+    tau = f" · τ {totals.acceptance_length:.2f}" if has_passes else ""
+    answers = format_count(len(totals.stats), "answer", "answers")
+    tokens = f"{sum(stats.generated for stats in totals.stats):,} tokens"
+    if any("generated" in stats.unknown for stats in totals.stats):
+        tokens = "tokens unknown"
     used = dialogue.tokens_of(dialogue.chat) if dialogue.info.local else None
     context = "" if used is None else f" · context {used:,} / {dialogue.context_length:,}"
     memory = ""
@@ -139,6 +141,113 @@ def labelled_line(label: str, text: str) -> str:
     return f"  {label:14}{text}"
 
 
+# `/tokens`
+
+OTHER_ROWS = 10  # besides those of the turns: fixed parts, what is left, notes, the prompt
+LABEL_COLUMNS = 15
+MIN_BAR_COLUMNS = 60  # a narrower screen has no bars
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the context. tokens: an estimate if a server answers. text: how it begins."""
+
+    label: str
+    tokens: int
+    text: str = ""
+
+
+def show_tokens(state: ChatState, argument: str) -> None:
+    """`/tokens`: print the parts of the context; `all` gives each turn its own row."""
+    dialogue = state.dialogue
+    dialogue.tools.offer_to(dialogue.backend)
+    rows = 0 if argument else max(screen_rows() - OTHER_ROWS, 1)
+    parts = fixed_parts(dialogue)
+    parts += turn_parts(dialogue, sum(part.tokens for part in parts), rows)
+    used = sum(part.tokens for part in parts)
+    length = dialogue.context_length
+    if length:
+        parts.append(Part("left", max(length - used, 0)))
+    for part in parts:
+        state.print_line(part_line(part, length or used, state.out))
+    for note in context_notes(dialogue, used):
+        state.print_line(f"  {note}", "dim")
+
+
+def fixed_parts(dialogue: Dialogue) -> list[Part]:
+    """What a prompt without turns has: system prompt and chat template, and the tools."""
+    system = dialogue.chat.system
+    tools = dialogue.tool_tokens()
+    alone = dialogue.tokens_of(Chat(system=system)) - tools
+    parts = [Part("template" if system is None else "system prompt", alone, system or "")]
+    if count := len(dialogue.tools.schemas):
+        parts.append(Part(format_count(count, "tool", "tools"), tools))
+    return parts
+
+
+def turn_parts(dialogue: Dialogue, before: int, rows: int) -> list[Part]:
+    """The summary and the turns that are sent, each with the tokens that it adds.
+
+    before: the tokens in front of them. The turns have at most `rows` rows, 0 for no limit: the
+    first ones become one, which also saves the time to count each.
+    """
+    chat = dialogue.chat
+    parts: list[Part] = []
+    total = before
+
+    def add(label: str, end: int, text: str) -> None:
+        nonlocal total
+        shorter = replace(chat, turns=chat.turns[:end], left_out=min(chat.left_out, end))
+        tokens = dialogue.tokens_of(shorter)
+        parts.append(Part(label, tokens - total, text))
+        total = tokens
+
+    if chat.summary is not None:
+        add("summary", chat.left_out, chat.summary.text)
+    first = chat.left_out + 1
+    if rows and len(chat.turns) - chat.left_out > rows:
+        end = len(chat.turns) - rows + 1
+        add(f"turns {first} to {end}", end, "/tokens all lists them")
+        first = end + 1
+    for number in range(first, len(chat.turns) + 1):
+        add(f"turn {number}", number, split_attached(chat.turns[number - 1].prompt)[0])
+    return parts
+
+
+def part_line(part: Part, of: int, out: Output) -> str:
+    """One row: label, tokens, share of `of` tokens as number and bar, the beginning of the text."""
+    columns = (stderr_columns() or 80) - 1
+    share = part.tokens / max(of, 1)
+    line = f"  {part.label:{LABEL_COLUMNS}}{part.tokens:>7,}  {share:4.0%}"
+    if columns >= MIN_BAR_COLUMNS:
+        line += f"  {bar(min(share, 1), out):8}"
+    text = " ".join(strip_control(part.text).split())
+    return truncate(f"{line}  {text}".rstrip(), columns)
+
+
+def context_notes(dialogue: Dialogue, used: int) -> list[str]:
+    """The sum, what is not sent, and when the oldest turns will be left out."""
+    chat = dialogue.chat
+    length = dialogue.context_length
+    about = "" if dialogue.info.local else "about "
+    of = f" of {length:,}" if length else ""
+    lines = [f"context {about}{used:,}{of} tokens"]
+    if not dialogue.info.local:
+        lines[0] += ": an estimate, only the server has the tokenizer"
+    replaced = chat.summary.turns if chat.summary else 0
+    if replaced:
+        lines.append(f"{first_turns_in_words(replaced)} sent as the summary")
+    if chat.left_out > replaced:
+        more = format_count(chat.left_out - replaced, "turn is", "turns are")
+        lines.append(f"{more} not sent: turn {replaced + 1} to {chat.left_out}")
+    if length:
+        lines.append(
+            f"with less than {dialogue.reserve:,} left the oldest turns are left out; /compact "
+            "sends a summary of them"
+        )
+    return lines
+
+
 # `/mcp`
 
 PERMISSION_NOTES = {"session": " · allowed in this session", "always": " · always allowed"}
@@ -194,6 +303,8 @@ def show_turns(
     max_rows: int | None = None,
 ) -> None:
     """Print prompts and answers, or the last of them below a line that says what is missing."""
+    from rich.text import Text
+
     out = state.out
     styled = out.stderr_live and state.dialogue.display.markdown
     lines: list[str] = []
@@ -218,13 +329,21 @@ def show_turns(
         state.print_line(f"  … {' and '.join(missing)}: /history shows all of it", "dim")
     for line in lines:
         if styled:
-            state.print_styled(line)
+            out.console.print(Text.from_ansi(line), soft_wrap=True)
         else:
             state.print_line(line)
 
 
 def text_lines(text: str, out: Output, *, styled: bool) -> list[str]:
-    return render_markdown(text, out) if styled else strip_control(text).split("\n")
+    """An answer as lines; `styled`: Markdown with escape sequences, as wide as the screen."""
+    text = strip_control(text)
+    if not styled:
+        return text.split("\n")
+    from ..terminal.renderer import Renderer
+
+    stream = MarkdownStream()
+    fragments = [*stream.feed(text), *stream.finish()]
+    return Renderer(ascii=out.ascii).lines(fragments, max(stderr_columns() - 1, 8))
 
 
 def prompt_lines(prompt: str, out: Output) -> list[str]:
@@ -233,12 +352,3 @@ def prompt_lines(prompt: str, out: Output) -> list[str]:
     lines = [strip_control(line.replace("\t", "    ")) for line in excerpt(text.split("\n"))]
     lines += [strip_control(files.summary)] if files.files else []
     return [out.ascii_fallback("  " if i else "› ") + line for i, line in enumerate(lines)]
-
-
-def render_markdown(text: str, out: Output) -> list[str]:
-    """Markdown as lines with escape sequences, as wide as the screen."""
-    from ..terminal.renderer import Renderer
-
-    stream = MarkdownStream()
-    fragments = [*stream.feed(strip_control(text)), *stream.finish()]
-    return Renderer(ascii=out.ascii).lines(fragments, max(stderr_columns() - 1, 8))

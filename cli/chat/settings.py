@@ -7,7 +7,6 @@ from typing import Any
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions, Option, declared
 
-from ..backend.base import ThinkingSwitches
 from ..options import ValueSource
 from ..passes import MARK, shows_colours
 from ..presets import DECLARED, MODEL_KEYS, PRESET_KEYS
@@ -119,20 +118,6 @@ def format_value(options: GenerationOptions, setting: Option) -> str:
 # `/think`
 
 
-def with_thinking(
-    template: ThinkingSwitches, options: GenerationOptions, argument: str
-) -> GenerationOptions:
-    """The options with thinking on or off, or with an effort; UsageError if unsupported."""
-    if argument in ("on", "off"):
-        effort = options.reasoning_effort if argument == "on" else None
-        changed = replace(options, think=argument == "on", reasoning_effort=effort)
-    else:
-        think = True if options.think is False else options.think
-        changed = replace(options, think=think, reasoning_effort=argument)
-    template.check(changed.think, changed.reasoning_effort)
-    return changed
-
-
 def describe_thinking(options: GenerationOptions) -> str:
     parts = []
     if options.think is not None:
@@ -156,20 +141,15 @@ def use_recommended(state: ChatState) -> None:
     recommended = dialogue.info.recommended
     if not recommended:
         raise no_recommendation(dialogue.info)
-    sampling = replace(dialogue.settings.sampling, **only_recommended(recommended))
-    dialogue.settings = replace(dialogue.settings, sampling=sampling)
+    dialogue.settings = with_values(dialogue.settings, only_recommended(recommended))
     state.print_line(f"  sampling as recommended: {describe_recommendation(recommended)}", "dim")
 
 
 # `/watch`
 
-WATCH_WORDS = ("on", "off")
-
 
 def watch(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
-    if argument not in ("", *WATCH_WORDS):
-        raise UsageError(f"/watch cannot be '{argument}'.", hint="use on, off, or nothing")
     on = argument == "on" or (not argument and not dialogue.display.passes)
     dialogue.display = replace(dialogue.display, passes=on)
     if not on:

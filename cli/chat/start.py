@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +24,8 @@ from ..terminal.output import NotifyKind, Output
 from ..terminal.signals import terminal_as_stdin
 from ..terminal.spinner import Spinner
 from . import transcript
+from .chat_file import forget_mark, unfinished_chat
 from .transcript import Chat
-from .unfinished import forget_mark, unfinished_chat
 
 EMPTY_HINT = "give it as an argument or on standard input, or start the chat in a terminal"
 
@@ -84,17 +84,10 @@ class ChatOptions:
     ] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """The name of the saved chat and the first prompt, if any. piped: some of it is from stdin."""
-
-    name: str | None = None
-    prompt: str = ""
-    piped: bool = False
-
-
-def read_beginning(words: list[str], *, resume: bool, latest: bool, piped: bool) -> Beginning:
-    """Read the arguments and standard input; UsageError if they do not fit the flags.
+def read_words(
+    words: list[str], *, resume: bool, latest: bool, piped: bool
+) -> tuple[str | None, str]:
+    """The name of a saved chat and the first prompt; UsageError for words that do not fit.
 
     resume: the first word is a chat; without words the latest chat is meant. latest: the latest
     chat, and words are a prompt. piped: standard input is part of the prompt, or all of it.
@@ -114,7 +107,7 @@ def read_beginning(words: list[str], *, resume: bool, latest: bool, piped: bool)
     prompt = ""
     if words or piped:
         prompt = read_prompt(words[0] if words else None, empty_hint=EMPTY_HINT)
-    return Beginning(name, prompt.strip(), piped)
+    return name, prompt.strip()
 
 
 def offer_unfinished(out: Output, *, can_ask: bool) -> str | None:
@@ -205,45 +198,41 @@ def with_saved_pair(options: Options, saved: Chat) -> Options:
     return options.changed(model=saved.model, draft=draft)
 
 
-def can_keep_history(out: Output) -> bool:
-    """Whether chats and prompts can be saved; a warning if not."""
-    try:
-        transcript.check_data_folder()
-    except DFlashError as error:
-        out.warn(f"{error.message} Nothing of this chat is kept; {error.hint}")
-        return False
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
     """All that is known of a chat before its model is loaded.
 
-    options: those without the defaults of the target. saved: the chat to continue. interactive:
-    whether the user can type at a terminal.
+    options: those without the defaults of the target. name, saved: of the chat to continue.
+    prompt: the first one; `piped`: some of it is from standard input. interactive: whether the
+    user can type at a terminal.
     """
 
     own: ChatOptions
     options: Options
-    beginning: Beginning
+    name: str | None
     saved: Chat | None
+    prompt: str
+    piped: bool
     interactive: bool
     no_history: bool
 
 
-def begin(options: Options, words: list[str], own: ChatOptions, out: Output) -> Start:
+def read_start(options: Options, words: list[str], own: ChatOptions, out: Output) -> Start:
     piped = sys.stdin is None or not sys.stdin.isatty()
     options = with_preset(options, own.preset)
-    beginning = read_beginning(words, resume=own.resume, latest=own.latest, piped=piped)
+    name, prompt = read_words(words, resume=own.resume, latest=own.latest, piped=piped)
     interactive = not piped or (out.stdout_is_tty and terminal_as_stdin())
     can_ask = not piped and sys.stderr.isatty()
     no_history = own.no_history
     if interactive and not no_history:
-        no_history = not can_keep_history(out)
-    if beginning.name is None and not no_history:
-        can_continue = can_ask and not beginning.prompt
-        beginning = replace(beginning, name=offer_unfinished(out, can_ask=can_continue))
-    saved = None if beginning.name is None else transcript.load(beginning.name)
+        try:
+            transcript.data_folder(must_be_writable=True)
+        except DFlashError as error:
+            out.warn(f"{error.message} Nothing of this chat is kept; {error.hint}")
+            no_history = True
+    if name is None and not no_history:
+        name = offer_unfinished(out, can_ask=can_ask and not prompt)
+    saved = None if name is None else transcript.load(name)
 
     def choose(options: Options) -> Options:
         options = choose_target(options, saved, out, demo=own.demo, interactive=interactive)
@@ -253,4 +242,4 @@ def begin(options: Options, words: list[str], own: ChatOptions, out: Output) -> 
     if no_history and options.cache.cache_disk:
         out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
         options = options.changed(cache_disk=0)
-    return Start(own, options, beginning, saved, interactive, no_history)
+    return Start(own, options, name, saved, prompt, piped, interactive, no_history)

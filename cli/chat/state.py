@@ -10,13 +10,14 @@ from typing import Any
 from ..options import Options
 from ..presets import OptionTables
 from ..prompt import Attachment
-from ..terminal import line_editor
 from ..terminal.keys import KeyReader
 from ..terminal.line_editor import edit_externally
-from ..terminal.output import Output, stderr_columns
+from ..terminal.output import Output, stderr_columns, stdout_size
 from ..terminal.render import wrap_hanging
 from ..terminal.signals import cooked_mode
 from .dialogue import Dialogue
+
+MIN_ROWS = 12  # least screen height to assume
 
 
 @dataclass(slots=True)
@@ -69,18 +70,11 @@ class ChatState:
             self.print_line("  what you typed is at the prompt again", "dim")
 
     def print_line(self, text: str, style: str = "") -> None:
-        self.out.info(wrap_hanging(text, stderr_columns()), style)
+        self.dialogue.print_line(text, style)
 
-    def print_styled(self, line: str) -> None:
-        """Print a line with escape sequences on stderr, which must be a terminal."""
-        from rich.text import Text
 
-        self.out.console.print(Text.from_ansi(line), soft_wrap=True)
-
-    def show_keys(self) -> None:
-        width = max(len(keys) for keys, _ in line_editor.KEYS) + 2
-        for keys, effect in line_editor.KEYS:
-            self.print_line(f"  {keys:{width}}{effect}")
+def screen_rows() -> int:
+    return max(stdout_size()[1] or 24, MIN_ROWS)
 
 
 def shorten(text: str, max_length: int = 50) -> str:

@@ -18,19 +18,52 @@ from ..report import RunLog
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
 from ..terminal.spinner import Spinner
-from .transcript import (
-    MAX_CALL,
-    call_line,
-    call_text,
-    data_folder,
-    data_path,
-    result_lines,
-    write_atomically,
-)
+from .transcript import call_text, data_folder, data_path, write_atomically
 
 if TYPE_CHECKING:
     from dflash_mlx.tools.functions import Tool
     from dflash_mlx.tools.mcp import ServerConfig, Servers
+
+
+# Tool calls as text
+
+RESULT_LINES = 4  # lines of a result that are shown
+MAX_CALL = 600  # characters of a call that are shown at once
+STATE_LABELS = {"done": "", "open": "not run"}  # others are shown by their names
+
+
+def call_line(call: Call) -> str:
+    """A call on an indented line; a long one is cut and says how much is missing."""
+    text = call_text(call)
+    if len(text) <= MAX_CALL:
+        return f"  › {text}"
+    return f"  › {text[:MAX_CALL]} … {len(text) - MAX_CALL:,} more characters"
+
+
+def result_lines(call: Call, columns: int) -> list[str]:
+    """The first lines of a result, each cut to one row, and how many more there are.
+
+    columns: of the terminal; if 0, it is unknown and no line is cut.
+    """
+    lines = [line.replace("\t", "  ").rstrip() for line in call.result.strip("\n").split("\n")]
+    first_lines = lines[:RESULT_LINES] if len(lines) > RESULT_LINES + 1 else lines
+    hidden = len(lines) - len(first_lines)
+    label = STATE_LABELS.get(call.state, call.state)
+    if label and not first_lines[0].startswith((label, "error", "not run")):
+        first = f"{label}: {first_lines[0]}" if first_lines[0] else label
+        first_lines = [first, *first_lines[1:]]
+    width = max(columns - 6, 10)
+    cut = [
+        line[: width - 1] + "…" if columns and len(line) > width else line for line in first_lines
+    ]
+    rows = [f"  │ {line or '(nothing)'}" if len(cut) == 1 else f"  │ {line}" for line in cut]
+    if hidden:
+        rows.append(f"  │ … {hidden:,} more lines")
+    return rows
+
+
+def call_lines(call: Call, columns: int) -> list[str]:
+    return [call_line(call), *result_lines(call, columns)]
 
 
 # Which tools may be called without asking
@@ -118,14 +151,15 @@ MAX_TOKEN_LENGTH = 32  # characters; used to cut a result before it is encoded
 class ToolBox:
     """The MCP servers of a chat and the user's permissions; without servers there are no tools.
 
-    ask: asks the user a question and returns the typed text; None if nobody can be asked. enabled:
-    whether the tools are offered to the model.
+    ask: asks the user a question and returns the typed text; None if nobody can be asked. put_back:
+    gets what was typed there and is no reply. enabled: whether the tools are offered to the model.
     """
 
     def __init__(self, out: Output, configs: Sequence["ServerConfig"] = ()):
         self.out = out
         self.configs = {config.name: config for config in configs}
         self.ask: Callable[[str], str | None] = lambda question: None
+        self.put_back: Callable[[str], None] = lambda text: None
         self.enabled = True
         self.log = RunLog(None)
         self.servers: Servers | None = None
@@ -249,6 +283,8 @@ class ToolBox:
                 self._show(f"  › {text}")
             elif reply in ("y", "s", "a", "n"):
                 return reply
+            else:
+                self.put_back(typed.strip())
 
     def _truncated(self, call: Call) -> Call:
         if self._backend is None:

@@ -6,14 +6,14 @@ import re
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.folder import matching
 from dflash_mlx.tools.call import Step, arguments_of
-from dflash_mlx.types import CALL_STATES, Call
+from dflash_mlx.types import Call
 
 from ..prompt import close_fence, fenced
 
@@ -79,52 +79,32 @@ def first_turns(chat: Chat, count: int) -> Chat:
     return replace(chat, turns=chat.turns[:count], summaries=summaries, left_out=left_out)
 
 
-def chat_json(chat: Chat) -> dict[str, Any]:
-    return {"version": FORMAT_VERSION, **asdict(chat)}
-
-
 def chat_from_json(document: dict[str, Any]) -> Chat:
     """A chat from its JSON object; KeyError or TypeError for another object."""
-    turns = tuple(turn_from_json(turn) for turn in document["turns"])
-    names = [document["system"], document["model"], document["draft"]]
-    check_texts(name for name in names if name is not None)
-    if not isinstance(document["left_out"], int):
+    chat: Chat = read_as(Chat, document)
+    turns = len(chat.turns)
+    if any(not 0 < summary.turns < turns for summary in chat.summaries):
         raise TypeError
-    summaries = tuple(summary_from_json(entry) for entry in document["summaries"])
-    if any(not 0 < summary.turns < len(turns) for summary in summaries):
+    least = chat.summary.turns if chat.summary else 0
+    return replace(chat, left_out=min(max(chat.left_out, least), turns))
+
+
+def read_as(kind: Any, value: Any) -> Any:
+    """A value of JSON as a value of a type: a dataclass, a tuple, a Literal, or a simple one.
+
+    KeyError or TypeError for a value of another type.
+    """
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{name: read_as(hint, value[name]) for name, hint in hints.items()})
+    if get_origin(kind) is tuple:
+        return tuple(read_as(get_args(kind)[0], entry) for entry in value)
+    if value not in get_args(kind) if get_origin(kind) is Literal else not isinstance(value, kind):
         raise TypeError
-    least = summaries[-1].turns if summaries else 0
-    left_out = min(max(document["left_out"], least), len(turns))
-    return Chat(turns, names[0], left_out, names[1], names[2], summaries)
+    return value
 
 
-def summary_from_json(entry: dict[str, Any]) -> Summary:
-    check_texts([entry["text"]])
-    if not all(isinstance(entry[name], int) for name in ("turns", "written_after")):
-        raise TypeError
-    return Summary(entry["text"], entry["turns"], entry["written_after"])
-
-
-def turn_from_json(turn: dict[str, Any]) -> Turn:
-    values = {f.name: turn[f.name] for f in fields(Turn) if f.name != "steps"}
-    check_texts(values.values())
-    return Turn(**values, steps=tuple(step_from_json(step) for step in turn["steps"]))
-
-
-def step_from_json(step: dict[str, Any]) -> Step:
-    values = {f.name: step[f.name] for f in fields(Step) if f.name != "calls"}
-    calls = [{f.name: call[f.name] for f in fields(Call)} for call in step["calls"]]
-    for texts in (values, *calls):
-        check_texts(texts.values())
-    if not all(call["state"] in CALL_STATES for call in calls):
-        raise TypeError
-    return Step(**values, calls=tuple(Call(**call) for call in calls))
-
-
-def check_texts(values: Any) -> None:
-    if not all(isinstance(value, str) for value in values):
-        raise TypeError
-
+# Files
 
 LEFTOVER_SECONDS = 60  # age of a temporary file; no process needs so long to write a chat
 TITLE = "# Chat with "
@@ -136,27 +116,18 @@ def data_path() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "dflash"
 
 
-def data_folder() -> Path:
-    """The folder of saved chats, created for its owner alone if missing."""
+def data_folder(*, must_be_writable: bool = False) -> Path:
+    """The folder of saved chats, created for its owner alone if missing; DFlashError without it."""
     folder = data_path()
+    hint = "set XDG_DATA_HOME to a folder that you may write"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise DFlashError(
-            f"the data folder '{folder}' cannot be made ({error.strerror}).",
-            hint="set XDG_DATA_HOME to a folder that you may write",
-        ) from None
+        message = f"the data folder '{folder}' cannot be made ({error.strerror})."
+        raise DFlashError(message, hint=hint) from None
+    if must_be_writable and not os.access(folder, os.W_OK | os.X_OK):
+        raise DFlashError(f"the data folder '{folder}' cannot be written.", hint=hint)
     return folder
-
-
-def check_data_folder() -> None:
-    """Raise DFlashError unless files can be written to the data folder."""
-    folder = data_folder()
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise DFlashError(
-            f"the data folder '{folder}' cannot be written.",
-            hint="set XDG_DATA_HOME to a folder that you may write",
-        )
 
 
 def chat_path(name: str) -> Path:
@@ -217,7 +188,8 @@ def save(name: str, chat: Chat) -> Path:
     After an error or a kill the file is the whole old or the whole new chat.
     """
     path = chat_path(name)
-    text = json.dumps(chat_json(chat), ensure_ascii=False, indent=1)
+    document = {"version": FORMAT_VERSION, **asdict(chat)}
+    text = json.dumps(document, ensure_ascii=False, indent=1)
     try:
         data_folder()
         path.parent.mkdir(exist_ok=True, mode=0o700)
@@ -299,10 +271,7 @@ def missing_error(name: str) -> DFlashError:
 
 
 def damaged_error(path: Path) -> DFlashError:
-    return DFlashError(
-        f"the file '{path}' is not a saved chat.",
-        hint="repair or delete it",
-    )
+    return DFlashError(f"the file '{path}' is not a saved chat.", hint="repair or delete it")
 
 
 def summarise_names(names: list[str], limit: int = 8) -> str:
@@ -360,13 +329,6 @@ def export(path: Path, chat: Chat) -> None:
         ) from None
 
 
-# Tool calls as text
-
-RESULT_LINES = 4  # lines of a result that are shown
-MAX_CALL = 600  # characters of a call that are shown at once
-STATE_LABELS = {"done": "", "open": "not run"}  # others are shown by their names
-
-
 def call_text(call: Call) -> str:
     """A call on one line: weather(city: "Brno")."""
     arguments = arguments_of(call)
@@ -374,37 +336,3 @@ def call_text(call: Call) -> str:
         return f"{call.name}({call.arguments})"
     values = {name: json.dumps(value, ensure_ascii=False) for name, value in arguments.items()}
     return f"{call.name}({', '.join(f'{name}: {value}' for name, value in values.items())})"
-
-
-def call_line(call: Call) -> str:
-    """A call on an indented line; a long one is cut and says how much is missing."""
-    text = call_text(call)
-    if len(text) <= MAX_CALL:
-        return f"  › {text}"
-    return f"  › {text[:MAX_CALL]} … {len(text) - MAX_CALL:,} more characters"
-
-
-def result_lines(call: Call, columns: int) -> list[str]:
-    """The first lines of a result, each cut to one row, and how many more there are.
-
-    columns: of the terminal; if 0, it is unknown and no line is cut.
-    """
-    lines = [line.replace("\t", "  ").rstrip() for line in call.result.strip("\n").split("\n")]
-    first_lines = lines[:RESULT_LINES] if len(lines) > RESULT_LINES + 1 else lines
-    hidden = len(lines) - len(first_lines)
-    label = STATE_LABELS.get(call.state, call.state)
-    if label and not first_lines[0].startswith((label, "error", "not run")):
-        first = f"{label}: {first_lines[0]}" if first_lines[0] else label
-        first_lines = [first, *first_lines[1:]]
-    width = max(columns - 6, 10)
-    cut = [
-        line[: width - 1] + "…" if columns and len(line) > width else line for line in first_lines
-    ]
-    rows = [f"  │ {line or '(nothing)'}" if len(cut) == 1 else f"  │ {line}" for line in cut]
-    if hidden:
-        rows.append(f"  │ … {hidden:,} more lines")
-    return rows
-
-
-def call_lines(call: Call, columns: int) -> list[str]:
-    return [call_line(call), *result_lines(call, columns)]

@@ -1,20 +1,18 @@
 """The commands that go back: answer again, forget, change the last prompt, return to a turn."""
 
 from collections.abc import Sequence
-from copy import copy
 
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import UsageError
 
 from ..prompt import split_attached
 from ..terminal.live_region import truncate
-from ..terminal.output import format_count, stderr_columns, stdout_size, strip_control
+from ..terminal.output import format_count, stderr_columns, strip_control
 from .compact import undo_summary
 from .pages import show_turns
 from .several import retry_several, several
-from .state import ChatState, shorten
+from .state import ChatState, screen_rows, shorten
 from .transcript import Turn, first_turns
 
-MIN_ROWS = 12  # least screen height to assume
 LIST_MARGIN = 4  # rows below the list of turns, for the question and the prompt
 
 
@@ -60,15 +58,11 @@ def edit_last(state: ChatState, _: str) -> None:
 # `/rewind`
 
 
-def turn_numbers(state: ChatState) -> list[str]:
-    return [str(number) for number in range(len(state.dialogue.chat.turns))]
-
-
 def rewind(state: ChatState, argument: str) -> None:
     dialogue = state.dialogue
     turns = dialogue.require_turns()
     if not argument:
-        for line in turn_list(turns, rows=list_rows()):
+        for line in turn_list(turns, rows=screen_rows() - LIST_MARGIN):
             state.print_line(line)
         question = "  Back to the end of which turn? 0: the beginning, Enter: stay here ›"
         argument = state.ask_line(question).strip()
@@ -82,7 +76,14 @@ def rewind(state: ChatState, argument: str) -> None:
             hint=f"give 0 to {len(turns)}; /rewind alone lists the turns",
         )
     count = int(argument)
-    kept_as = rewind_to(state, count)
+    kept_as = dialogue.name_with_all_turns()
+    if count:
+        chat = first_turns(dialogue.chat, count)
+        if kept_as:
+            dialogue.save(dialogue.file.unused_name(chat), chat)
+        dialogue.chat = chat
+    else:
+        dialogue.clear()
     forgotten = format_count(len(turns) - count, "turn", "turns")
     if kept_as:
         what = f"the chat with all {format_count(len(turns), 'turn', 'turns')} stays saved"
@@ -91,37 +92,7 @@ def rewind(state: ChatState, argument: str) -> None:
         state.print_line(f"  {forgotten} forgotten: this chat is not saved", "warning")
     if count:
         state.print_line("")
-        show_turns(state, turns[count - 1 : count], max_rows=list_rows() // 2)
-
-
-def rewind_to(state: ChatState, count: int) -> str | None:
-    """Continue after the first `count` turns under a new name; returns the old one, if it is saved.
-
-    DFlashError if a copy cannot be written; then nothing changes.
-    """
-    dialogue = state.dialogue
-    is_saved = dialogue.autosaves or dialogue.file.name is not None
-    if is_saved and not dialogue.file.has_turns_of(dialogue.chat):
-        dialogue.save()
-    previous = dialogue.file.name
-    if count == 0:
-        dialogue.clear()
-        return previous
-    whole = dialogue.chat
-    file = copy(dialogue.file)
-    dialogue.chat = first_turns(whole, count)
-    if previous is not None:
-        try:
-            dialogue.save(dialogue.file.unused_name(whole))
-        except DFlashError:
-            dialogue.chat = whole
-            dialogue.file = file
-            raise
-    return previous
-
-
-def list_rows() -> int:
-    return max(stdout_size()[1] or 24, MIN_ROWS) - LIST_MARGIN
+        show_turns(state, turns[count - 1 : count], max_rows=(screen_rows() - LIST_MARGIN) // 2)
 
 
 def turn_list(turns: Sequence[Turn], rows: int) -> list[str]:

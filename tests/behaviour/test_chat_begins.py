@@ -40,7 +40,7 @@ def test_what_the_words_are(
     for saved in ("first", "last"):
         transcript.save(saved, Chat((Turn("hi", "ho"),)))
     flags = {"resume": False, "latest": False, "piped": False} | flags
-    assert start.read_beginning(words, **flags) == start.Beginning(name, prompt)
+    assert start.read_words(words, **flags) == (name, prompt)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_what_the_words_are(
 def test_words_that_do_not_fit(words: list[str], flags: dict[str, bool]) -> None:
     flags = {"resume": False, "latest": False, "piped": False} | flags
     with pytest.raises(UsageError):
-        start.read_beginning(words, **flags)
+        start.read_words(words, **flags)
 
 
 def test_nothing_to_resume() -> None:
     """Said before a model is loaded."""
     with pytest.raises(DFlashError, match="there is no saved chat yet"):
-        start.read_beginning([], resume=True, latest=False, piped=True)
+        start.read_words([], resume=True, latest=False, piped=True)
 
 
 def test_hint_without_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_hint_without_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     for words, piped in (([], True), ([" "], False)):
         with pytest.raises(UsageError, match="the prompt is empty") as found:
-            start.read_beginning(words, resume=False, latest=False, piped=piped)
+            start.read_words(words, resume=False, latest=False, piped=piped)
         assert found.value.hint.startswith("give it as an argument")
         assert "--file" not in found.value.hint
 

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
-from recorded_chat import chat_options
+from recorded_chat import chat_options, start_dialogue
 from terminal import SLOWED, ChatTerminal, Terminal, environment
 
 import dflash_mlx
@@ -23,25 +24,17 @@ from dflash_mlx.options import GenerationOptions
 
 backends = import_module("dflash_mlx.cli.backend.local")
 loop = import_module("dflash_mlx.cli.chat.loop")
-dialogue = import_module("dflash_mlx.cli.chat.dialogue")
-output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-unfinished = import_module("dflash_mlx.cli.chat.unfinished")
+chat_file = import_module("dflash_mlx.cli.chat.chat_file")
 
 
 @pytest.fixture
 def state() -> Any:
-    out = output.Output()
-    talk = dialogue.Dialogue(
-        backends.LocalBackend(tiny.golden_pair("qwen3_full")),
-        out,
-        settings=GenerationOptions(max_tokens=12, mode="dflash"),
-        display=dialogue.DisplaySettings(),
-        autosaves=True,
-    )
-    out.stderr_is_tty = True  # notes are for terminals
-    return states.ChatState(talk, out, chat_options())
+    backend = backends.LocalBackend(tiny.golden_pair("qwen3_full"))
+    talk = start_dialogue(backend, GenerationOptions(max_tokens=12, mode="dflash"), quiet=False)
+    talk.out.stderr_is_tty = True  # notes are for terminals
+    return states.ChatState(talk, talk.out, chat_options())
 
 
 @pytest.fixture
@@ -86,7 +79,7 @@ def test_two_terminals_on_one_chat(state: Any, capsys: pytest.CaptureFixture[str
     state.dialogue.ask("one")
     state.dialogue.save("both")
     other = transcript.load("both")
-    transcript.save("both", dialogue.replace(other, turns=(*other.turns, *other.turns)))
+    transcript.save("both", replace(other, turns=(*other.turns, *other.turns)))
     state.dialogue.ask("two")
     assert "'both' was changed by another dflash: this chat is now 'both-2'" in " ".join(
         capsys.readouterr().err.split()
@@ -240,7 +233,7 @@ def test_a_failed_answer(
     (turn,) = saved_turns()
     assert (turn.prompt, turn.finish_reason) == ("one", "interrupted")
     assert turn.answer
-    assert unfinished.unfinished_chat() is None
+    assert chat_file.unfinished_chat() is None
     expected = fresh_answer(state, "two")
     loop.handle_input(state, "two")
     assert [turn.prompt for turn in saved_turns()] == ["one", "two"]

@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -18,7 +17,7 @@ import pytest
 import typer
 from golden_pair import PAIR
 from paths import SUPPORT
-from terminal import PATIENCE, Terminal, environment
+from terminal import Terminal, environment
 from tool_chat import HERE, SERVER, ToolChat, tool_chats
 from tool_talk import says, talking_pair
 from typer.testing import CliRunner
@@ -34,7 +33,7 @@ messages = import_module("dflash_mlx.cli.chat.messages")
 permissions = import_module("dflash_mlx.cli.chat.tools")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-unfinished = import_module("dflash_mlx.cli.chat.unfinished")
+chat_file = import_module("dflash_mlx.cli.chat.chat_file")
 
 QUESTION = "  run it? y once, s in this session, a always, n no › "
 
@@ -63,7 +62,7 @@ FIRST_DAY = """\
 
 I look.
   › weather(city: "Brno") · here
-  run it? y once, s in this session, a always, n no › what?
+  run it? y once, s in this session, a always, n no › What?
   run it? y once, s in this session, a always, n no › y
   │ Brno 0:00 rain
   │ Brno 1:00 rain
@@ -151,12 +150,15 @@ weather Rome
 
 def test_a_first_day(chat: Callable[..., ToolChat], config: ServerConfig) -> None:
     """A call once, in the session, refused and failed; without tools a call is text."""
-    session = chat(config, answers=["what?", "y", "s", "n"])
+    session = chat(config, answers=["What?", "y", "s", "n"])
+    kept: list[str] = []
+    session.talk.tools.put_back = kept.append
     begin = len(session.text)
     for line in TYPED.splitlines():
         session.type(line)
     wanted = FIRST_DAY.replace("SOURCE", states.shorten(config.source, 60))
     assert session.text[begin:] == wanted
+    assert kept == ["What?"]
 
 
 def test_always_is_kept(chat: Callable[..., ToolChat], tmp_path: Path) -> None:
@@ -332,20 +334,14 @@ def test_an_answer_that_a_kill_cut_off(
     chat: Callable[..., ToolChat], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is on disk while the answer after a call streams is a chat that goes on."""
-    monkeypatch.setattr(unfinished, "KEEP_SECONDS", 0.01)
-    record, blocks, found = Stats.record, [], []
+    monkeypatch.setattr(chat_file, "KEEP_SECONDS", 0)
+    record, found = Stats.record, []
 
     def counting(self: Stats, block: Any) -> None:
         record(self, block)
         turn = transcript.load("weather-brno").turns[-1]
-        if not turn.steps:
-            return
-        blocks.append(block)
-        end = time.monotonic() + PATIENCE
-        while len(blocks) == 2 and not turn.answer and time.monotonic() < end:
-            time.sleep(0.01)
-            turn = transcript.load("weather-brno").turns[-1]
-        found.append(turn)
+        if turn.steps:
+            found.append(turn)
 
     monkeypatch.setattr(Stats, "record", counting)
     first = chat(HERE, answers=["y"])
@@ -449,8 +445,12 @@ def test_in_a_terminal(tmp_path: Path) -> None:
         )
         chat.send("weather Brno\r")
         chat.wait_for(r"n no › ")
+        chat.send("and in Ulm?\r")  # is no reply, and comes back
+        chat.wait_for(r"what you typed is at the prompt again\s[\s\S]*n no › ")
         chat.send("s\r")
         chat.wait_for(r"20 more lines[\s\S]*It says: Brno 0:00 rain[\s\S]* · 1 call\s")
+        chat.prompted("and in Ulm?")
+        chat.send("\x15")
         chat.prompted()
         chat.send("sleep\r")
         chat.wait_for(r"n no › ")

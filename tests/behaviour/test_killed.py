@@ -13,7 +13,7 @@ import pytest
 from prompt_toolkit.history import FileHistory
 
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-chat_file = import_module("dflash_mlx.cli.chat.messages")
+chat_file = import_module("dflash_mlx.cli.chat.chat_file")
 config_file = import_module("dflash_mlx.cli.config_file")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 import dflash_mlx
 
+chat_file = import_module("dflash_mlx.cli.chat.chat_file")
 messages = import_module("dflash_mlx.cli.chat.messages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 Chat, Turn = transcript.Chat, transcript.Turn
@@ -59,14 +60,14 @@ def test_titles(prompt: str, title: str) -> None:
     chat = Chat((Turn(prompt, "Yes."),))
     names = []
     for _ in range(3):
-        file = messages.ChatFile()
+        file = chat_file.ChatFile()
         file.save(chat)
         names.append(file.name)
     assert names == [title, f"{title}-2", f"{title}-3"]
 
 
 def test_a_prompt_without_words_has_the_date() -> None:
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}", messages.title(Chat((Turn("?!", ""),))))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}", chat_file.title(Chat((Turn("?!", ""),))))
 
 
 def test_list(chats: Callable[..., Result]) -> None:
@@ -98,7 +99,7 @@ def test_a_table_of_wide_names_stays_in_line() -> None:
         "Why is the sky blue, in short words?",
     )
     rows = [
-        saved_chat(messages.title(chat), time.time(), chat)
+        saved_chat(chat_file.title(chat), time.time(), chat)
         for chat in (Chat((Turn(prompt, "Yes."),)) for prompt in prompts)
     ]
     lines = table(rows, 80)

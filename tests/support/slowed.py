@@ -27,10 +27,10 @@ from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
 from dflash_mlx.session import Session
 
-unfinished: Any = import_module("dflash_mlx.cli.chat.unfinished")
+chat_file: Any = import_module("dflash_mlx.cli.chat.chat_file")
 wanted: dict[str, Any] = {}
 record, read, stream = Stats.record, Target.read, Session.stream
-KEEP_SECONDS = unfinished.KEEP_SECONDS
+KEEP_SECONDS = chat_file.KEEP_SECONDS
 output: Any = import_module("dflash_mlx.cli.terminal.output")
 LONG_SECONDS = output.LONG_SECONDS
 
@@ -69,7 +69,7 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     """Read the settings, then answer."""
     wanted.clear()
     wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
-    unfinished.KEEP_SECONDS = wanted.get("keep", KEEP_SECONDS)
+    chat_file.KEEP_SECONDS = wanted.get("keep", KEEP_SECONDS)
     output.LONG_SECONDS = wanted.get("long", LONG_SECONDS)
     self.pair.engine.scheduler.prompt_chunks.sizes = {0: wanted.get("chunk", PREFILL_STEP_SIZE)}
     detokenizer = Scripted if "says" in wanted else IncrementalDetokenizer

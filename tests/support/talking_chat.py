@@ -2,9 +2,8 @@
 
 from importlib import import_module
 
-import dflash_mlx
-
 if __name__ == "__main__":
     talk = import_module("tool_talk")
-    dflash_mlx.load = lambda *names, **options: talk.talking_pair(talk.says)
+    backend = import_module("dflash_mlx.cli.backend.open")
+    backend.load_pair = lambda *_: (talk.talking_pair(talk.says), 0.0)
     import_module("dflash_mlx.cli.app").main()

@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 from paths import SUPPORT
-from recorded_chat import chat_options
+from recorded_chat import chat_options, start_dialogue
 from tool_talk import says, talking_pair
 
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.tools import ServerConfig
 
 backends = import_module("dflash_mlx.cli.backend.local")
-dialogue_module = import_module("dflash_mlx.cli.chat.dialogue")
 loop = import_module("dflash_mlx.cli.chat.loop")
-output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 tool_box = import_module("dflash_mlx.cli.chat.tools")
 
@@ -32,18 +30,12 @@ class ToolChat:
     def __init__(self, screen: io.TextIOWrapper, *configs: ServerConfig, **more: Any):
         self.screen, self.answers = screen, iter(more.pop("answers", ()))
         self.pair: Any = more.pop("pair", None) or talking_pair(says)
-        out = output.Output()
-        self.talk = dialogue_module.Dialogue(
-            backends.LocalBackend(self.pair),
-            out,
-            settings=GenerationOptions(mode="dflash", **more),
-            display=dialogue_module.DisplaySettings(),
-            autosaves=True,
-        )
-        self.talk.tools = tool_box.ToolBox(out, configs)
+        settings = GenerationOptions(mode="dflash", **more)
+        self.talk = start_dialogue(backends.LocalBackend(self.pair), settings, quiet=False)
+        self.talk.tools = tool_box.ToolBox(self.talk.out, configs)
         self.talk.tools.ask = self.ask
         self.talk.tools.wait()
-        self.state = states.ChatState(self.talk, out, chat_options())
+        self.state = states.ChatState(self.talk, self.talk.out, chat_options())
 
     def ask(self, question: str) -> str:
         """Answer a question with the next of `answers`; "^C" raises KeyboardInterrupt."""

@@ -1,7 +1,6 @@
 """Slash commands: which word is which command, what is wrong is said, and what each one does."""
 
 import os
-import re
 import stat
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from recorded_chat import RecordedState, chat_options, start_dialogue
 
 import dflash_mlx
 from dflash_mlx.chat.template import Template
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
@@ -80,22 +80,22 @@ def test_escaped_slashes() -> None:
     assert commands.unescape("a //b") == "a //b"
 
 
-@pytest.mark.parametrize("command", commands.COMMANDS, ids=lambda command: command.name)
-def test_names_and_prefixes(command: Any) -> None:
-    for name in (command.name, *command.aliases):
+def test_names_and_prefixes() -> None:
+    """A beginning that several names share is refused."""
+    names = {name: command for command in commands.COMMANDS for name in command_names(command)}
+    words = [*names, *(which.setting for which in chat_settings.SETTINGS)]
+    for name, command in names.items():
         assert commands.find_command(name) == (command, "")
-    names = [other.name for other in commands.COMMANDS if other is not command]
-    names += [which.setting for which in chat_settings.SETTINGS]
-    names += [
-        alias for other in commands.COMMANDS if other is not command for alias in other.aliases
-    ]
-    for end in range(1, len(command.name)):
-        prefix = command.name[:end]
-        if not any(name.startswith(prefix) for name in names) and prefix not in names:
-            assert commands.find_command(prefix) == (command, "")
-        elif prefix not in names:
-            with pytest.raises(UsageError, match="could be"):
-                commands.find_command(prefix)
+        for prefix in {name[:end] for end in range(1, len(name))} - {*words}:
+            if {names.get(word) for word in words if word.startswith(prefix)} == {command}:
+                assert commands.find_command(prefix) == (command, "")
+            else:
+                with pytest.raises(UsageError, match="could be"):
+                    commands.find_command(prefix)
+
+
+def command_names(command: Any) -> tuple[str, ...]:
+    return (command.name, *command.aliases)
 
 
 @pytest.mark.parametrize("which", chat_settings.SETTINGS, ids=lambda which: which.setting)
@@ -165,30 +165,10 @@ def test_wrong_use(text: str, message: str, state: Any, use: Callable[[str], str
     assert (state.dialogue.settings, state.dialogue.chat, state.dialogue.backend.session) == before
 
 
-@pytest.mark.parametrize("topic", ["tmep", "e", "xyzzy"])
-def test_help_for_no_command(topic: str, use: Callable[[str], str]) -> None:
-    """It was `nothing was sent; start with // to send a slash`."""
-    with pytest.raises(DFlashError) as found:
-        use(f"/help {topic}")
-    assert found.value.hint == "/help all lists all of them"
-
-
-def test_help_fits_a_small_screen(use: Callable[[str], str]) -> None:
-    """With the prompt below it: its top rows scrolled off at 80 columns and 24 rows."""
-    lines = use("/help").split("\n")
-    assert len(lines) <= 22
-    assert all(len(line) < 80 for line in lines)
-
-
-def test_an_export_over_an_earlier_one_is_told(
-    state: RecordedState, use: Callable[[str], str], tmp_path: Path
-) -> None:
-    state.dialogue.replace_chat(transcript.Chat(turns=(transcript.Turn("one", "two"),)))
-    assert use(f"/export {tmp_path}/chat.md").endswith("chat.md")
-    assert use(f"/export {tmp_path}/chat.md").endswith("chat.md, over the earlier export")
-
-
 def test_help(use: Callable[[str], str]) -> None:
+    lines = use("/help").split("\n")
+    assert len(lines) <= 22  # with the prompt below it they fit a small screen
+    assert all(len(line) < 80 for line in lines)
     shown = {
         topic: [command for command in commands.COMMANDS if command.syntax in use(f"/help {topic}")]
         for topic in ("", "all")
@@ -203,6 +183,10 @@ def test_help(use: Callable[[str], str]) -> None:
     )
     assert use("/help /undo") == use("/? undo")
     assert "Ctrl-R" in use("/help keys")
+    for topic in ("tmep", "e", "xyzzy"):
+        with pytest.raises(DFlashError) as found:
+            use(f"/help {topic}")
+        assert found.value.hint == "/help all lists all of them"
 
 
 def test_the_guide_has_what_help_has() -> None:
@@ -287,24 +271,7 @@ def test_undo_retry_edit(state: Any, use: Callable[[str], str]) -> None:
     assert [turn.prompt for turn in transcript.load(state.dialogue.file.name).turns] == ["one"]
 
 
-def test_a_retry_that_fails_keeps_the_turn(state: Any, use: Callable[[str], str]) -> None:
-    """Guards the last turn, on disk too, against faults and Ctrl-C in the new answer."""
-    state.dialogue.ask("one")
-    chat = state.dialogue.chat
-    ask = state.dialogue.backend.session.stream
-
-    def broken(*args: Any, **options: Any) -> Any:
-        raise DFlashError("no.", hint="none")
-
-    state.dialogue.backend.session.stream = broken
-    with pytest.raises(DFlashError, match="no"):
-        use("/retry")
-    state.dialogue.backend.session.stream = ask
-    assert state.dialogue.chat == chat
-    assert transcript.load(state.dialogue.file.name).turns == chat.turns
-
-
-def test_save_load_clear(state: Any, use: Callable[[str], str]) -> None:
+def test_save_load_clear(state: Any, use: Callable[[str], str], tmp_path: Path) -> None:
     """Chats go on where they were; a name is never taken from another chat."""
     state.dialogue.ask("one")
     first = state.dialogue.file.name
@@ -320,6 +287,8 @@ def test_save_load_clear(state: Any, use: Callable[[str], str]) -> None:
     assert "kept" in use("/load")
     assert "› two" in use("/load kept")
     assert "/history" not in use("/load kept")
+    assert use(f"/export {tmp_path}/chat.md").endswith("chat.md")
+    assert use(f"/export {tmp_path}/chat.md").endswith("chat.md, over the earlier export")
     assert [turn.prompt for turn in state.dialogue.chat.turns] == ["one", "two"]
 
 
@@ -434,41 +403,21 @@ def test_stats(state: Any, use: Callable[[str], str]) -> None:
     state.dialogue.ask("hello")
     page = use("/stats")
     assert page.index("last answer") < page.index("conversation") < page.index("chosen")
-
-
-def test_the_context_in_use(state: Any, use: Callable[[str], str]) -> None:
-    """Of the turns and the template, also before the first answer to a chat that was loaded."""
-
-    def context() -> int:
-        return int(re.findall(r"context ([\d,]+) / ", use("/stats"))[0].replace(",", ""))
-
-    empty = context()
-    state.dialogue.ask("hello")
-    one = context()
-    stats = state.dialogue.ask("hello").stats
-    two = context()
-    assert 0 < empty < one < stats.prompt_tokens < two
-    use("/save kept")
-    state.dialogue.backend = backends.LocalBackend(state.dialogue.backend.pair)  # has read nothing
-    use("/load kept")
-    assert context() == two
-    use("/undo")
-    assert context() == one
-    use("/clear")
-    assert context() == empty
-
-
-def test_stats_have_the_seed_that_was_given(state: Any, use: Callable[[str], str]) -> None:
-    """With it the answer can be had again; without one there is none to show."""
     use("/temp 1")
     state.dialogue.ask("hello")
-    assert "  seed  " not in use("/stats")
-    use("/undo")
+    assert "  seed  " not in use("/stats")  # none was given
     use("/seed 7")
-    said = state.dialogue.ask("hello")
+    state.dialogue.ask("hello")
     assert "  seed          7" in use("/stats")
-    use("/undo")
-    assert state.dialogue.ask("hello").tokens == said.tokens
+
+
+def test_the_acceptance_of_a_chat() -> None:
+    """Tokens by passes over all answers, not a mean of theirs."""
+    totals = import_module("dflash_mlx.cli.chat.hints").Totals()
+    assert totals.acceptance_length == 1
+    totals.stats = [Stats(committed=[4, 4]), Stats(committed=[1, 1])]
+    totals.stats.append(Stats(committed=[2] * 16))
+    assert totals.acceptance_length == 42 / 20
 
 
 def test_stats_of_a_hybrid() -> None:

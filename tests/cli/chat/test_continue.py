@@ -1,5 +1,6 @@
 """`/continue`: a chat goes on from the end of its last answer, here and with servers."""
 
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +16,6 @@ from dflash_mlx.remote.session import RemoteSession, connect
 
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 ASKED = [{"role": "user", "content": "count"}]
-TURN = transcript.Turn("count", "one, two", "", "interrupted")
 
 
 def chat_after(cli_app: typer.Typer, turn: Any, said: str) -> RecordedState:
@@ -27,19 +27,12 @@ def chat_after(cli_app: typer.Typer, turn: Any, said: str) -> RecordedState:
 
 
 def test_the_text_becomes_a_part_of_the_answer(cli_app: typer.Typer) -> None:
-    state = chat_after(cli_app, TURN, "\n three, four")
+    """The thinking before it stays."""
+    turn = transcript.Turn("count", "one, two", "hm", "interrupted")
+    state = chat_after(cli_app, turn, "\n three, four")
     state.enter("/continue")
-    (turn,) = state.dialogue.chat.turns
-    assert (turn.prompt, turn.answer) == ("count", "one, two\n three, four")
-    assert turn.finish_reason == "stop"
-
-
-def test_thinking_stays(cli_app: typer.Typer) -> None:
-    turn = transcript.Turn("count", "one", "hm", "length")
-    state = chat_after(cli_app, turn, " two")
-    state.enter("/continue")
-    (turn,) = state.dialogue.chat.turns
-    assert (turn.answer, turn.thinking) == ("one two", "hm")
+    wanted = replace(turn, answer="one, two\n three, four", finish_reason="stop")
+    assert state.dialogue.chat.turns == (wanted,)
 
 
 def test_nothing_to_go_on_from(cli_app: typer.Typer) -> None:

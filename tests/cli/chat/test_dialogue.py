@@ -179,7 +179,7 @@ def test_long_chats(
             elif step == "save":
                 talk.save(f"chat {seed} {number}")
             before = talk.chat
-            talk.drop_oldest_turns(prompt)
+            talk.drop_oldest_turns(prompt, (), talk.chat.turns)
             expected = watched.expect(talk.chat, prompt)
             said = talk.ask(prompt)
             watched.check(said, *expected)
@@ -212,6 +212,22 @@ def test_the_check_can_fail(bundled: Pair, stranger: Callable[..., Any]) -> None
         watched.check(said, tokens, shared)
 
 
+def told_of_the_context(talk: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said, of which the context that is nearly full and then full."""
+    told: list[str] = []
+    talk.out.note = lambda text, style="": told.append(text)
+    monkeypatch.setattr(talk.out, "info", lambda text, style="", end="\n": told.append(text))
+    return told
+
+
+def full_context(told: list[str]) -> str:
+    """The line that says so, which comes after a warning."""
+    full = [text for text in told if "the context is full" in text]
+    soon = [text for text in told if "soon the oldest turns" in text]
+    assert told.index(soon[0]) < told.index(full[0])
+    return " ".join(full[0].split())
+
+
 def test_the_oldest_turns_are_left_out(bundled: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards a full context: it is said before and when it happens, and the chat goes on.
 
@@ -219,18 +235,14 @@ def test_the_oldest_turns_are_left_out(bundled: Pair, monkeypatch: pytest.Monkey
     """
     monkeypatch.setattr(bundled.target, "context_length", SHORT)
     talk = start(bundled, max_tokens=40)
-    told: list[str] = []
-    talk.out.note = lambda text, style="": told.append(text)
-    monkeypatch.setattr(talk.out, "info", lambda text, style="", end="\n": told.append(text))
+    told = told_of_the_context(talk, monkeypatch)
     long = "Sort the numbers " + " ".join(str(n) for n in range(12)) + "."
     for _ in range(12):
         said = talk.ask(long)
         assert said.stats.prompt_tokens + said.stats.generated <= talk.context_length
-    full = [text for text in told if "the context is full" in text]
-    soon = [text for text in told if "soon the oldest turns" in text]
-    assert told.index(soon[0]) < told.index(full[0])
-    assert "(40 of 640 tokens stay free for the answer)" in full[0]
-    assert "/compact sends a summary of them" in " ".join(full[0].split())
+    full = full_context(told)
+    assert "(40 of 640 tokens stay free for the answer)" in full
+    assert "/compact sends a summary of them" in full
     assert len(talk.chat.turns) == 12
     assert 0 < talk.chat.left_out < 12
     assert talk.chat.summaries == ()
@@ -255,9 +267,7 @@ def test_a_chat_to_the_end_of_memory(
         patch.setattr(engine_module, "LEAST_CONTEXT", 300)
         engine.fit_context(engine.sequence_bytes(400))
         talk = start(bundled, max_tokens=40)
-        told: list[str] = []
-        talk.out.note = lambda text, style="": told.append(text)
-        patch.setattr(talk.out, "info", lambda text, style="", end="\n": told.append(text))
+        told = told_of_the_context(talk, patch)
         verify = engine._verify
 
         def with_little_memory(batch: Any) -> None:
@@ -271,9 +281,7 @@ def test_a_chat_to_the_end_of_memory(
         said = [talk.ask(f"{long} Time {number}.") for number in range(turns)]
         rows = dict(talk.backend.rows(talk.settings))
     assert not any(answer.stats.notes for answer in said)
-    full = [text for text in told if "the context is full" in text]
-    soon = [text for text in told if "soon the oldest turns" in text]
-    assert told.index(soon[0]) < told.index(full[0])
+    full_context(told)
     assert len(talk.chat.turns) == turns
     kept = [turn.answer.strip() for turn in talk.chat.turns]
     assert kept == [answer.text.strip() for answer in said]

@@ -1,6 +1,5 @@
 """Long conversations: summaries, going back, what fills the context, the system prompt."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -214,23 +213,6 @@ def test_a_summary_that_fails_changes_nothing(
     assert transcript.load(state.dialogue.file.name).summaries == ()
 
 
-def test_files_of_summaries(state: RecordedState) -> None:
-    turns = tuple(transcript.Turn("a", "b") for _ in range(3))
-    summary = transcript.Summary("short", 2, 3)
-    chat = transcript.Chat(turns, left_out=2, summaries=(summary,))
-    path = transcript.save("x", chat)
-    assert transcript.load("x") == chat
-    document = json.loads(path.read_text())
-    wrong = [{"text": 1}, {"turns": "2"}, {"turns": 3}, {"turns": 0}, {"written_after": None}]
-    for change in wrong:
-        entry = {**document["summaries"][0], **change}
-        path.write_text(json.dumps({**document, "summaries": [entry]}))
-        with pytest.raises(DFlashError, match="is not a saved chat"):
-            transcript.load("x")
-    path.write_text(json.dumps({**document, "left_out": 0}))
-    assert transcript.load("x").left_out == 2  # a turn is not sent beside its summary
-
-
 def test_a_local_model_reads_only_the_request(golden: Pair, monkeypatch: Any) -> None:
     """Guards the time of /compact: the chat before it is in the caches."""
     monkeypatch.setattr(compacts, "MAX_SHARE", 100)
@@ -416,6 +398,7 @@ def test_the_parts_of_the_context(golden: Pair) -> None:
     used = talk.backend.count(sent, talk.settings)
     assert sum(rows.values()) - rows["left"] == used
     assert sum(rows.values()) == talk.context_length
+    assert f"context {used:,} / {talk.context_length:,}" in state.enter("/stats")
     alone = golden.encode(f"1 {LONG}")
     assert len(alone) < rows["turn 2"] < len(alone) + 60
     assert rows["system prompt"] > 40  # a byte is a token here

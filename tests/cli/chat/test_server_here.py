@@ -91,23 +91,16 @@ def test_the_question(served: Served, user: User, monkeypatch: pytest.MonkeyPatc
         {"model": str(GOLDEN / "draft")},
         {"exact": True},
         {"draft": "lookup"},
-        {"adapter": Path("here")},
+        {"adapter": Path("here"), "source": FILE},
     ],
 )
 def test_nothing_is_asked(given: dict[str, Any], served: Served, user: User) -> None:
-    """About another model, and with a flag that a server refuses."""
+    """About another model, which an adapter makes of it, and with a flag that a server refuses."""
     with other_program(str(TARGET), 10**6, served.url):
         assert user.model(**{"model": str(TARGET), **given}) == given.get("model", str(TARGET))
-    assert (user.asked, user.told) == ([], [])
-
-
-def test_options_of_the_config_file(served: Served, user: User) -> None:
-    """Do not count, as with --model; an adapter makes another model of it."""
-    with other_program(str(TARGET), 10**6, served.url):
-        user.model(FILE, model=str(TARGET), force=True)
-        assert len(user.asked) == 1
-        user.model(FILE, model=str(TARGET), adapter=Path("here"))
-        assert len(user.asked) == 1
+        assert (user.asked, user.told) == ([], [])
+        user.model(FILE, model=str(TARGET), force=True)  # options of the config file do not count
+    assert len(user.asked) == 1
 
 
 def test_a_server_that_does_not_answer(user: User) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-messages = import_module("dflash_mlx.cli.chat.messages")
+chat_file = import_module("dflash_mlx.cli.chat.chat_file")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 Chat, Turn = transcript.Chat, transcript.Turn
 
@@ -26,7 +26,10 @@ CHAT = Chat(
     left_out=1,
     model="bundled",
     draft="bundled",
+    summaries=(transcript.Summary("short", 1, 2),),
 )
+SUMMARY = {"text": "short", "turns": 1, "written_after": 2}
+WRONG = [{"text": 1}, {"turns": "1"}, {"turns": 2}, {"turns": 0}, {"written_after": None}]
 
 
 def test_a_chat_comes_back_as_it_was() -> None:
@@ -75,7 +78,14 @@ def test_damaged_files(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"turns": [{}]}, {"left_out": "1"}, {"model": 3}, {"turns": "ab"}]
+    "change",
+    [
+        {"turns": [{}]},
+        {"left_out": "1"},
+        {"model": 3},
+        {"turns": "ab"},
+        *({"summaries": [SUMMARY | wrong]} for wrong in WRONG),
+    ],
 )
 def test_fields_of_another_kind(change: dict) -> None:
     """A file that was changed by hand cannot crash the chat later."""
@@ -83,6 +93,11 @@ def test_fields_of_another_kind(change: dict) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8", "surrogatepass")), **change}))
     with pytest.raises(DFlashError, match="is not a saved chat"):
         transcript.load("x")
+
+
+def test_a_turn_is_not_sent_beside_its_summary() -> None:
+    transcript.save("x", replace(CHAT, left_out=0))
+    assert transcript.load("x").left_out == 1
 
 
 def test_newer_and_missing_files() -> None:
@@ -106,7 +121,7 @@ def test_a_chat_in_an_older_form_is_named_and_left(cli_app: typer.Typer) -> None
         assert done.exit_code == 1
         assert f"'{path}' was saved by an older dflash" in done.stderr.replace("\n", " ")
     with pytest.raises(UsageError, match="there is a saved chat 'x' already"):
-        messages.ChatFile().save(CHAT, "x")
+        chat_file.ChatFile().save(CHAT, "x")
     assert path.read_bytes() == old
 
 
@@ -142,7 +157,8 @@ def test_markdown(tmp_path: Path) -> None:
     text = transcript.to_markdown(replace(CHAT, turns=turns))
     assert text.startswith("# Chat with bundled\n\n*System prompt:* Be brief.\n\n## You\n\nhi\n\n")
     assert "````text\na ``` b\n````" in text
-    assert "```py\nprint(1)\n```\n\n*(stopped)*\n\n## You" in text
+    summary = "## Summary of all above\n\nshort"
+    assert f"```py\nprint(1)\n```\n\n*(stopped)*\n\n{summary}\n\n## You" in text
     path = tmp_path / "chat.md"
     transcript.export(path, CHAT)
     transcript.export(path, replace(CHAT, turns=()))  # an earlier export may be replaced
