@@ -39,9 +39,7 @@ class AccessRecord:
         session = self.sessions[0] if self.sessions else None
         if session is None or session.stats.generated or not session.stats.prompt_tokens:
             return None
-        stats = session.stats
-        ms = 1e3 * (time.perf_counter() - self.began)
-        return Progress(session.prompt_read, stats.prompt_tokens, stats.cached_tokens, ms)
+        return Progress.of(session, self.began)
 
     @property
     def comment(self) -> str:

@@ -6,21 +6,21 @@ https://docs.ollama.com/api
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from dflash_mlx.chat.tool_parser import ToolCall
+from dflash_mlx.answer import Answer, found
 from dflash_mlx.options import EFFORTS
 from dflash_mlx.pair import Pair
 from dflash_mlx.speculation.sampling import HISTORY
-from dflash_mlx.types import TokenLogprob
+from dflash_mlx.types import Block, TokenLogprob
 
 from . import openai_completions, parse_keep_alive
-from .answer_request import AnswerRequest, Delta, ItemChange
+from .answer_request import AnswerRequest
 from .body import NO_LIMIT, SamplingFields, answer_range, read_body
 from .chat_messages import Tool
 from .fields import OLLAMA_CHAT, OLLAMA_GENERATE
@@ -307,26 +307,26 @@ class OllamaWriter(Writer):
 
     def whole(self) -> dict[str, Any]:
         (answer,) = self.answers
-        calls = self._calls(answer.calls)
+        calls = self._calls(answer)
         text = answer.text if answer.text.strip() or not calls else ""
         more = self._logprobs(answer.logprobs) | self._end()
         return self.line(self._model, text, answer.thinking, calls, **more)
 
-    def delta(self, delta: Delta, changes: Iterable[ItemChange]) -> Iterator[bytes]:
-        calls = self._calls(delta.calls)
-        more: dict[str, Any] = self._logprobs(delta.logprobs) | {"done": False}
-        if delta.thinking:  # alone: some clients read no text beside it
-            yield json_line(self.line(self._model, "", delta.thinking, **more))
+    def block(self, index: int, block: Block) -> Iterator[bytes]:
+        calls = self._calls(block)
+        more: dict[str, Any] = self._logprobs(block.logprobs) | {"done": False}
+        if block.thinking:  # alone: some clients read no text beside it
+            yield json_line(self.line(self._model, "", block.thinking, **more))
             more = {"done": False}
-        if delta.text or calls or "logprobs" in more:
-            yield json_line(self.line(self._model, delta.text, "", calls, **more))
+        if block.text or calls or "logprobs" in more:
+            yield json_line(self.line(self._model, block.text, "", calls, **more))
 
     def end(self) -> Iterator[bytes]:
         yield json_line(self.line(self._model, **self._end()))
 
-    def _calls(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    def _calls(self, answer: Answer | Block) -> list[dict[str, Any]]:
         complete = []
-        for call in calls:
+        for call in found(answer):
             try:
                 arguments = json.loads(call.arguments or "{}") if call.complete else None
             except ValueError:

@@ -14,12 +14,13 @@ import pytest
 from serving import Served, serving, settings_of
 
 from dflash_mlx import api
+from dflash_mlx.answer import Answer
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.serve import answer_request
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.protocol import Limits
+from dflash_mlx.types import Block
 
 PATH = "/v1/chat/completions"
 PROMPTS = ("What is 12 plus 7?", "Name three colors.", "Count from 3 to 9.", "Who are you?")
@@ -159,18 +160,18 @@ def test_every_answer_is_the_one_it_gets_alone(
 def test_an_answer_of_another_is_seen(
     pair: Pair, answers: dict[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted fault: now and then a choice gets a delta's text twice."""
-    right, count = answer_request.Completion.add, 0
+    """The planted fault: now and then a choice gets a block's text twice."""
+    right, count = Answer.add, 0
 
-    def wrong(self: answer_request.Completion, delta: answer_request.Delta) -> Any:
+    def wrong(self: Answer, block: Block) -> Block:
         nonlocal count
         count += 1
-        changes = right(self, delta)
+        added = right(self, block)
         if count % 7 == 0:
-            self.text += delta.text
-        return changes
+            self.text += added.text
+        return added
 
-    monkeypatch.setattr(answer_request.Completion, "add", wrong)
+    monkeypatch.setattr(Answer, "add", wrong)
     with serving(pair) as served, pytest.raises(AssertionError):
         asyncio.run(crowd(served, answers, 4, 60))
 

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 import uvicorn
 
+from dflash_mlx.answer import Answer
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.access_log import AccessLog
-from dflash_mlx.serve.answer_request import Delta
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.listening import Connection, listen
 from dflash_mlx.serve.protocol import Settings
-from dflash_mlx.serve.runner import Deltas, Runner
+from dflash_mlx.serve.runner import Runner
+from dflash_mlx.types import Block
 
 
 @dataclass
@@ -101,13 +102,14 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
             Runner, "_choice", lambda *given: choice(given[0], given[1], 1, given[3])
         )
     else:
-        of = Deltas.of
+        add = Answer.add
 
-        def shorter(self: Deltas, block: Any) -> Delta:
-            delta = of(self, block)
-            return replace(delta, text=delta.text[:-1])
+        def shorter(self: Answer, block: Block) -> Block:
+            added = add(self, block)
+            self.text = self.text[:-1]
+            return replace(added, text=added.text[:-1])
 
-        monkeypatch.setattr(Deltas, "of", shorter)
+        monkeypatch.setattr(Answer, "add", shorter)
 
 
 def fail_to_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
