@@ -167,7 +167,6 @@ def answer_text(fields: Mapping[str, Any]) -> str:
 
 
 def text_near(session: Session) -> str:
-    """The text around the place where an answered prompt differs from earlier ones."""
     place = session.stats.differs_at or 0
     return session.pair.tokenizer.decode(
         session.sequence.tokens[max(0, place - NEAR) : place + NEAR]

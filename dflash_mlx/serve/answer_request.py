@@ -19,11 +19,9 @@ class AnswerRequest:
     prompt: messages for the chat template, a text, or token ids. options: of each answer; the
     server's settings replace a `max_tokens` of None. parser_tools: the tools whose calls are
     parsed; None if calls are text. single_call: the first call ends an answer.
-    ignored: the fields of the body that have no effect, as "name (why)". token_limit: the
-    tokens that each answer may have, which the rest of the context limits; 0 until the runner has
-    prepared the request. context: the limit for prompt and answer in tokens, if it is below the
-    model's. began: when the request came, by `time.perf_counter`; its model was ready after
-    `load_seconds`.
+    ignored: the fields of the body that have no effect, as "name (why)". context: the limit for
+    prompt and answer in tokens, if it is below the model's. began: when the request came, by
+    `time.perf_counter`; its model was ready after `load_seconds`.
     """
 
     prompt: Prompt
@@ -33,7 +31,6 @@ class AnswerRequest:
     single_call: bool = False
     return_progress: bool = False
     ignored: tuple[str, ...] = ()
-    token_limit: int = 0
     context: int | None = None
     began: float = field(default_factory=time.perf_counter)
     load_seconds: float = 0.0

@@ -28,7 +28,6 @@ Block = tuple[str, dict[str, Any]]  # the path of a block in the body, and the b
 
 
 def chat_messages(system: Any, messages: list[Any]) -> list[dict[str, Any]]:
-    """Raises Problem 400 that names the block that is wrong or not supported."""
     history = History(in_order=False)
     instructions = [*without_billing(blocks_of(system, "system"))]
     if instructions:
@@ -60,7 +59,6 @@ def turns_of(messages: list[Any]) -> list[tuple[str, list[Block]]]:
 
 
 def blocks_of(content: Any, place: str) -> list[Block]:
-    """The blocks of a content; a text is one block."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -71,7 +69,6 @@ def blocks_of(content: Any, place: str) -> list[Block]:
 
 
 def add_said(history: History, block: dict[str, Any], place: str) -> None:
-    """Add a block of an assistant's turn."""
     kind = block.get("type")
     if kind == "thinking":
         if thought := field(block, "thinking", str, place):

@@ -19,11 +19,12 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.speculation.sampling import HISTORY
 from dflash_mlx.types import Block, TokenLogprob
 
-from . import openai_completions, parse_keep_alive
+from . import openai_completions
 from .answer_request import AnswerRequest
 from .body import NO_LIMIT, SamplingFields, answer_range, read_body
 from .chat_messages import Tool
 from .fields import OLLAMA_CHAT, OLLAMA_GENERATE
+from .keep_alive import parse_keep_alive
 from .openai_chat import given, own_names, sampling_values, to_chat_request
 from .openai_completions import CompletionBody
 from .protocol import LATEST, Problem, Settings, wrong
@@ -105,7 +106,6 @@ class GenerateBody(OllamaBody):
 def to_request(
     body: OllamaChatBody | GenerateBody, pair: Pair, settings: Settings
 ) -> AnswerRequest:
-    """Raises Problem 400 for fields that are wrong or not supported."""
     if isinstance(body, GenerateBody) and body.raw:
         request = to_raw_request(body, pair, settings)
         ignored: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ def to_request(
             values["messages"] = [*system, {"role": "user", "content": body.prompt}]
         request = to_chat_request(values, NAMES, pair, settings)
     check_window(body, request)
-    return replace(request, context=body.num_ctx, ignored=ignored)
+    return replace(request.with_ignored(ignored), context=body.num_ctx)
 
 
 def to_raw_request(body: GenerateBody, pair: Pair, settings: Settings) -> AnswerRequest:
@@ -253,7 +253,6 @@ def answered_call(
 
 
 def tagged(name: str) -> str:
-    """A model's name as Ollama lists it: always with a tag."""
     return name if ":" in name else name + LATEST
 
 
@@ -302,7 +301,6 @@ class OllamaWriter(Writer):
 
     @classmethod
     def loaded(cls, body: OllamaBody, model: str, reason: str) -> dict[str, Any]:
-        """The answer to a body that only loads or unloads a model."""
         return cls.line(body.model or tagged(model), done=True, done_reason=reason)
 
     def whole(self) -> dict[str, Any]:

@@ -48,8 +48,6 @@ class TemplateFields(Fields):
 
 
 class OpenAIBody(SamplingFields):
-    """What the bodies of chat and of text completions have in common."""
-
     model: str | None = None
     max_tokens: TokenLimit | None = None
     n: int | None = None
@@ -292,7 +290,6 @@ def thinking_fields(thinking: str) -> dict[str, Any]:
 
 
 def call_fields(call: Call) -> dict[str, Any]:
-    """A call with a new id."""
     return {
         "id": f"call_{uuid.uuid4().hex[:24]}",
         "type": "function",

@@ -27,7 +27,6 @@ class CompletionBody(OpenAIBody):
 
 
 def to_request(body: CompletionBody, pair: Pair, settings: Settings) -> AnswerRequest:
-    """Raises Problem 400 for fields that are wrong or not supported."""
     choices = 1 if body.n is None else body.n
     if body.best_of is not None and body.best_of != choices:
         raise wrong("best_of", "is not supported: all answers are sent")

@@ -63,7 +63,6 @@ class ResponsesBody(SamplingFields):
 
 
 def to_request(body: ResponsesBody, pair: Pair, settings: Settings) -> AnswerRequest:
-    """Raises Problem 400 for fields that are wrong or not supported."""
     tools, ignored = read_tools(body.tools or [])
     reasoning = body.reasoning or Reasoning()
     values = {
@@ -220,7 +219,6 @@ class ResponsesWriter(ItemsWriter):
             yield self._event(f"{kind}.done", **at, name=tool.name, arguments=value)
 
     def _item(self, item: OutputItem, status: str, *, empty: bool = False) -> dict[str, Any]:
-        """An item of the output; it is `empty` when it is opened."""
         result: dict[str, Any] = {"id": self._item_id(item), "status": status}
         parts = [] if empty else [self._part(item, item.text)]
         if item.kind == "text":

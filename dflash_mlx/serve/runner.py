@@ -113,7 +113,6 @@ class Admission:
 # Prometheus metrics
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-REQUEST = ("path", "status")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
 
 
@@ -127,12 +126,15 @@ class Metrics:
         def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
             return Histogram(f"dflash_{name}", text, buckets=buckets, registry=registry)
 
-        self._requests = counter("requests", "HTTP requests by path and status.", REQUEST)
-        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
-        self._cached = counter("cached_prompt_tokens", "Tokens of prompts not read again.")
-        self._generated = counter("generated_tokens", "Tokens made.")
-        self._drafted = counter("drafted_tokens", "Drafts verified.")
-        self._accepted = counter("accepted_tokens", "Drafts accepted.")
+        labels = ("path", "status")
+        self._requests = counter("requests", "HTTP requests by path and status.", labels)
+        self._tokens = {
+            "prompt_tokens": counter("prompt_tokens", "Tokens of prompts."),
+            "cached_tokens": counter("cached_prompt_tokens", "Tokens of prompts not read again."),
+            "generated": counter("generated_tokens", "Tokens made."),
+            "drafted": counter("drafted_tokens", "Drafts verified."),
+            "accepted": counter("accepted_tokens", "Drafts accepted."),
+        }
         text = "Tokens a pass (verify or decode step), bonus included."
         self._lengths = histogram("acceptance_length", text, LENGTHS)
         text = "From the request to the first token."
@@ -159,11 +161,8 @@ class Metrics:
 
     def count_answer(self, stats: Stats, seconds: float) -> None:
         """Count an answer, also a cancelled one."""
-        self._prompt.inc(stats.prompt_tokens)
-        self._cached.inc(stats.cached_tokens)
-        self._generated.inc(stats.generated)
-        self._drafted.inc(stats.drafted)
-        self._accepted.inc(stats.accepted)
+        for name, tokens in self._tokens.items():
+            tokens.inc(getattr(stats, name))
         for length in stats.committed:
             self._lengths.observe(length)
         if stats.generated:
@@ -227,11 +226,12 @@ class Runner:
         ]
         prompted = await self._tokenize(sessions[0], request)
         prompt_tokens = len(prompted.request.prompt)
-        max_tokens = prompted.request.token_limit
         context = min(self.context, request.context or self.context)
         if prompt_tokens >= context:
             raise too_long(str(prompt_tokens), context)
-        max_tokens = min(max_tokens, context - prompt_tokens)
+        max_tokens = min(prompted.request.token_limit, context - prompt_tokens)
+        limited = replace(prompted.request, max_tokens=max_tokens)
+        prompted = replace(prompted, request=limited)
         nbytes = self.pair.engine.sequence_bytes(prompt_tokens + max_tokens)
         tickets = self.admission.enqueue(nbytes, request.choices)
 
@@ -241,9 +241,7 @@ class Runner:
             return Answer(parser=parser, single_call=request.single_call, goes_on=goes_on)
 
         return [
-            PreparedChoice(
-                index, session, self._choice(prompted, index, max_tokens), ticket, answer()
-            )
+            PreparedChoice(index, session, as_choice(prompted, index), ticket, answer())
             for index, (session, ticket) in enumerate(zip(sessions, tickets, strict=True))
         ]
 
@@ -254,12 +252,16 @@ class Runner:
         return len(prompted.request.prompt)
 
     async def _tokenize(self, session: Session, request: AnswerRequest) -> Prompted:
+        options = request.options
         try:
-            return await self.threads.run(self._prompted, session, request)
+            if options.max_tokens is None:
+                options = replace(options, max_tokens=self.settings.max_tokens)
+            prompted = await self.threads.run(session.prepare, request.prompt, options)
         except PromptTooLong as error:
             raise too_long(f"about {error.tokens}", self.context) from error
         except DFlashError as error:
             raise problem_of(error, bad_request=True) from error
+        return replace(prompted, split=not options.raw, requested=request.began)
 
     def release(self, choices: list[PreparedChoice]) -> None:
         """Give back the places of choices that will not be answered."""
@@ -331,19 +333,6 @@ class Runner:
         finally:
             await uninterrupted(reply.close)
             self.metrics.count_answer(reply.stats, time.perf_counter() - began)
-
-    def _prompted(self, session: Session, request: AnswerRequest) -> Prompted:
-        """A request's prompt as tokens; runs in a thread for prompts."""
-        options = request.options
-        if options.max_tokens is None:
-            options = replace(options, max_tokens=self.settings.max_tokens)
-        prompted = session.prepare(request.prompt, options)
-        return replace(prompted, split=not options.raw, requested=request.began)
-
-    def _choice(self, prompted: Prompted, index: int, max_tokens: int) -> Prompted:
-        """The engine's request of one choice; `index` is added to a given seed."""
-        request = replace(prompted.request, max_tokens=max_tokens)
-        return as_choice(replace(prompted, request=request), index)
 
 
 def too_long(prompt_tokens: str, context: int) -> Problem:

@@ -71,7 +71,6 @@ class Writer:
         return ()
 
     def whole(self) -> dict[str, Any]:
-        """The reply, once `answers` are complete."""
         raise NotImplementedError
 
     async def complete(self) -> dict[str, Any]:
@@ -106,9 +105,10 @@ class Writer:
         """
         request = self.request
         stats = self.answers[0].stats
+        limit = self.choices[0].prompted.request.token_limit
         more = {}
         asked = request.options.max_tokens
-        if asked not in (None, NO_LIMIT) and asked > request.token_limit:
+        if asked not in (None, NO_LIMIT) and asked > limit:
             more["clipped_from"] = asked
         cut = any(answer.finish_reason == "length" for answer in self.answers)
         if cut and request.options.grammar is not None:
@@ -123,7 +123,7 @@ class Writer:
             "verifies": stats.verifies,
             "first_token_s": round(stats.first_token_seconds, 3),
             "seed": stats.seed,
-            "max_tokens": request.token_limit,
+            "max_tokens": limit,
             "ignored": list(request.ignored),
             **more,
         }

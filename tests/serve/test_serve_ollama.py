@@ -301,6 +301,9 @@ def test_a_model_that_stays_is_not_unloaded(served: Served) -> None:
     assert told["dflash"]["ignored"] == ["keep_alive (this model stays loaded)"]
     answer = chat(served, keep_alive="5m", options={"num_predict": 1}).json()
     assert answer["dflash"]["ignored"] == ["keep_alive (this model stays loaded)"]
+    refused = httpx.post(f"{served.url}/v1/models/unload", json={"model": "m"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+    assert httpx.get(f"{served.url}/v1/models/m").json()["state"] == "loaded"
 
 
 def test_other_endpoints(served: Served) -> None:

@@ -16,11 +16,11 @@ from dflash_mlx.answer import Answer
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
+from dflash_mlx.serve import runner
 from dflash_mlx.serve.access_log import AccessLog
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.listening import Connection, listen
 from dflash_mlx.serve.protocol import Settings
-from dflash_mlx.serve.runner import Runner
 from dflash_mlx.types import Block
 
 
@@ -97,10 +97,8 @@ def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
 def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant a fault: "seed" changes the seed, "text" drops a character of every piece of text."""
     if fault == "seed":
-        choice = Runner._choice
-        monkeypatch.setattr(
-            Runner, "_choice", lambda *given: choice(given[0], given[1], 1, given[3])
-        )
+        as_choice = runner.as_choice
+        monkeypatch.setattr(runner, "as_choice", lambda prompted, index: as_choice(prompted, 1))
     else:
         add = Answer.add
 
