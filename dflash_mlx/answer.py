@@ -49,8 +49,8 @@ class Answer:
         after_thinking = self.thinking or thinking or self.parser is not None
         if after_thinking and not (self.goes_on or self.text):
             text = text.lstrip("\n")
-            cut = len(block.text) - len(text)
-            calls = tuple(replace(one, after=max(0, one.after - cut)) for one in found(block))
+            if self.parser is not None and (cut := len(block.text) - len(text)):
+                calls = tuple(replace(one, after=max(0, one.after - cut)) for one in found(block))
         self.tokens += block.tokens
         self.text += text
         self.thinking += thinking

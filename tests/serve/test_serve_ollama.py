@@ -11,7 +11,7 @@ import tiny
 from scripted_server import HI, TOLD
 from serving import Served, fail_to_answer, serving
 from shelf import Shelf, make
-from tool_talk import calls, says, talking_pair
+from tool_talk import says, talking_pair
 
 from dflash_mlx import api
 from dflash_mlx.pair import Pair
@@ -188,14 +188,6 @@ def test_a_tool_is_called_and_its_result_read() -> None:
             seen = pair.target.prompts[-1][0]  # type: ignore[attr-defined]
             assert seen[2]["tool_call_id"] == seen[1]["tool_calls"][0]["id"]
             assert seen[2]["name"] == "weather"
-
-
-def test_a_call_that_is_cut_is_told() -> None:
-    pair = talking_pair(lambda messages: calls("weather", '{"city": "Brno"}'))
-    with serving(pair) as served:
-        told = chat(served, tools=TOLD, options={"num_predict": 42}).json()
-        assert "tool_calls" not in told["message"]
-        assert told["dflash"]["incomplete"] == "the answer ended inside the call of weather"
 
 
 def test_results_find_their_calls() -> None:

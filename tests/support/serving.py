@@ -6,13 +6,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
 import uvicorn
 
-from dflash_mlx.answer import Answer
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
@@ -21,7 +20,6 @@ from dflash_mlx.serve.access_log import AccessLog
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.listening import Connection, listen
 from dflash_mlx.serve.protocol import Settings
-from dflash_mlx.types import Block
 
 
 @dataclass
@@ -94,20 +92,10 @@ def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
         thread.join()
 
 
-def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plant a fault: "seed" changes the seed, "text" drops a character of every piece of text."""
-    if fault == "seed":
-        as_choice = runner.as_choice
-        monkeypatch.setattr(runner, "as_choice", lambda prompted, index: as_choice(prompted, 1))
-    else:
-        add = Answer.add
-
-        def shorter(self: Answer, block: Block) -> Block:
-            added = add(self, block)
-            self.text = self.text[:-1]
-            return replace(added, text=added.text[:-1])
-
-        monkeypatch.setattr(Answer, "add", shorter)
+def plant_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant a fault: every choice has the seed of the second one."""
+    as_choice = runner.as_choice
+    monkeypatch.setattr(runner, "as_choice", lambda prompted, index: as_choice(prompted, 1))
 
 
 def fail_to_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
