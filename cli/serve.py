@@ -75,7 +75,7 @@ class ServeOptions:
     ] = None
     allow_host: Annotated[
         list[str] | None,
-        server_option(
+        option(
             "--allow-host",
             metavar="NAME",
             help="Another host name that clients may use for this server; repeatable.",
@@ -84,7 +84,7 @@ class ServeOptions:
     ] = None
     cors: Annotated[
         list[str] | None,
-        server_option(
+        option(
             "--cors",
             metavar="ORIGIN",
             help="Allow web pages of this origin; repeatable.",
@@ -115,7 +115,7 @@ class ServeOptions:
     ] = 16
     queue: Annotated[
         int,
-        server_option(
+        option(
             "--queue",
             min=0,
             max=10_000,
@@ -126,7 +126,7 @@ class ServeOptions:
     ] = 64
     context: Annotated[
         int | None,
-        server_option(
+        option(
             "--context",
             min=2,
             metavar="N",
@@ -136,7 +136,7 @@ class ServeOptions:
     ] = None
     let_sleep: Annotated[
         bool,
-        server_option(
+        option(
             "--let-sleep",
             help="Let a Mac go to sleep by itself, as a service does.",
             panel="Advanced",
@@ -144,7 +144,7 @@ class ServeOptions:
     ] = False
     log_file: Annotated[
         Path | None,
-        server_option(
+        option(
             "--log-file",
             metavar="FILE",
             help="Write all output to this file; it and 4 older ones have 10 MB each.",
@@ -153,12 +153,10 @@ class ServeOptions:
     ] = None
     log_json: Annotated[
         bool,
-        server_option(
-            "--log-json", help="Log one JSON object per request, on stdout.", panel="Output"
-        ),
+        option("--log-json", help="Log one JSON object per request, on stdout.", panel="Output"),
     ] = False
     log_prompts: Annotated[
-        bool, server_option("--log-prompts", help="Include prompts in the log.", panel="Output")
+        bool, option("--log-prompts", help="Include prompts in the log.", panel="Output")
     ] = False
 
 

@@ -1,5 +1,7 @@
 """A last message of the assistant's is gone on from, blanks included, in all APIs and Python."""
 
+from typing import Any
+
 import pytest
 import templates
 from every_api import CHAT, PATHS, ask, body_of, reply_of
@@ -27,7 +29,7 @@ def test_blanks_beside_tools() -> None:
 def test_fields_of_vllm() -> None:
     """They ask for what is done anyway; the answer lists them."""
     pair = pair_saying(REST, BEGUN, strict=False)
-    fields = {"continue_final_message": True, "add_generation_prompt": False}
+    fields: dict[str, Any] = {"continue_final_message": True, "add_generation_prompt": False}
     reply = reply_of(server_of(pair), CHAT, body_of(CHAT, BEGUN, **fields))
     assert reply.json()["choices"][0]["message"]["content"] == REST
     assert [name.split()[0] for name in reply.json()["dflash"]["ignored"]] == [*fields]

@@ -84,3 +84,11 @@ def test_calls_before_the_text_of_their_block_stay_before_it() -> None:
         ("call", '{"a":1, "b": "</x>"}'),
         ("text", "C"),
     ]
+
+
+def test_a_single_call_ends_the_answer_within_a_block() -> None:
+    tokenizer = tool_tokenizer()
+    tokenizer._tool_parser = json_tools.parse_tool_call
+    answer = Answer(parser=make_tool_parser(tokenizer, TOLD), single_call=True)
+    block = answer.add(Block((1,), text=f"A{JSON}B{JSON}C"))
+    assert (block.text, len(block.calls), block.finish_reason) == ("A", 1, "calls")

@@ -27,7 +27,7 @@ from dflash_mlx.types import Block
 SCREENSHOTS = os.environ.get("DFLASH_SCREENSHOTS")
 KEY = "geheim-ü"
 CODE = "Write a Python function that adds 3 to a number."
-THIRD = 2  # the number of the third pass
+THIRD = 3  # passes so far
 SUM = "What is 25 plus 17?"
 ANSWERED = "document.querySelector('.assistant:last-child .numbers')?.innerText"
 STORED = "Object.keys(localStorage).filter((name) => name.startsWith('dflash.chat.')).length"
