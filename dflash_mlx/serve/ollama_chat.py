@@ -121,7 +121,10 @@ def to_request(
             system = [{"role": "system", "content": body.system}] if body.system else []
             values["messages"] = [*system, {"role": "user", "content": body.prompt}]
         request = to_chat_request(values, NAMES, pair, settings)
-    check_window(body, request)
+    window = body.repeat_last_n
+    if window not in (None, 0, HISTORY) and request.options.sampling.penalised:
+        why = f"cannot be {window}: penalties look at the last {HISTORY} tokens"
+        raise wrong("repeat_last_n", why)
     return replace(request.with_ignored(ignored), context=body.num_ctx)
 
 
@@ -154,14 +157,6 @@ def shared_values(body: OllamaBody, pair: Pair) -> dict[str, Any]:
         "stop": body.stop,
         "response_format": format_of(body.format),
     }
-
-
-def check_window(body: OllamaBody, request: AnswerRequest) -> None:
-    """Raise Problem 400 for penalties that shall look at another number of tokens than ours do."""
-    window = body.repeat_last_n
-    if window not in (None, 0, HISTORY) and request.options.sampling.penalised:
-        why = f"cannot be {window}: penalties look at the last {HISTORY} tokens"
-        raise wrong("repeat_last_n", why)
 
 
 def format_of(form: str | dict[str, Any] | None) -> dict[str, Any] | None:
