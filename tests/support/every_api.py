@@ -5,26 +5,19 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import messages_api
+import responses_api
 from scripted_server import HI, TOLD, URL, transport
 
 from dflash_mlx.serve.app import Server
 
-CHAT, RESPONSES, MESSAGES, OLLAMA = PATHS = (
-    *("/v1/chat/completions", "/v1/responses"),
-    *("/v1/messages", "/api/chat"),
-)
+PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat")
+CHAT, RESPONSES, MESSAGES, OLLAMA = PATHS
 LIMITS = {CHAT: "max_tokens", RESPONSES: "max_output_tokens", MESSAGES: "max_tokens"}
-FUNCTION: Any = TOLD[0]["function"]
 TOOLS: dict[str, Any] = {
     CHAT: TOLD,
-    RESPONSES: [{"type": "function", **FUNCTION}],
-    MESSAGES: [
-        {
-            "name": FUNCTION["name"],
-            "description": FUNCTION["description"],
-            "input_schema": FUNCTION["parameters"],
-        }
-    ],
+    RESPONSES: [responses_api.TOOL],
+    MESSAGES: [messages_api.TOOL],
     OLLAMA: TOLD,
 }
 
@@ -46,14 +39,14 @@ class Answer:
     prompt_tokens: int = 0
 
 
-def reply_of(server: Server, path: str, body: Any) -> Any:
-    """The reply to a body, which may be the bytes of one."""
+def reply_of(server: Server, path: str, body: Any, **headers: str) -> Any:
+    """The reply to a body, which may be the bytes of one; with these headers, too."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     async def ask() -> Any:
         async with transport(server) as client:
-            headers = {"content-type": "application/json"}
-            return await client.post(URL + path, content=raw, headers=headers)
+            sent = {"content-type": "application/json", **headers}
+            return await client.post(URL + path, content=raw, headers=sent)
 
     return asyncio.run(ask())
 
