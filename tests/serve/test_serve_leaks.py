@@ -32,7 +32,9 @@ def ask(server: Server, path: str, stream: bool, most: int | None, stop: str | N
     return ask_api(server, path, stream=stream, limit=most or 300, stop=stop, tools=TOOLS[path])
 
 
-CUT = dict(zip(PATHS, ("length", "incomplete", "max_tokens", "length"), strict=True))
+CUT: dict[str, str] = dict(
+    zip(PATHS, ("length", "incomplete", "max_tokens", "length"), strict=True)
+)
 TOOL_REASONS = ("tool_calls", "tool_use")
 
 

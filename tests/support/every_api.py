@@ -13,7 +13,11 @@ from dflash_mlx.serve.app import Server
 
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat")
 CHAT, RESPONSES, MESSAGES, OLLAMA = PATHS
-LIMITS = {CHAT: "max_tokens", RESPONSES: "max_output_tokens", MESSAGES: "max_tokens"}
+LIMITS: dict[str, str] = {
+    CHAT: "max_tokens",
+    RESPONSES: "max_output_tokens",
+    MESSAGES: "max_tokens",
+}
 TOOLS: dict[str, Any] = {
     CHAT: TOLD,
     RESPONSES: [responses_api.TOOL],
@@ -173,4 +177,4 @@ def json_or_text(arguments: str) -> Any:
         return arguments
 
 
-READ = {CHAT: chat, RESPONSES: responses, MESSAGES: messages, OLLAMA: ollama}
+READ: dict[str, Any] = {CHAT: chat, RESPONSES: responses, MESSAGES: messages, OLLAMA: ollama}
