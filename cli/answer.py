@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
+from dflash_mlx.answer import Answer as BareAnswer
 from dflash_mlx.options import GenerationOptions
 
 from .awake import awake
@@ -16,7 +17,6 @@ from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Stats
-    from dflash_mlx.tools.call import Call
 
 
 INTERRUPTED = "interrupted"  # the finish reason after Ctrl-C
@@ -284,21 +284,15 @@ def stats_summary(stats: "Stats", finish_reason: str, *, words: bool) -> str:
     return f"{line} · {stats.decode_seconds:.1f} s"
 
 
-@dataclass(slots=True)
-class Answer:
-    """One answer. finish_reason: stop, length or interrupted.
+@dataclass(eq=False, slots=True)
+class Answer(BareAnswer):
+    """One answer, and its times. finish_reason: stop, length or interrupted.
 
-    tokens: ids; empty if a server answered. calls: tool calls, which the text does not contain.
     rounds: per block the seconds since the request (`began`), and the numbers of tokens, drafts and
     accepted drafts.
     """
 
-    stats: "Stats"
-    tokens: list[int] = field(default_factory=list)
-    text: str = ""
-    thinking: str = ""
     finish_reason: str = INTERRUPTED
-    calls: tuple["Call", ...] = ()
     rounds: list[tuple[float, int, int, int]] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
 
@@ -310,14 +304,7 @@ class Answer:
         """Append a block without the empty lines of templates around thinking; return that."""
         seconds = time.perf_counter() - self.began
         self.rounds.append((seconds, len(block.tokens), block.drafted, block.accepted))
-        self.finish_reason = block.finish_reason or self.finish_reason
-        self.calls += block.calls
-        text = block.text.lstrip("\n") if self.thinking and not self.text else block.text
-        thinking = block.thinking if self.thinking else block.thinking.lstrip("\n")
-        self.tokens += block.tokens
-        self.text += text
-        self.thinking += thinking
-        return replace(block, text=text, thinking=thinking)
+        return self.add(block)
 
 
 @awake()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,7 @@ import typer
 from dflash_mlx.errors import UsageError
 from dflash_mlx.files.programs import Notice
 from dflash_mlx.options import GenerationOptions
-from dflash_mlx.serve import parse_keep_alive
+from dflash_mlx.serve.keep_alive import KEEP_ALIVE, parse_keep_alive
 
 from .awake import awake
 from .backend.local import LocalBackend
@@ -48,42 +49,29 @@ if TYPE_CHECKING:
 
 WARM_UP = "1 2 3 4 5 6 7 8"
 WARM_UP_TOKENS = 32
+server_option = partial(option, panel="Server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     host: Annotated[
         str,
-        option(
-            "--host",
-            metavar="ADDRESS",
-            help="Address to listen on. [only this machine]",
-            panel="Server",
+        server_option(
+            "--host", metavar="ADDRESS", help="Address to listen on. [only this machine]"
         ),
     ] = "localhost"
     port: Annotated[
         int,
-        option(
-            "--port",
-            min=0,
-            max=65535,
-            metavar="N",
-            help="Port to listen on; 0 takes a free one.",
-            panel="Server",
+        server_option(
+            "--port", min=0, max=65535, metavar="N", help="Port to listen on; 0 takes a free one."
         ),
     ] = 8080
     api_key: Annotated[
-        str | None,
-        option("--api-key", metavar="KEY", help="Key that clients must send.", panel="Server"),
+        str | None, server_option("--api-key", metavar="KEY", help="Key that clients must send.")
     ] = None
     api_key_file: Annotated[
         Path | None,
-        option(
-            "--api-key-file",
-            metavar="FILE",
-            help="Read that key from this file.",
-            panel="Server",
-        ),
+        server_option("--api-key-file", metavar="FILE", help="Read that key from this file."),
     ] = None
     allow_host: Annotated[
         list[str] | None,
@@ -105,40 +93,24 @@ class ServeOptions:
     ] = None
     alias: Annotated[
         list[str] | None,
-        option(
-            "--alias",
-            metavar="NAME",
-            help="Another name for the model; repeatable.",
-            panel="Server",
-        ),
+        server_option("--alias", metavar="NAME", help="Another name for the model; repeatable."),
     ] = None
     keep_alive: Annotated[
         float,
-        option(
+        server_option(
             "--keep-alive",
             metavar="TIME",
             parser=parse_keep_alive,
             help="Unload a model after this time without a request, such as 10m; -1 never.",
-            panel="Server",
         ),
-    ] = 600.0
+    ] = KEEP_ALIVE
     allow_pull: Annotated[
-        bool,
-        option(
-            "--allow-pull",
-            help="Let requests download known models.",
-            panel="Server",
-        ),
+        bool, server_option("--allow-pull", help="Let requests download known models.")
     ] = False
     max_sequences: Annotated[
         int,
-        option(
-            "--max-sequences",
-            min=1,
-            max=256,
-            metavar="N",
-            help="Answers at the same time.",
-            panel="Server",
+        server_option(
+            "--max-sequences", min=1, max=256, metavar="N", help="Answers at the same time."
         ),
     ] = 16
     queue: Annotated[
@@ -229,7 +201,11 @@ def serve(
         return
     from dflash_mlx.serve.listening import listen
 
-    check_allow_pull(options, own)
+    if own.allow_pull and not offers_all(options):
+        raise UsageError(
+            "--allow-pull is for a server of many models, and this one has a single one.",
+            hint="leave --allow-pull out, or --model, --draft and --adapter",
+        )
     listening = listen(own.host, own.port)
     if not own.let_sleep:
         ctx.with_resource(awake())
@@ -301,16 +277,8 @@ def start(
     return server, seconds
 
 
-def check_allow_pull(options: Options, own: ServeOptions) -> None:
-    """Raise UsageError for --allow-pull where no request can name another model."""
-    if own.allow_pull and not offers_all(options):
-        raise UsageError(
-            "--allow-pull is for a server of many models, and this one has a single one.",
-            hint="leave --allow-pull out, or --model, --draft and --adapter",
-        )
-
-
 def offers_all(options: Options) -> bool:
+    """Whether requests may name other models, because no option names one."""
     model = options.model
     return model.model is None and model.draft is None and model.adapter is None
 

@@ -4,7 +4,6 @@ The service gets the flags of the command line, and the variables that options a
 key becomes a file of its own: command lines can be read by all users of a machine.
 """
 
-import http.client
 import os
 import re
 import shlex
@@ -232,19 +231,17 @@ def wait_for_answer(manager: Launchd, host: str, port: int, log: Path, out: Outp
 
 
 def is_answering(host: str, port: int) -> bool:
+    from dflash_mlx.remote.client import read_json
+
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host.strip("[]"), host.strip("[]"))
-    connection = http.client.HTTPConnection(here, port, timeout=2)
     try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
+        read_json(f"{address(here, port)}/health", None)
+    except DFlashError:
         return False
-    finally:
-        connection.close()
+    return True
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log, behind a colon; empty without one."""
     lines = log.read_text("utf-8", "replace").split("\n") if log.exists() else []
     lines = [line.strip() for line in lines if line.strip()]
     return f": {lines[-1][:200].rstrip('.')}" if lines else ""

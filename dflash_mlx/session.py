@@ -39,8 +39,7 @@ ONLY_THOUGHT = "the model ended in its thinking and gave no answer"
 class Reply:
     """One answer of a sequence, block by block.
 
-    `stats` count its tokens so far; `stop` is the stop string that ended it. Call `close` at its
-    end, also after an exception.
+    `stats` count its tokens so far. Call `close` at its end, also after an exception.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class Reply:
             accept=sequence.answer.rule.name,
             notes=sequence.answer.notes,
         )
-        self.stop: str | None = None
         self._engine = engine
         self._sequence = sequence
         self._request = request
@@ -103,20 +101,19 @@ class Reply:
         text = piece.text
         thinking = piece.thinking
         reason = block.finish_reason
-        self.stop = piece.stop or None
-        if self.stop:
-            reason = "stop"
-        elif reason:
+        stop = piece.stop
+        if reason and not stop:
             last = self._detokenizer.finish()
             text += last.text
             thinking += last.thinking
-            self.stop = last.stop or None
-            reason = "stop" if self.stop else reason
+            stop = last.stop
+        if stop:
+            reason = "stop"
         self._thinks = self._thinks or bool(thinking.strip())
         self._says = self._says or bool(text.strip())
         if reason and self._thinks and not self._says:
             self.stats.notes.append(ONLY_THOUGHT)
-        return replace(block, text=text, thinking=thinking, finish_reason=reason)
+        return replace(block, text=text, thinking=thinking, finish_reason=reason, stop=stop or None)
 
     def blocks(self, on_prefill: Progress) -> Generator[Block]:
         """All blocks; waits in the caller's thread. `on_prefill` as in `Session.stream`."""

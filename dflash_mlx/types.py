@@ -61,7 +61,8 @@ class Block:
     can be shown since the last block; a stop token has no text. `finish_reason`: "stop" or
     "length" in the last block, else None. `logprobs`: those of `tokens`, if they were requested.
     `rejected`: the drafts that would have followed the accepted ones; in a tree, the likeliest.
-    `calls`: the tool calls that end here, where somebody takes them out of the text.
+    `calls`: the tool calls that end here, where somebody takes them out of the text. `stop`: the
+    stop string that ended the answer.
     """
 
     tokens: tuple[int, ...]
@@ -74,6 +75,7 @@ class Block:
     logprobs: tuple[TokenLogprob, ...] = ()
     rejected: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,15 +115,11 @@ class ModelInfo:
 
 
 class Backend(Protocol):
-    """A model that answers."""
-
     @property
     def info(self) -> ModelInfo: ...
 
     @property
-    def stats(self) -> Stats:
-        """The statistics of the last answer."""
-        ...
+    def stats(self) -> Stats: ...
 
     def check(self, options: GenerationOptions) -> None:
         """Raise UsageError for options that this model cannot use. Compiles their grammar."""

@@ -18,8 +18,6 @@ from ..terminal.spinner import Spinner
 from .base import Backend, ModelInfo, ThinkingSwitches
 
 if TYPE_CHECKING:
-    from mlx.nn import Module
-
     from dflash_mlx import Pair
     from dflash_mlx.kernels.dispatch import Kernels
     from dflash_mlx.models.target import Target
@@ -350,6 +348,9 @@ def drafter_line(pair: "Pair") -> str:
 
 
 def useless_drafter(pair: "Pair") -> str:
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
     from dflash_mlx.models.precision import bits_of
 
     assert pair.drafter is not None
@@ -359,20 +360,13 @@ def useless_drafter(pair: "Pair") -> str:
         causes = [cause]
     if bits := bits_of(pair.drafter.model):
         causes.append(f"its {bits} bits are too few (--draft-bits none keeps all)")
-    if has_float16(pair.drafter.model):
+    weights = cast("list[tuple[str, mx.array]]", tree_flatten(pair.drafter.model.parameters()))
+    if any(weight.dtype == mx.float16 for _, weight in weights):
         causes.append("it computes in float16, which fails on M1 and M2")
     return (
         f"almost no draft was accepted: {record.accepted} of {record.passes} passes kept one. "
         f"Likely causes: {'; '.join(causes)}. --no-draft (in a chat: /draft off) answers without it"
     )
-
-
-def has_float16(model: "Module") -> bool:
-    import mlx.core as mx
-    from mlx.utils import tree_flatten
-
-    weights = cast("list[tuple[str, mx.array]]", tree_flatten(model.parameters()))
-    return any(weight.dtype == mx.float16 for _, weight in weights)
 
 
 def kernels_line(kernels: "Kernels") -> str:

@@ -29,7 +29,6 @@ class RemoteBackend(RemoteSession):
         self.info = info_of(server)
 
     def check(self, options: GenerationOptions) -> None:
-        """Raise UsageError for options that the API has no field for."""
         for option in LOCAL_OPTIONS:
             if getattr(options, option.name) not in (option.default, option.command_default):
                 raise UsageError(

@@ -17,6 +17,8 @@ from typing import Any
 import regex
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from dflash_mlx.types import Call
+
 from .call_arguments import ArgumentsReader
 from .call_formats import BARE_STARTS, CallFormat, TaggedFormat, find_call_format
 from .call_json import as_json, json_calls, json_object
@@ -28,17 +30,13 @@ BRACKETS = " \t\r\n,]}"  # what may come after a call in JSON
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A tool call.
+class ToolCall(Call):
+    """A call as it was found in a text.
 
-    number: counts the calls of the answer from 0. arguments: a JSON object. after: the characters
-    of the text found together with this call that come before it. complete: False if the answer has
-    ended inside of the arguments; then they are the beginning of JSON.
+    after: the characters of the text found together with this call that come before it. complete:
+    False if the answer has ended inside of the arguments; then they are the beginning of JSON.
     """
 
-    number: int
-    name: str
-    arguments: str
     after: int = 0
     complete: bool = True
 
@@ -349,8 +347,7 @@ class ToolParser:
         return calls
 
     def _add_call(self, name: str, arguments: str, *, complete: bool = True) -> None:
-        number = self.calls_ended
-        self._calls.append(ToolCall(number, name, arguments, len(self._text), complete))
+        self._calls.append(ToolCall(name, arguments, after=len(self._text), complete=complete))
         self.calls_ended += complete
 
 

@@ -28,7 +28,6 @@ KEY_HINT = (
 
 
 def connection_fault(error: BaseException, url: str) -> DFlashError:
-    """The error for a request that got no response."""
     cause = cause_of(error)
     if isinstance(cause, ssl.SSLCertVerificationError):
         reason = getattr(cause, "verify_message", "") or first_line(cause)
@@ -315,7 +314,6 @@ async def error_body(reply: httpx2.Response) -> bytes:
 
 
 def api_of(url: str) -> str:
-    """The address of the API without the endpoint."""
     for endpoint in ("/models", "/models/unload", "/chat/completions"):
         url = url.removesuffix(endpoint)
     return url

@@ -270,7 +270,6 @@ def connect(address: Address, key: str | None = None) -> RemoteServer:
 
 
 def kind_of(model: dict[str, Any]) -> str:
-    """The kind of server, from a model's entry in the list; empty if it is not known."""
     owner = model.get("owned_by")
     return owner if owner in KINDS else ""
 
@@ -407,14 +406,12 @@ class RemoteSession:
 
 
 def first_of(numbered: Generator[tuple[int, Block, Stats]]) -> Generator[Block]:
-    """The blocks of the only answer."""
     with closing(numbered):
         for _, block, _ in numbered:
             yield block
 
 
 def block_of(delta: dict[str, Any]) -> Block:
-    """The text and the thinking of a delta, under the names that servers use."""
     thinking = delta.get("reasoning_content") or delta.get("reasoning")
     text = delta.get("content") or delta.get("refusal")
     if isinstance(text, list):  # of content parts

@@ -39,9 +39,7 @@ class AccessRecord:
         session = self.sessions[0] if self.sessions else None
         if session is None or session.stats.generated or not session.stats.prompt_tokens:
             return None
-        stats = session.stats
-        ms = 1e3 * (time.perf_counter() - self.began)
-        return Progress(session.prompt_read, stats.prompt_tokens, stats.cached_tokens, ms)
+        return Progress.of(session, self.began)
 
     @property
     def comment(self) -> str:
@@ -122,7 +120,11 @@ class AccessLog:
         line += "".join(f": {sentence}" for sentence in (*notes, record.reason) if sentence)
         if self.prompts and record.answer_request is not None:
             if "differs_at" in fields:
-                fields["differs_near"] = near = text_near(record.sessions[0])
+                tokens = record.sessions[0].sequence.tokens
+                start = max(0, fields["differs_at"] - NEAR)
+                decode = record.sessions[0].pair.tokenizer.decode
+                near = decode(tokens[start : fields["differs_at"] + NEAR])
+                fields["differs_near"] = near
                 line += f"  differs near {json.dumps(near, ensure_ascii=False)}"
             fields["prompt_text"] = prompt = record.answer_request.prompt
             line += f"  {json.dumps(prompt, ensure_ascii=False)}"
@@ -166,14 +168,6 @@ def answer_text(fields: Mapping[str, Any]) -> str:
     if "lost" in fields:
         text += f", {fields['lost']} read again that the cache could not give"
     return text
-
-
-def text_near(session: Session) -> str:
-    """The text around the place where an answered prompt differs from earlier ones."""
-    place = session.stats.differs_at or 0
-    return session.pair.tokenizer.decode(
-        session.sequence.tokens[max(0, place - NEAR) : place + NEAR]
-    )
 
 
 @dataclass(frozen=True, slots=True)

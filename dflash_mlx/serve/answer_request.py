@@ -4,13 +4,12 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from dflash_mlx.chat.tool_parser import ToolCall
-from dflash_mlx.engine.stats import Stats
+from dflash_mlx.answer import found
 from dflash_mlx.options import GenerationOptions
-from dflash_mlx.session import Prompt
-from dflash_mlx.types import TokenLogprob
+from dflash_mlx.session import Prompt, Reply, Session
+from dflash_mlx.types import Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +19,9 @@ class AnswerRequest:
     prompt: messages for the chat template, a text, or token ids. options: of each answer; the
     server's settings replace a `max_tokens` of None. parser_tools: the tools whose calls are
     parsed; None if calls are text. single_call: the first call ends an answer.
-    ignored: the fields of the body that have no effect, as "name (why)". token_limit: the
-    tokens that each answer may have, which the rest of the context limits; 0 until the runner has
-    prepared the request. context: the limit for prompt and answer in tokens, if it is below the
-    model's. began: when the request came, by `time.perf_counter`; its model was ready after
-    `load_seconds`.
+    ignored: the fields of the body that have no effect, as "name (why)". context: the limit for
+    prompt and answer in tokens, if it is below the model's. began: when the request came, by
+    `time.perf_counter`; its model was ready after `load_seconds`.
     """
 
     prompt: Prompt
@@ -34,7 +31,6 @@ class AnswerRequest:
     single_call: bool = False
     return_progress: bool = False
     ignored: tuple[str, ...] = ()
-    token_limit: int = 0
     context: int | None = None
     began: float = field(default_factory=time.perf_counter)
     load_seconds: float = 0.0
@@ -52,42 +48,14 @@ class Progress:
     cached: int
     ms: float
 
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """A pass of the target for an answer: verify pass, decode step, or end of the prefill (0).
-
-    tokens: committed ones; `accepted` of them are drafts, of `drafted` that were verified.
-    """
-
-    number: int
-    tokens: int
-    drafted: int
-    accepted: int
+    @classmethod
+    def of(cls, answer: Reply | Session, began: float) -> Self:
+        stats = answer.stats
+        ms = 1e3 * (time.perf_counter() - began)
+        return cls(answer.prompt_read, stats.prompt_tokens, stats.cached_tokens, ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What a round added to the choice `index`; a call as soon as it is complete.
-
-    finish_reason: stop, length or calls, in the last delta only. stop: the stop string that ended
-    the answer. stats: of the choice so far. target_pass: the one that completed this text.
-    ends_in_call: whether the answer ended inside a call.
-    """
-
-    index: int
-    stats: Stats
-    text: str = ""
-    thinking: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
-    finish_reason: str | None = None
-    stop: str | None = None
-    target_pass: Pass | None = None
-    ends_in_call: bool = False
-
-
-# The deltas of an answer as output items, for Anthropic's API and OpenAI's responses API
+# The blocks of an answer as output items, for Anthropic's API and OpenAI's responses API
 
 Kind = Literal["thinking", "text", "call"]
 
@@ -116,58 +84,31 @@ class ItemChange:
     text: str = ""
 
 
-@dataclass
-class Completion:
-    """A choice: the sum of its deltas."""
-
-    stats: Stats = field(default_factory=Stats)
-    text: str = ""
-    thinking: str = ""
-    calls: list[ToolCall] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: str = ""
-    stop: str | None = None
-    ends_in_call: bool = False
-
-    def add(self, delta: Delta) -> Iterable[ItemChange]:
-        """Add a delta. Yields the changes of the items, if the choice has any, one by one."""
-        self.stats = delta.stats
-        self.text += delta.text
-        self.thinking += delta.thinking
-        self.logprobs += delta.logprobs
-        self.finish_reason = delta.finish_reason or self.finish_reason
-        self.stop = delta.stop
-        self.ends_in_call = delta.ends_in_call
-        self.calls += delta.calls
-        return ()
-
-
-class OutputItems(Completion):
-    """A choice with its items. The last delta closes the last item."""
+class OutputItems:
+    """The items of a choice. The last block closes the last one."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.all: list[OutputItem] = []
         self._open: OutputItem | None = None
         self._held_blank = ""  # white space, which is text only if more text follows
 
-    def add(self, delta: Delta) -> Iterator[ItemChange]:
-        super().add(delta)
+    def add(self, block: Block) -> Iterator[ItemChange]:
+        """The changes that a block of `Answer.add` makes; each is made as it is read."""
         written = 0
-        if delta.thinking:
-            yield from self._write("thinking", delta.thinking)
-        for call in delta.calls:
-            yield from self._text(delta.text[written : call.after])
+        if block.thinking:
+            yield from self._write("thinking", block.thinking)
+        for call in found(block):
+            yield from self._text(block.text[written : call.after])
             written = call.after
             yield from self._close()
             yield from self._write("call", call.arguments, call.name)
             if call.complete:
                 yield from self._close()
-        yield from self._text(delta.text[written:])
-        if delta.finish_reason:
+        yield from self._text(block.text[written:])
+        if block.finish_reason:
             if self._held_blank and all(item.kind != "call" for item in self.all):
                 yield from self._write("text", self._held_blank)
-            yield from self._close(cut=delta.finish_reason == "length")
+            yield from self._close(cut=block.finish_reason == "length")
 
     def _text(self, text: str) -> Iterator[ItemChange]:
         if self._open is None or self._open.kind != "text":

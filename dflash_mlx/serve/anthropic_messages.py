@@ -5,20 +5,20 @@ https://docs.anthropic.com/en/api/messages
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.pair import Pair
 
-from .answer_request import AnswerRequest, Delta, ItemChange, OutputItem, OutputItems, Progress
+from .answer_request import AnswerRequest, ItemChange, OutputItem, Progress
 from .body import Fields, SamplingFields, TokenLimit
 from .chat_messages import History, field, objects, role_of, unreadable
 from .fields import MESSAGES
 from .openai_chat import nested_format, sampling_values, to_chat_request
 from .protocol import Problem, Settings, wrong
 from .streams import sse_event, typed_event
-from .writer import Writer, prompt_progress
+from .writer import ItemsWriter, prompt_progress
 
 # Messages in the form of OpenAI's chat API
 
@@ -28,7 +28,6 @@ Block = tuple[str, dict[str, Any]]  # the path of a block in the body, and the b
 
 
 def chat_messages(system: Any, messages: list[Any]) -> list[dict[str, Any]]:
-    """Raises Problem 400 that names the block that is wrong or not supported."""
     history = History(in_order=False)
     instructions = [*without_billing(blocks_of(system, "system"))]
     if instructions:
@@ -60,7 +59,6 @@ def turns_of(messages: list[Any]) -> list[tuple[str, list[Block]]]:
 
 
 def blocks_of(content: Any, place: str) -> list[Block]:
-    """The blocks of a content; a text is one block."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -71,7 +69,6 @@ def blocks_of(content: Any, place: str) -> list[Block]:
 
 
 def add_said(history: History, block: dict[str, Any], place: str) -> None:
-    """Add a block of an assistant's turn."""
     kind = block.get("type")
     if kind == "thinking":
         if thought := field(block, "thinking", str, place):
@@ -249,15 +246,13 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "calls": "tool_use"}
 UNSIGNED = "unsigned"  # clients keep thinking only with a signature; it is not checked here
 
 
-class MessagesWriter(Writer):
+class MessagesWriter(ItemsWriter):
     path = MESSAGES
     body_model = MessagesBody
     to_request = staticmethod(to_request)
 
     def __init__(self, *given: Any):
         super().__init__(*given)
-        self._answer = OutputItems()
-        self.answers = [self._answer]
         self._head = {
             "id": f"msg_{uuid.uuid4().hex[:24]}",
             "type": "message",
@@ -276,9 +271,9 @@ class MessagesWriter(Writer):
     def whole(self) -> dict[str, Any]:
         return {
             **self._head,
-            "content": [self._block(item) for item in self._answer.all],
+            "content": [self._block(item) for item in self.items.all],
             **self._reason(),
-            "usage": usage(self._answer.stats),
+            "usage": usage(self.answer.stats),
             **self.extras(),
         }
 
@@ -296,16 +291,12 @@ class MessagesWriter(Writer):
     def progress(self, progress: Progress) -> Iterator[bytes]:
         yield typed_event("ping", prompt_progress=prompt_progress(progress))
 
-    def delta(self, delta: Delta, changes: Iterable[ItemChange]) -> Iterator[bytes]:
-        for change in changes:
-            yield from self._change(change)
-
     def end(self) -> Iterator[bytes]:
-        counts = usage(self._answer.stats)
+        counts = usage(self.answer.stats)
         yield typed_event("message_delta", delta=self._reason(), usage=counts, **self.extras())
         yield typed_event("message_stop")
 
-    def _change(self, change: ItemChange) -> Iterator[bytes]:
+    def change(self, change: ItemChange) -> Iterator[bytes]:
         item = change.item
         if change.change == "opened":
             block = self._block(item)
@@ -337,7 +328,7 @@ class MessagesWriter(Writer):
         return head | input_of(item.text)
 
     def _reason(self) -> dict[str, Any]:
-        answer = self._answer
+        answer = self.answer
         reason = REASONS[answer.finish_reason]
         if answer.stop is not None and reason != "tool_use":
             return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop}

@@ -26,7 +26,8 @@ from .anthropic_messages import CountBody, MessagesWriter
 from .body import Fields, read_body, read_json, read_name, read_raw
 from .fields import MESSAGES, FieldRegister
 from .guard import Guard
-from .models import KEEP_ALIVE, Models, Offer, Served
+from .keep_alive import KEEP_ALIVE
+from .models import Models, Offer, Served
 from .ollama_chat import GenerateWriter, OllamaBody, OllamaChatWriter, OllamaWriter
 from .ollama_models import ModelLists
 from .openai_chat import ChatWriter, own_names
@@ -199,13 +200,12 @@ class Server:
         runner = served.runner
         to_request = partial(asked.api.to_request, body, served.pair, runner.settings)
         request = await self.models.prompt_threads.run(to_request)
-        request = request.with_ignored(asked.all_ignored(served))
-        request = replace(request, began=began, load_seconds=load)
+        ignored = (*request.ignored, *asked.all_ignored(served))
+        request = replace(request, ignored=ignored, began=began, load_seconds=load)
         name = next(name for name in PROMPTS if name in type(body).model_fields)
         with own_names({"messages": name}):
             choices = await runner.prepare(request)
         held.callback(runner.release, choices)
-        request = replace(request, token_limit=choices[0].prompted.request.token_limit)
         asked.record.answer_request = request
         asked.record.sessions = [choice.session for choice in choices]
         return asked.api(body, request, runner, choices)
@@ -293,6 +293,9 @@ class Server:
     async def _unload(self, request: Request) -> Response:
         """Unload a model after its running answers: `{"model": NAME}`."""
         whole = self.models.find(await read_name(request, self.settings.limits))
+        if (served := self.models.named(whole)) and served.stays:
+            message = f"the model '{whole:.100}' stays loaded: the server was started for it alone."
+            raise Problem(400, message, param="model")
         return JSONResponse({"model": whole, "unloaded": await self.models.stop(whole)})
 
 

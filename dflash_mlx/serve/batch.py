@@ -8,10 +8,12 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dflash_mlx.answer import Answer
 from dflash_mlx.constrained.grammar import form_fault
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import UsageError
@@ -23,7 +25,7 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.session import Prompt
 
 from .access_log import AccessLog
-from .answer_request import AnswerRequest, Completion
+from .answer_request import AnswerRequest
 from .models import Models
 from .protocol import Problem, Settings, wrong
 from .runner import Metrics, Runner
@@ -62,18 +64,20 @@ class Line:
         """The answer with the fields of `dflash generate --json`. Raises Problem."""
         request = AnswerRequest(self.prompt, runner.settings.options)
         choices = await runner.prepare(request)
-        completion = Completion()
-        await runner.complete(request, choices, [completion])
-        return self._line(completion, request.options.structure), completion.stats.generated
+        async with aclosing(runner.answer(request, choices)) as parts:
+            async for _ in parts:
+                pass
+        answer = choices[0].answer
+        return self._line(answer, request.options.structure), answer.stats.generated
 
-    def _line(self, completion: Completion, form: Grammar | None) -> dict[str, Any]:
-        stats = completion.stats
+    def _line(self, answer: Answer, form: Grammar | None) -> dict[str, Any]:
+        stats = answer.stats
         line: dict[str, Any] = {
             "id": self.id,
             "key": self.key,
-            "text": completion.text,
-            "reasoning": completion.thinking,
-            "finish_reason": completion.finish_reason,
+            "text": answer.text,
+            "reasoning": answer.thinking,
+            "finish_reason": answer.finish_reason,
             "usage": {
                 "prompt": stats.prompt_tokens,
                 "cached": stats.cached_tokens,
@@ -83,7 +87,7 @@ class Line:
         }
         if stats.notes:
             line["notes"] = stats.notes
-        if form is not None and (fault := form_fault(form, completion.text)):
+        if form is not None and (fault := form_fault(form, answer.text)):
             line["error"] = f"the text does not follow its schema or grammar ({fault:.200})."
         return line
 

@@ -84,7 +84,6 @@ def grammar_of(body: FormatFields, response_format: dict[str, Any] | None) -> Gr
 
 
 def read_response_format(form: dict[str, Any] | None) -> dict[str, Any] | Grammar | None:
-    """A schema, or any JSON object; None for free text."""
     kind = (form or {}).get("type", "text")
     if form is None or kind == "text":
         return None
@@ -122,12 +121,9 @@ def answer_range(name: str) -> Any:
 NO_LIMIT = 2**31 - 1  # tokens
 
 
-def check_limit(value: Any) -> Any:
-    """A number of tokens; -1 is NO_LIMIT, as in llama-server and Ollama."""
-    return NO_LIMIT if value == -1 else value
-
-
-TokenLimit = Annotated[int, BeforeValidator(check_limit), answer_range("max_tokens")]
+# -1 is no limit, as in llama-server and Ollama.
+no_limit = BeforeValidator(lambda value: NO_LIMIT if value == -1 else value)
+TokenLimit = Annotated[int, no_limit, answer_range("max_tokens")]
 
 
 def sampling_field(option: Option) -> Any:

@@ -31,7 +31,6 @@ def objects(values: list[Any], place: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def field(fields: dict[str, Any], name: str, kind: type, place: str) -> Any:
-    """Raises Problem 400 if the field is missing or has another type."""
     if not isinstance(fields.get(name), kind):
         what = {str: "a text", dict: "an object", list: "a list"}[kind]
         raise wrong(f"{place}.{name}", f"must be {what}")
@@ -175,8 +174,6 @@ class Function(Fields):
 
 
 class Tool(Fields):
-    """A tool; only functions are supported."""
-
     type: Literal["function"]
     function: Function
 

@@ -184,8 +184,6 @@ class FieldRegister:
             open_to = [api for api in bodies if other.name not in bodies[api].model_fields]
             for api in other.apis or open_to:
                 self._others[api, other.name] = other
-        declared = {name for body in bodies.values() for name in body.model_fields}
-        self.names = {name for _, name in self._others} | declared
 
     def check(self, api: str, body: Fields) -> dict[str, str]:
         """The fields of a body that have no effect, and why.

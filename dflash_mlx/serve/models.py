@@ -26,10 +26,11 @@ from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair, weight_bytes
 
 from .access_log import AccessLog
+from .keep_alive import KEEP_ALIVE
 from .protocol import LATEST, Problem, Settings, problem_of
 from .runner import Admission, Metrics, PromptThreads, Runner
 
-KEEP_ALIVE = 600.0  # seconds
+TAKE_SECONDS = 0.1  # in which a request takes the model that was loaded for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Served:
     """A loaded model. nbytes: of its weights. users: requests that are being answered.
 
     stays: it is never unloaded. keep_alive: seconds that it stays loaded after its last answer.
-    unload: the timer that unloads it then.
+    unloads_at: when they end, by `time.monotonic`, if no request comes; expiry: unloads it then.
     """
 
     name: str
@@ -65,14 +66,12 @@ class Served:
     nbytes: int
     users: int = 0
     used_at: float = field(default_factory=time.monotonic)
-    unload: asyncio.TimerHandle | None = None
+    unloads_at: float | None = None
+    expiry: asyncio.Task[None] | None = None
 
     @property
     def unloads_in(self) -> float | None:
-        """Seconds until it is unloaded, if no request comes; None without such a time."""
-        if self.unload is None:
-            return None
-        return max(0.0, self.unload.when() - asyncio.get_running_loop().time())
+        return None if self.unloads_at is None else max(0.0, self.unloads_at - time.monotonic())
 
     @property
     def can_go(self) -> bool:
@@ -98,7 +97,6 @@ class Models:
     prompt_threads: PromptThreads = field(default_factory=PromptThreads)
     _loaded: dict[str, Served] = field(default_factory=dict)
     _loads: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    _expiring: set[asyncio.Task[None]] = field(default_factory=set)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _released: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -168,7 +166,6 @@ class Models:
         raise Problem(404, message, param="model", code="model_not_found")
 
     def describe(self, name: str) -> dict[str, Any]:
-        """What a client sees of a model. Raises Problem 404 as `find`."""
         whole = self.find(name)
         served = self._loaded.get(whole)
         if served is not None:
@@ -198,8 +195,9 @@ class Models:
         name = self.find(name)
         while (served := self._loaded.get(name)) is None:
             if name not in self._loads:
-                self._loads[name] = asyncio.create_task(self._load(name))
-                self._loads[name].add_done_callback(without_warning)
+                self._loads[name] = load = asyncio.create_task(self._load(name))
+                # asyncio would report an error that no client has waited for.
+                load.add_done_callback(lambda load: load.cancelled() or load.exception())
             await asyncio.shield(self._loads[name])  # the load goes on if the client leaves
         served.users += 1
         self._used(served)
@@ -271,8 +269,8 @@ class Models:
                 await self._unload(idle)
 
     async def _unload(self, served: Served) -> None:
-        if served.unload is not None:
-            served.unload.cancel()
+        if served.expiry not in (None, asyncio.current_task()):
+            served.expiry.cancel()
         del self._loaded[served.name]
         name = served.name
         started = time.perf_counter()
@@ -287,19 +285,15 @@ class Models:
     def _used(self, served: Served) -> None:
         """Note the use of a model, and begin the time that it stays loaded."""
         served.used_at = time.monotonic()
-        if served.unload is not None:
-            served.unload.cancel()
-            served.unload = None
+        served.unloads_at = None
+        if served.expiry is not None:
+            served.expiry.cancel()
         if served.can_go and served.keep_alive < inf:
-            loop = asyncio.get_running_loop()
-            served.unload = loop.call_later(served.keep_alive, self._begin_expiry, served)
-
-    def _begin_expiry(self, served: Served) -> None:
-        task = asyncio.create_task(self._expire(served))
-        self._expiring.add(task)  # asyncio itself holds tasks weakly
-        task.add_done_callback(self._expiring.discard)
+            served.unloads_at = served.used_at + served.keep_alive
+            served.expiry = asyncio.create_task(self._expire(served))
 
     async def _expire(self, served: Served) -> None:
+        await asyncio.sleep(max(served.keep_alive, TAKE_SECONDS))
         async with self._one_at_a_time:
             if served.can_go and self._loaded.get(served.name) is served:
                 await self._unload(served)
@@ -307,12 +301,6 @@ class Models:
     async def _wait(self) -> None:
         self._released.clear()
         await self._released.wait()
-
-
-def without_warning(task: asyncio.Task[None]) -> None:
-    """Look at a task's error, which asyncio would else report when every client has left."""
-    if not task.cancelled():
-        task.exception()
 
 
 def listed(names: Sequence[str]) -> str:

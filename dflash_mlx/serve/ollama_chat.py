@@ -6,24 +6,25 @@ https://docs.ollama.com/api
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from dflash_mlx.chat.tool_parser import ToolCall
+from dflash_mlx.answer import Answer, found
 from dflash_mlx.options import EFFORTS
 from dflash_mlx.pair import Pair
 from dflash_mlx.speculation.sampling import HISTORY
-from dflash_mlx.types import TokenLogprob
+from dflash_mlx.types import Block, TokenLogprob
 
-from . import openai_completions, parse_keep_alive
-from .answer_request import AnswerRequest, Delta, ItemChange
+from . import openai_completions
+from .answer_request import AnswerRequest
 from .body import NO_LIMIT, SamplingFields, answer_range, read_body
 from .chat_messages import Tool
 from .fields import OLLAMA_CHAT, OLLAMA_GENERATE
+from .keep_alive import parse_keep_alive
 from .openai_chat import given, own_names, sampling_values, to_chat_request
 from .openai_completions import CompletionBody
 from .protocol import LATEST, Problem, Settings, wrong
@@ -105,7 +106,6 @@ class GenerateBody(OllamaBody):
 def to_request(
     body: OllamaChatBody | GenerateBody, pair: Pair, settings: Settings
 ) -> AnswerRequest:
-    """Raises Problem 400 for fields that are wrong or not supported."""
     if isinstance(body, GenerateBody) and body.raw:
         request = to_raw_request(body, pair, settings)
         ignored: tuple[str, ...] = ()
@@ -121,8 +121,11 @@ def to_request(
             system = [{"role": "system", "content": body.system}] if body.system else []
             values["messages"] = [*system, {"role": "user", "content": body.prompt}]
         request = to_chat_request(values, NAMES, pair, settings)
-    check_window(body, request)
-    return replace(request, context=body.num_ctx, ignored=ignored)
+    window = body.repeat_last_n
+    if window not in (None, 0, HISTORY) and request.options.sampling.penalised:
+        why = f"cannot be {window}: penalties look at the last {HISTORY} tokens"
+        raise wrong("repeat_last_n", why)
+    return replace(request.with_ignored(ignored), context=body.num_ctx)
 
 
 def to_raw_request(body: GenerateBody, pair: Pair, settings: Settings) -> AnswerRequest:
@@ -154,14 +157,6 @@ def shared_values(body: OllamaBody, pair: Pair) -> dict[str, Any]:
         "stop": body.stop,
         "response_format": format_of(body.format),
     }
-
-
-def check_window(body: OllamaBody, request: AnswerRequest) -> None:
-    """Raise Problem 400 for penalties that shall look at another number of tokens than ours do."""
-    window = body.repeat_last_n
-    if window not in (None, 0, HISTORY) and request.options.sampling.penalised:
-        why = f"cannot be {window}: penalties look at the last {HISTORY} tokens"
-        raise wrong("repeat_last_n", why)
 
 
 def format_of(form: str | dict[str, Any] | None) -> dict[str, Any] | None:
@@ -253,7 +248,6 @@ def answered_call(
 
 
 def tagged(name: str) -> str:
-    """A model's name as Ollama lists it: always with a tag."""
     return name if ":" in name else name + LATEST
 
 
@@ -302,31 +296,30 @@ class OllamaWriter(Writer):
 
     @classmethod
     def loaded(cls, body: OllamaBody, model: str, reason: str) -> dict[str, Any]:
-        """The answer to a body that only loads or unloads a model."""
         return cls.line(body.model or tagged(model), done=True, done_reason=reason)
 
     def whole(self) -> dict[str, Any]:
         (answer,) = self.answers
-        calls = self._calls(answer.calls)
+        calls = self._calls(answer)
         text = answer.text if answer.text.strip() or not calls else ""
         more = self._logprobs(answer.logprobs) | self._end()
         return self.line(self._model, text, answer.thinking, calls, **more)
 
-    def delta(self, delta: Delta, changes: Iterable[ItemChange]) -> Iterator[bytes]:
-        calls = self._calls(delta.calls)
-        more: dict[str, Any] = self._logprobs(delta.logprobs) | {"done": False}
-        if delta.thinking:  # alone: some clients read no text beside it
-            yield json_line(self.line(self._model, "", delta.thinking, **more))
+    def block(self, index: int, block: Block) -> Iterator[bytes]:
+        calls = self._calls(block)
+        more: dict[str, Any] = self._logprobs(block.logprobs) | {"done": False}
+        if block.thinking:  # alone: some clients read no text beside it
+            yield json_line(self.line(self._model, "", block.thinking, **more))
             more = {"done": False}
-        if delta.text or calls or "logprobs" in more:
-            yield json_line(self.line(self._model, delta.text, "", calls, **more))
+        if block.text or calls or "logprobs" in more:
+            yield json_line(self.line(self._model, block.text, "", calls, **more))
 
     def end(self) -> Iterator[bytes]:
         yield json_line(self.line(self._model, **self._end()))
 
-    def _calls(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    def _calls(self, answer: Answer | Block) -> list[dict[str, Any]]:
         complete = []
-        for call in calls:
+        for call in found(answer):
             try:
                 arguments = json.loads(call.arguments or "{}") if call.complete else None
             except ValueError:

@@ -6,19 +6,20 @@ https://platform.openai.com/docs/api-reference/chat
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from dflash_mlx import __version__
+from dflash_mlx.answer import Answer
 from dflash_mlx.chat.template import EFFORT_VARIABLES
-from dflash_mlx.chat.tool_parser import ToolCall, named_calls
+from dflash_mlx.chat.tool_parser import named_calls
 from dflash_mlx.options import EFFORTS, GenerationOptions
 from dflash_mlx.pair import Pair
-from dflash_mlx.types import TokenLogprob
+from dflash_mlx.types import Block, Call, TokenLogprob
 
-from .answer_request import AnswerRequest, Completion, Delta, ItemChange, Progress
+from .answer_request import AnswerRequest, Progress
 from .body import Fields, SamplingFields, TokenLimit, answer_range, grammar_of, read_body
 from .chat_messages import Tool, template_messages, tool_use
 from .fields import CHAT, MAX_IGNORED, shown_name
@@ -47,8 +48,6 @@ class TemplateFields(Fields):
 
 
 class OpenAIBody(SamplingFields):
-    """What the bodies of chat and of text completions have in common."""
-
     model: str | None = None
     max_tokens: TokenLimit | None = None
     n: int | None = None
@@ -173,7 +172,7 @@ class OpenAIWriter(Writer):
     def problem(problem: Problem) -> bytes:
         return sse_event(problem.openai()) + sse_event("[DONE]")
 
-    def choice(self, index: int, answer: Completion) -> dict[str, Any]:
+    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         raise NotImplementedError
 
     def whole(self) -> dict[str, Any]:
@@ -215,7 +214,7 @@ class ChatWriter(OpenAIWriter):
     ids = "chatcmpl"
     kinds = ("chat.completion", "chat.completion.chunk")
 
-    def choice(self, index: int, answer: Completion) -> dict[str, Any]:
+    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         has_content = answer.text.strip() or not answer.calls
         message: dict[str, Any] = {
             "role": "assistant",
@@ -236,23 +235,33 @@ class ChatWriter(OpenAIWriter):
         for choice in self.choices:
             yield self._piece(choice.index, {"role": "assistant", "content": ""})
 
-    def delta(self, delta: Delta, changes: Iterable[ItemChange]) -> Iterator[bytes]:
-        change = thinking_fields(delta.thinking)
-        if delta.text:
-            change["content"] = delta.text
-        if delta.calls:
+    def block(self, index: int, block: Block) -> Iterator[bytes]:
+        answer = self.answers[index]
+        change = thinking_fields(block.thinking)
+        if block.text:
+            change["content"] = block.text
+        if block.calls:
+            first = len(answer.calls) - len(block.calls)
             change["tool_calls"] = [
-                {"index": call.number, **call_fields(call)} for call in delta.calls
+                {"index": number, **call_fields(call)}
+                for number, call in enumerate(block.calls, first)
             ]
         extras: dict[str, Any] = {}
-        if self.body.return_passes and delta.target_pass:
-            extras["dflash"] = {"pass": asdict(delta.target_pass)}
-        if change or delta.logprobs or extras:
-            logprobs = self._logprobs(delta.logprobs)
-            yield self._piece(delta.index, change, logprobs=logprobs, **extras)
-        if delta.finish_reason:
-            reason = FINISH[delta.finish_reason]
-            yield self._piece(delta.index, {}, reason, **self.last_extras())
+        if self.body.return_passes:
+            extras["dflash"] = {
+                "pass": {
+                    "number": answer.passes - 1,
+                    "tokens": len(block.tokens),
+                    "drafted": block.drafted,
+                    "accepted": block.accepted,
+                }
+            }
+        if change or block.logprobs or extras:
+            logprobs = self._logprobs(block.logprobs)
+            yield self._piece(index, change, logprobs=logprobs, **extras)
+        if block.finish_reason:
+            reason = FINISH[block.finish_reason]
+            yield self._piece(index, {}, reason, **self.last_extras())
 
     def _piece(
         self,
@@ -280,8 +289,7 @@ def thinking_fields(thinking: str) -> dict[str, Any]:
     return {"reasoning_content": thinking, "reasoning": thinking} if thinking else {}
 
 
-def call_fields(call: ToolCall) -> dict[str, Any]:
-    """A call with a new id."""
+def call_fields(call: Call) -> dict[str, Any]:
     return {
         "id": f"call_{uuid.uuid4().hex[:24]}",
         "type": "function",

@@ -3,15 +3,16 @@
 https://platform.openai.com/docs/api-reference/completions
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
+from dflash_mlx.answer import Answer
 from dflash_mlx.chat.detokenizer import Detokenizer, token_text
 from dflash_mlx.pair import Pair
-from dflash_mlx.types import TokenLogprob
+from dflash_mlx.types import Block, TokenLogprob
 
-from .answer_request import AnswerRequest, Completion, Delta, ItemChange
+from .answer_request import AnswerRequest
 from .body import answer_range, grammar_of
 from .fields import COMPLETIONS
 from .openai_chat import OpenAIBody, OpenAIWriter
@@ -26,7 +27,6 @@ class CompletionBody(OpenAIBody):
 
 
 def to_request(body: CompletionBody, pair: Pair, settings: Settings) -> AnswerRequest:
-    """Raises Problem 400 for fields that are wrong or not supported."""
     choices = 1 if body.n is None else body.n
     if body.best_of is not None and body.best_of != choices:
         raise wrong("best_of", "is not supported: all answers are sent")
@@ -68,7 +68,7 @@ class CompletionWriter(OpenAIWriter):
         super().__init__(*given)
         self._read: dict[int, Detokenizer] = {}  # of each choice, for the offsets of its tokens
 
-    def choice(self, index: int, answer: Completion | Delta) -> dict[str, Any]:
+    def choice(self, index: int, answer: Answer | Block) -> dict[str, Any]:
         return {
             "index": index,
             "text": answer.text,
@@ -76,10 +76,10 @@ class CompletionWriter(OpenAIWriter):
             "finish_reason": answer.finish_reason or None,
         }
 
-    def delta(self, delta: Delta, changes: Iterable[ItemChange]) -> Iterator[bytes]:
-        if delta.text or delta.logprobs or delta.finish_reason:
-            extras = self.last_extras() if delta.finish_reason else {}
-            yield self.chunk([self.choice(delta.index, delta)], **extras)
+    def block(self, index: int, block: Block) -> Iterator[bytes]:
+        if block.text or block.logprobs or block.finish_reason:
+            extras = self.last_extras() if block.finish_reason else {}
+            yield self.chunk([self.choice(index, block)], **extras)
 
     def _logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         """The tokens of one character have the same offset."""

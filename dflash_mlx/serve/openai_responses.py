@@ -6,21 +6,21 @@ https://platform.openai.com/docs/api-reference/responses
 import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from dflash_mlx.pair import Pair
 
-from .answer_request import AnswerRequest, Delta, ItemChange, OutputItem, OutputItems, Progress
+from .answer_request import AnswerRequest, ItemChange, OutputItem, Progress
 from .body import NO_LIMIT, Fields, SamplingFields, TokenLimit
 from .fields import RESPONSES
 from .openai_chat import nested_format, sampling_values, to_chat_request
 from .protocol import Problem, Settings, as_problem
 from .response_input import ClientTool, chat_messages, choice_of, read_tools
 from .streams import typed_event
-from .writer import Writer, prompt_progress
+from .writer import ItemsWriter, prompt_progress
 
 NAMES = {"reasoning_effort": "reasoning.effort", "response_format": "text.format"}
 
@@ -63,7 +63,6 @@ class ResponsesBody(SamplingFields):
 
 
 def to_request(body: ResponsesBody, pair: Pair, settings: Settings) -> AnswerRequest:
-    """Raises Problem 400 for fields that are wrong or not supported."""
     tools, ignored = read_tools(body.tools or [])
     reasoning = body.reasoning or Reasoning()
     values = {
@@ -108,7 +107,7 @@ SUMMARY = Form(
 )
 
 
-class ResponsesWriter(Writer):
+class ResponsesWriter(ItemsWriter):
     path = RESPONSES
     bare = True
     body_model = ResponsesBody
@@ -116,8 +115,6 @@ class ResponsesWriter(Writer):
 
     def __init__(self, *given: Any):
         super().__init__(*given)
-        self._answer = OutputItems()
-        self.answers = [self._answer]
         self._tools, _ = read_tools(self.body.tools or [])
         self._id = f"resp_{uuid.uuid4().hex}"
         self._began = int(time.time())
@@ -130,9 +127,9 @@ class ResponsesWriter(Writer):
 
     def whole(self) -> dict[str, Any]:
         """The response at its end; its status is incomplete if the answer was cut."""
-        answer = self._answer
+        answer = self.answer
         cut = answer.finish_reason == "length"
-        output = [self._item(item, status_of(item)) for item in answer.all]
+        output = [self._item(item, status_of(item)) for item in self.items.all]
         stats = answer.stats
         thinking = len(self.runner.pair.encode(answer.thinking)) if answer.thinking else 0
         return {
@@ -170,18 +167,17 @@ class ResponsesWriter(Writer):
         counts = prompt_progress(progress)
         yield self._event("response.in_progress", response=response, prompt_progress=counts)
 
-    def delta(self, delta: Delta, changes: Iterable[ItemChange]) -> Iterator[bytes]:
-        for change in changes:
-            item = change.item
-            index = {"output_index": item.number}
-            at = {**index, "item_id": self._item_id(item)}
-            if change.change == "opened":
-                opened = self._item(item, "in_progress", empty=True)
-                yield self._event("response.output_item.added", **index, item=opened)
-            yield from (self._call if item.kind == "call" else self._text)(change, at)
-            if change.change == "closed":
-                closed = self._item(item, status_of(item))
-                yield self._event("response.output_item.done", **index, item=closed)
+    def change(self, change: ItemChange) -> Iterator[bytes]:
+        item = change.item
+        index = {"output_index": item.number}
+        at = {**index, "item_id": self._item_id(item)}
+        if change.change == "opened":
+            opened = self._item(item, "in_progress", empty=True)
+            yield self._event("response.output_item.added", **index, item=opened)
+        yield from (self._call if item.kind == "call" else self._text)(change, at)
+        if change.change == "closed":
+            closed = self._item(item, status_of(item))
+            yield self._event("response.output_item.done", **index, item=closed)
 
     def end(self) -> Iterator[bytes]:
         ended = self.whole()
@@ -189,7 +185,7 @@ class ResponsesWriter(Writer):
 
     def _failed(self, problem: Problem) -> bytes:
         code = "server_error" if problem.status >= 500 else "invalid_prompt"
-        output = [self._item(item, "incomplete") for item in self._answer.all]
+        output = [self._item(item, "incomplete") for item in self.items.all]
         error = {"error": {"code": code, "message": problem.message}}
         return self._event("response.failed", response=self._response("failed", output) | error)
 
@@ -223,7 +219,6 @@ class ResponsesWriter(Writer):
             yield self._event(f"{kind}.done", **at, name=tool.name, arguments=value)
 
     def _item(self, item: OutputItem, status: str, *, empty: bool = False) -> dict[str, Any]:
-        """An item of the output; it is `empty` when it is opened."""
         result: dict[str, Any] = {"id": self._item_id(item), "status": status}
         parts = [] if empty else [self._part(item, item.text)]
         if item.kind == "text":

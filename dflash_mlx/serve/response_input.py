@@ -105,7 +105,6 @@ def choice_of(choice: Any, tools: list[ClientTool]) -> Any:
 def chat_messages(
     instructions: str | None, body_input: Any, tools: list[ClientTool]
 ) -> list[dict[str, Any]]:
-    """Raises Problem 400 that names the item that is wrong or not supported."""
     history = History()
     if instructions:
         history.messages.append({"role": "system", "content": instructions})

@@ -16,17 +16,18 @@ from typing import Any, TypeVar
 import mlx.core as mx
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from dflash_mlx.answer import Answer
 from dflash_mlx.batch import as_choice
-from dflash_mlx.chat.tool_parser import ToolCall, ToolParser, make_tool_parser
+from dflash_mlx.chat.tool_parser import make_tool_parser
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.engine.worker_thread import uninterrupted
 from dflash_mlx.errors import DFlashError, PromptTooLong
 from dflash_mlx.pair import Pair
-from dflash_mlx.session import Prompted, Reply, Session
+from dflash_mlx.session import Prompted, Session
 from dflash_mlx.types import Block
 
-from .answer_request import AnswerRequest, Completion, Delta, Pass, Progress
+from .answer_request import AnswerRequest, Progress
 from .protocol import Problem, Settings, problem_of
 from .streams import tasks_of
 
@@ -112,7 +113,6 @@ class Admission:
 # Prometheus metrics
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-REQUEST = ("path", "status")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
 
 
@@ -126,12 +126,15 @@ class Metrics:
         def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
             return Histogram(f"dflash_{name}", text, buckets=buckets, registry=registry)
 
-        self._requests = counter("requests", "HTTP requests by path and status.", REQUEST)
-        self._prompt = counter("prompt_tokens", "Tokens of prompts.")
-        self._cached = counter("cached_prompt_tokens", "Tokens of prompts not read again.")
-        self._generated = counter("generated_tokens", "Tokens made.")
-        self._drafted = counter("drafted_tokens", "Drafts verified.")
-        self._accepted = counter("accepted_tokens", "Drafts accepted.")
+        labels = ("path", "status")
+        self._requests = counter("requests", "HTTP requests by path and status.", labels)
+        self._tokens = {
+            "prompt_tokens": counter("prompt_tokens", "Tokens of prompts."),
+            "cached_tokens": counter("cached_prompt_tokens", "Tokens of prompts not read again."),
+            "generated": counter("generated_tokens", "Tokens made."),
+            "drafted": counter("drafted_tokens", "Drafts verified."),
+            "accepted": counter("accepted_tokens", "Drafts accepted."),
+        }
         text = "Tokens a pass (verify or decode step), bonus included."
         self._lengths = histogram("acceptance_length", text, LENGTHS)
         text = "From the request to the first token."
@@ -158,11 +161,8 @@ class Metrics:
 
     def count_answer(self, stats: Stats, seconds: float) -> None:
         """Count an answer, also a cancelled one."""
-        self._prompt.inc(stats.prompt_tokens)
-        self._cached.inc(stats.cached_tokens)
-        self._generated.inc(stats.generated)
-        self._drafted.inc(stats.drafted)
-        self._accepted.inc(stats.accepted)
+        for name, tokens in self._tokens.items():
+            tokens.inc(getattr(stats, name))
         for length in stats.committed:
             self._lengths.observe(length)
         if stats.generated:
@@ -174,7 +174,7 @@ class Metrics:
 
 
 PROMPT_THREADS = 16  # short prompts must not wait for a few long ones
-Event = Delta | Progress
+Event = Progress | tuple[int, Block]  # of the choice with this index
 T = TypeVar("T")
 
 
@@ -191,12 +191,13 @@ class PromptThreads:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChoice:
-    """A checked choice of a request, with its place in the queue."""
+    """A checked choice of a request, with its place in the queue and its answer so far."""
 
     index: int
     session: Session
     prompted: Prompted
     ticket: Ticket
+    answer: Answer
 
 
 @dataclass(eq=False)
@@ -225,15 +226,22 @@ class Runner:
         ]
         prompted = await self._tokenize(sessions[0], request)
         prompt_tokens = len(prompted.request.prompt)
-        max_tokens = prompted.request.token_limit
         context = min(self.context, request.context or self.context)
         if prompt_tokens >= context:
             raise too_long(str(prompt_tokens), context)
-        max_tokens = min(max_tokens, context - prompt_tokens)
+        max_tokens = min(prompted.request.token_limit, context - prompt_tokens)
+        limited = replace(prompted.request, max_tokens=max_tokens)
+        prompted = replace(prompted, request=limited)
         nbytes = self.pair.engine.sequence_bytes(prompt_tokens + max_tokens)
         tickets = self.admission.enqueue(nbytes, request.choices)
+
+        def answer() -> Answer:
+            tools, goes_on = request.parser_tools, prompted.goes_on
+            parser = None if tools is None else make_tool_parser(self.pair.tokenizer, tools)
+            return Answer(parser=parser, single_call=request.single_call, goes_on=goes_on)
+
         return [
-            PreparedChoice(index, session, self._choice(prompted, index, max_tokens), ticket)
+            PreparedChoice(index, session, as_choice(prompted, index), ticket, answer())
             for index, (session, ticket) in enumerate(zip(sessions, tickets, strict=True))
         ]
 
@@ -244,12 +252,16 @@ class Runner:
         return len(prompted.request.prompt)
 
     async def _tokenize(self, session: Session, request: AnswerRequest) -> Prompted:
+        options = request.options
         try:
-            return await self.threads.run(self._prompted, session, request)
+            if options.max_tokens is None:
+                options = replace(options, max_tokens=self.settings.max_tokens)
+            prompted = await self.threads.run(session.prepare, request.prompt, options)
         except PromptTooLong as error:
             raise too_long(f"about {error.tokens}", self.context) from error
         except DFlashError as error:
             raise problem_of(error, bad_request=True) from error
+        return replace(prompted, split=not options.raw, requested=request.began)
 
     def release(self, choices: list[PreparedChoice]) -> None:
         """Give back the places of choices that will not be answered."""
@@ -259,7 +271,7 @@ class Runner:
     async def answer(
         self, request: AnswerRequest, choices: list[PreparedChoice]
     ) -> AsyncGenerator[Event]:
-        """All choices' deltas, and the first one's prefill. Closing the generator cancels all."""
+        """All choices' blocks, and the first one's prefill. Closing the generator cancels all."""
         queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue(maxsize=64)
         prompt_is_processed = asyncio.Event()
 
@@ -269,7 +281,7 @@ class Runner:
                     await prompt_is_processed.wait()
                 async with aclosing(self._choice_events(request, choice)) as events:
                     async for event in events:
-                        if isinstance(event, Delta):
+                        if not isinstance(event, Progress):
                             prompt_is_processed.set()
                         await queue.put(event)
                 await queue.put(None)
@@ -293,122 +305,34 @@ class Runner:
         finally:
             self.release(choices)
 
-    async def complete(
-        self, request: AnswerRequest, choices: list[PreparedChoice], answers: Sequence[Completion]
-    ) -> None:
-        async with aclosing(self.answer(request, choices)) as events:
-            async for event in events:
-                if isinstance(event, Delta):
-                    for _ in answers[event.index].add(event):
-                        pass
-
     async def _choice_events(
         self, request: AnswerRequest, choice: PreparedChoice
     ) -> AsyncGenerator[Event]:
-        """One choice's progress and deltas, once it is admitted."""
+        """One choice's progress and blocks, once it is admitted."""
         began = time.perf_counter()
         await choice.ticket.admitted.wait()
         try:
             reply = await uninterrupted(choice.session.begin, choice.prompted)
         except DFlashError as error:
             raise problem_of(error, bad_request=True) from error
-        parser = None
-        if request.parser_tools is not None:
-            parser = make_tool_parser(self.pair.tokenizer, request.parser_tools)
-        goes_on = choice.prompted.goes_on
-        deltas = Deltas(choice.index, reply, parser, request.single_call, goes_on=goes_on)
+        answer = choice.answer
+        answer.stats = reply.stats
         in_prefill = request.return_progress and not choice.index
         try:
             if in_prefill:
-                yield progress_of(reply, began)
-            while not deltas.finish_reason:
+                yield Progress.of(reply, began)
+            while not answer.finish_reason:
                 block = reply.take(await asyncio.wrap_future(reply.ask()))
                 if in_prefill:
-                    yield progress_of(reply, began)
+                    yield Progress.of(reply, began)
                     in_prefill = block is None
                 if block is not None:
-                    yield deltas.of(block)
+                    yield choice.index, answer.add(block)
         except DFlashError as error:
             raise problem_of(error, bad_request=False) from error
         finally:
             await uninterrupted(reply.close)
             self.metrics.count_answer(reply.stats, time.perf_counter() - began)
-
-    def _prompted(self, session: Session, request: AnswerRequest) -> Prompted:
-        """A request's prompt as tokens; runs in a thread for prompts."""
-        options = request.options
-        if options.max_tokens is None:
-            options = replace(options, max_tokens=self.settings.max_tokens)
-        prompted = session.prepare(request.prompt, options)
-        return replace(prompted, split=not options.raw, requested=request.began)
-
-    def _choice(self, prompted: Prompted, index: int, max_tokens: int) -> Prompted:
-        """The engine's request of one choice; `index` is added to a given seed."""
-        request = replace(prompted.request, max_tokens=max_tokens)
-        return as_choice(replace(prompted, request=request), index)
-
-
-@dataclass(eq=False)
-class Deltas:
-    """One choice's blocks as deltas, without line breaks before thinking and before text.
-
-    goes_on: whether there is text before the next block's.
-    """
-
-    index: int
-    reply: Reply
-    parser: ToolParser | None
-    single_call: bool
-    goes_on: bool = False
-    finish_reason: str | None = None
-    _passes: int = 0
-    _has_thinking: bool = False
-
-    def of(self, block: Block) -> Delta:
-        self.finish_reason = block.finish_reason
-        text = block.text
-        calls: tuple[ToolCall, ...] = ()
-        in_call = False
-        if self.parser is not None:
-            parsed = self.parser.feed(
-                text,
-                final=bool(block.finish_reason),
-                cut=block.finish_reason == "length" or self.reply.stop is not None,
-                stop=self.reply.stop,
-            )
-            text = parsed.text
-            calls = parsed.calls
-            in_call = self.parser.ends_in_call
-            if block.finish_reason == "stop" and self.parser.calls_ended and not in_call:
-                self.finish_reason = "calls"
-            if self.single_call and self.parser.calls_ended:
-                self.finish_reason = "calls"
-                calls = calls[:1]
-                text = text[: calls[0].after]
-        thinking = block.thinking
-        if not self._has_thinking:
-            thinking = thinking.lstrip("\n")
-        before_text = self._has_thinking or thinking or self.parser is not None
-        if not self.goes_on and before_text:
-            cut = len(text) - len(text.lstrip("\n"))
-            text = text[cut:]
-            calls = tuple(replace(call, after=max(0, call.after - cut)) for call in calls)
-        self._has_thinking = self._has_thinking or bool(thinking)
-        self.goes_on = self.goes_on or bool(text)
-        target_pass = Pass(self._passes, len(block.tokens), block.drafted, block.accepted)
-        self._passes += 1
-        return Delta(
-            self.index,
-            self.reply.stats,
-            text,
-            thinking,
-            calls,
-            block.logprobs,
-            self.finish_reason,
-            self.reply.stop,
-            target_pass,
-            in_call and self.finish_reason != "calls",
-        )
 
 
 def too_long(prompt_tokens: str, context: int) -> Problem:
@@ -419,8 +343,3 @@ def too_long(prompt_tokens: str, context: int) -> Problem:
         param="messages",
         code="context_length_exceeded",
     )
-
-
-def progress_of(reply: Reply, began: float) -> Progress:
-    ms = 1e3 * (time.perf_counter() - began)
-    return Progress(reply.prompt_read, reply.stats.prompt_tokens, reply.stats.cached_tokens, ms)

@@ -50,7 +50,6 @@ def sse_event(data: Any, name: str | None = None) -> bytes:
 
 
 def typed_event(kind: str, **fields: Any) -> bytes:
-    """An event whose data has its name, too."""
     return sse_event({"type": kind, **fields}, kind)
 
 

@@ -1,15 +1,15 @@
 """What writes the answers to a request in the form of an API, and the numbers that several have."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, ClassVar
 
 from dflash_mlx.chat.detokenizer import token_bytes, token_text
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.pair import Pair
-from dflash_mlx.types import TokenLogprob
+from dflash_mlx.types import Block, TokenLogprob
 
-from .answer_request import AnswerRequest, Completion, Delta, ItemChange, Progress
+from .answer_request import AnswerRequest, ItemChange, OutputItems, Progress
 from .body import NO_LIMIT, Fields
 from .protocol import Problem, Settings
 from .runner import PreparedChoice, Runner
@@ -43,7 +43,7 @@ class Writer:
         self.request = request
         self.runner = runner
         self.choices = choices
-        self.answers = [Completion() for _ in choices]
+        self.answers = [choice.answer for choice in choices]
 
     @classmethod
     def ping(cls, name: str, comment: str) -> bytes:
@@ -63,31 +63,33 @@ class Writer:
     def progress(self, progress: Progress) -> Iterable[bytes]:
         return ()
 
-    def delta(self, delta: Delta, changes: Iterable[ItemChange]) -> Iterable[bytes]:
-        """The events of a delta, which has changed these items of its choice."""
+    def block(self, index: int, block: Block) -> Iterable[bytes]:
+        """The events of what a block has added to a choice's answer."""
         raise NotImplementedError
 
     def end(self) -> Iterable[bytes]:
         return ()
 
     def whole(self) -> dict[str, Any]:
-        """The reply, once `answers` are complete."""
         raise NotImplementedError
 
     async def complete(self) -> dict[str, Any]:
-        await self.runner.complete(self.request, self.choices, self.answers)
+        async with aclosing(self.runner.answer(self.request, self.choices)) as parts:
+            async for part in parts:
+                if not isinstance(part, Progress):
+                    self.keep(*part)
         return self.whole()
+
+    def keep(self, index: int, block: Block) -> None:
+        """Keep what `whole` needs of a block beside the choice's answer."""
 
     async def stream(self) -> AsyncGenerator[bytes]:
         for event in self.begin():
             yield event
         async with aclosing(self.runner.answer(self.request, self.choices)) as parts:
             async for part in parts:
-                if isinstance(part, Progress):
-                    events = self.progress(part)
-                else:
-                    events = self.delta(part, self.answers[part.index].add(part))
-                for event in events:
+                is_progress = isinstance(part, Progress)
+                for event in self.progress(part) if is_progress else self.block(*part):
                     yield event
         for event in self.end():
             yield event
@@ -103,9 +105,10 @@ class Writer:
         """
         request = self.request
         stats = self.answers[0].stats
+        limit = self.choices[0].prompted.request.token_limit
         more = {}
         asked = request.options.max_tokens
-        if asked not in (None, NO_LIMIT) and asked > request.token_limit:
+        if asked not in (None, NO_LIMIT) and asked > limit:
             more["clipped_from"] = asked
         cut = any(answer.finish_reason == "length" for answer in self.answers)
         if cut and request.options.grammar is not None:
@@ -120,7 +123,7 @@ class Writer:
             "verifies": stats.verifies,
             "first_token_s": round(stats.first_token_seconds, 3),
             "seed": stats.seed,
-            "max_tokens": request.token_limit,
+            "max_tokens": limit,
             "ignored": list(request.ignored),
             **more,
         }
@@ -144,6 +147,26 @@ class Writer:
             | {"top_logprobs": [entry(token, logprob) for token, logprob in position.top]}
             for position in logprobs
         ]
+
+
+class ItemsWriter(Writer):
+    """Writes the items of one choice."""
+
+    def __init__(self, *given: Any):
+        super().__init__(*given)
+        (self.answer,) = self.answers
+        self.items = OutputItems()
+
+    def keep(self, index: int, block: Block) -> None:
+        for _ in self.items.add(block):
+            pass
+
+    def block(self, index: int, block: Block) -> Iterator[bytes]:
+        for change in self.items.add(block):
+            yield from self.change(change)
+
+    def change(self, change: ItemChange) -> Iterator[bytes]:
+        raise NotImplementedError
 
 
 # Numbers of an answer in the fields of OpenAI and of llama-server

@@ -47,7 +47,6 @@ _MODULES = {
 
 
 def __dir__() -> list[str]:
-    """The public names, also those whose module is not loaded yet."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 

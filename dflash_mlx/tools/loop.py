@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dflash_mlx.answer import Answer, found, without_calls
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.chat.tool_parser import ToolParser, make_tool_parser, named_calls, without_tools
 from dflash_mlx.engine.stats import Stats
@@ -30,16 +31,15 @@ def stream_calls(
     tokenizer = session.pair.tokenizer
     parser = make_tool_parser(tokenizer, options.tools)
     blocks = session.stream(named_calls(messages, tokenizer), options, on_prefill=on_prefill)
-    return blocks if parser is None else without_calls(blocks, parser)
+    return blocks if parser is None else with_calls(blocks, parser)
 
 
-def without_calls(blocks: Generator[Block], parser: ToolParser) -> Generator[Block]:
+def with_calls(blocks: Generator[Block], parser: ToolParser) -> Generator[Block]:
     with closing(blocks):
         for block in blocks:
-            reason = block.finish_reason
-            parsed = parser.feed(block.text, final=bool(reason), cut=reason == "length")
-            calls = tuple(Call(one.name, one.arguments) for one in parsed.calls if one.complete)
-            yield replace(block, text=parsed.text, calls=calls)
+            read = without_calls(block, parser)
+            calls = tuple(Call(one.name, one.arguments) for one in found(read) if one.complete)
+            yield replace(read, finish_reason=block.finish_reason, calls=calls)
 
 
 def run_call(tools: dict[str, Tool], call: Call) -> Call:
@@ -122,18 +122,15 @@ def run(
 
     def answer(steps: Steps) -> Step:
         messages = [*chat, *step_messages(steps, chat)]
-        blocks = []
+        said = Answer()
         for block in stream_calls(session, messages, step_options):
-            blocks.append(block)
+            said.add(block)
             if on_block is not None:
                 on_block(block)
         stats.append(session.stats)
-        text = "".join(block.text for block in blocks)
-        thinking = "".join(block.thinking for block in blocks)
-        reason = blocks[-1].finish_reason or "length"
-        calls = tuple(call for block in blocks for call in block.calls)
-        calls = calls if reason == "stop" else ()
-        return Step(text.strip("\n"), thinking.strip("\n"), calls, reason)
+        reason = said.finish_reason or "length"
+        calls = said.calls if reason == "stop" else ()
+        return Step(said.text.strip("\n"), said.thinking.strip("\n"), calls, reason)
 
     def call_tool(call: Call) -> Call:
         if allow is None or allow(call):

@@ -76,7 +76,6 @@ class ServerConfig:
 
     @property
     def source(self) -> str:
-        """The command or the address, on one line."""
         return self.url or " ".join((self.command, *self.args))
 
 
@@ -159,7 +158,6 @@ def server_of(name: str, table: Any, place: str, *, foreign: bool) -> ServerConf
 
 
 def texts(table: dict[str, Any], key: str, invalid: Callable[[str, str], DFlashError]) -> Pairs:
-    """A table whose values are strings, as pairs."""
     values = table.get(key) or {}
     if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
         raise invalid(f"has other than texts in {key}", f'write {key} = {{ NAME = "..." }}')
@@ -243,7 +241,6 @@ class Servers:
                 server.task = asyncio.run_coroutine_threadsafe(run, self._loop)
 
     def wait(self) -> None:
-        """Wait until every server runs or has failed."""
         while any(server.state == "starting" for server in self.all):
             time.sleep(0.01)
 
@@ -279,7 +276,6 @@ class Servers:
             server.stopping = None
 
     def close(self) -> None:
-        """End the servers and the thread."""
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_SECONDS)
@@ -405,7 +401,6 @@ def failure_reason(error: BaseException, config: ServerConfig, stderr: IO[str]) 
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The first error of a group, which caused the others."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

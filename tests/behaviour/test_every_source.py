@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 import tiny
-from serving import plant, serving
+from serving import plant_seed, serving
 
 from dflash_mlx import api
 from dflash_mlx.hub.resolve import bundled
@@ -69,7 +69,7 @@ def test_clients_of_a_server(pair: Pair, mode: str) -> None:
 
 @pytest.mark.quick_every(4)
 def test_a_server_that_draws_with_another_seed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant("seed", monkeypatch)
+    plant_seed(monkeypatch)
     with pytest.raises(AssertionError):
         check_served(pair, "dflash")
 

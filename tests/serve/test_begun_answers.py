@@ -1,72 +1,45 @@
 """A last message of the assistant's is gone on from, blanks included, in all APIs and Python."""
 
-import asyncio
 from typing import Any
 
 import pytest
 import templates
-from scripted_server import HI, TOLD, URL, bundled, pair_saying, server_of, transport
+from every_api import CHAT, PATHS, ask, body_of, reply_of
+from scripted_server import HI, TOLD, bundled, pair_saying, server_of
 
 import dflash_mlx
-from dflash_mlx.pair import Pair
 
 BEGUN = [*HI, {"role": "assistant", "content": "one, two "}]
 REST = "\n\n  three, four"
-APIS = {
-    "/v1/chat/completions": ("messages", "max_tokens"),
-    "/v1/responses": ("input", "max_output_tokens"),
-    "/v1/messages": ("messages", "max_tokens"),
-    "/api/chat": ("messages", "num_predict"),
-}
 
 
-def reply_of(pair: Pair, path: str, messages: Any = BEGUN, **more: Any) -> Any:
-    name, limit = APIS[path]
-    body = {"model": "tiny", name: messages, limit: 60, "temperature": 0, "stream": False, **more}
-
-    async def ask() -> Any:
-        async with transport(server_of(pair)) as client:
-            return await client.post(URL + path, json=body)
-
-    return asyncio.run(ask())
-
-
-def text_of(reply: Any) -> str:
-    assert reply.status_code == 200, reply.text
-    found = reply.json()
-    if "choices" in found:
-        return found["choices"][0]["message"]["content"]
-    if "output" in found:
-        return found["output"][0]["content"][0]["text"]
-    return found["message"]["content"] if "message" in found else found["content"][0]["text"]
-
-
-@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("path", PATHS)
 def test_an_answer_is_continued(path: str) -> None:
     """Only the new text comes, with the blanks at its start."""
     pair = pair_saying(REST, BEGUN, strict=False)
-    assert text_of(reply_of(pair, path)) == REST
+    assert ask(server_of(pair), path, BEGUN).text == REST
 
 
 def test_blanks_beside_tools() -> None:
     """Line breaks before the text of a new answer are cut there."""
     pair = pair_saying(REST, BEGUN, strict=False, tools=TOLD)
-    assert text_of(reply_of(pair, "/v1/chat/completions", tools=TOLD)) == REST
+    assert ask(server_of(pair), CHAT, BEGUN, tools=TOLD).text == REST
 
 
 def test_fields_of_vllm() -> None:
     """They ask for what is done anyway; the answer lists them."""
     pair = pair_saying(REST, BEGUN, strict=False)
-    fields = {"continue_final_message": True, "add_generation_prompt": False}
-    reply = reply_of(pair, "/v1/chat/completions", **fields)
-    assert text_of(reply) == REST
+    fields: dict[str, Any] = {"continue_final_message": True, "add_generation_prompt": False}
+    reply = reply_of(server_of(pair), CHAT, body_of(CHAT, BEGUN, **fields))
+    assert reply.json()["choices"][0]["message"]["content"] == REST
     assert [name.split()[0] for name in reply.json()["dflash"]["ignored"]] == [*fields]
 
 
-@pytest.mark.parametrize("path", APIS)
+@pytest.mark.parametrize("path", PATHS)
 def test_a_form_is_refused(path: str) -> None:
     """It would hold for the rest alone."""
-    reply = reply_of(bundled(), path, guided_choice=["a"])
+    body = body_of(path, BEGUN, guided_choice=["a"])
+    reply = reply_of(server_of(bundled()), path, body)
     assert reply.status_code == 400
     assert "goes on from a text" in reply.text
 
@@ -74,7 +47,7 @@ def test_a_form_is_refused(path: str) -> None:
 def test_a_last_call_is_refused() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     messages = [*HI, {"role": "assistant", "content": "so", "tool_calls": [call]}]
-    reply = reply_of(bundled(), "/v1/chat/completions", messages)
+    reply = reply_of(server_of(bundled()), CHAT, body_of(CHAT, messages))
     assert reply.status_code == 400
     assert "results are missing" in reply.text
 

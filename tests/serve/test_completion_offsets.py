@@ -1,13 +1,13 @@
 """The log-probabilities of a completion fit its text: first blanks, characters of many tokens."""
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 import tiny
+from every_api import reply_of
 from scripted_pair import speaking
-from scripted_server import URL, server_of, tool_tokenizer, transport
+from scripted_server import server_of, tool_tokenizer
 
 from dflash_mlx.chat.detokenizer import token_bytes, token_text
 
@@ -21,12 +21,7 @@ def choices_of(text: str, **asked: Any) -> list[Any]:
     prompt = tokenizer.encode(PROMPT, add_special_tokens=False)
     server = server_of(speaking(text, tokenizer, prompt, strict=False))
     body = {"prompt": PROMPT, "max_tokens": 60, "temperature": 0, "logprobs": 1, **asked}
-
-    async def ask() -> str:
-        async with transport(server) as client:
-            return (await client.post(URL + "/v1/completions", json=body)).text
-
-    reply = asyncio.run(ask())
+    reply = reply_of(server, "/v1/completions", body).text
     if not asked.get("stream"):
         return json.loads(reply)["choices"]
     lines = [line.removeprefix("data: ") for line in reply.splitlines() if line]

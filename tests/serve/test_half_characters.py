@@ -1,37 +1,17 @@
 """Half an emoji (a lone surrogate) in any text is U+FFFD; no request and no call fails by it."""
 
-import asyncio
-import json
 from typing import Any
 
 import pytest
-from scripted_server import (
-    HI,
-    TOLD,
-    URL,
-    bundled,
-    pair_saying,
-    server_of,
-    tool_tokenizer,
-    transport,
-)
+from every_api import TOOLS, body_of, reply_of
+from scripted_server import HI, TOLD, bundled, pair_saying, server_of, tool_tokenizer
 
 import dflash_mlx
 from dflash_mlx.chat.call_json import json_object
-from dflash_mlx.pair import Pair
 
 HALF = "a\ud83d b"
 WHOLE = "a\ufffd b"
 WRITTEN = '{"a": "\\ud83d"}'  # JSON in a text
-
-
-def said_to(pair: Pair, path: str, raw: bytes) -> Any:
-    async def ask() -> Any:
-        headers = {"content-type": "application/json"}
-        async with transport(server_of(pair)) as client:
-            return await client.post(URL + path, content=raw, headers=headers)
-
-    return asyncio.run(ask())
 
 
 def called(arguments: Any) -> list[Any]:
@@ -63,7 +43,7 @@ def test_bodies_with_half_a_character(path: str, body: dict[str, Any]) -> None:
     limit = {"num_predict": 2} if path.startswith("/api") else {name: 2}
     if path.endswith("count_tokens"):
         limit = {}
-    reply = said_to(bundled(), path, json.dumps({"model": "tiny", **body, **limit}).encode())
+    reply = reply_of(server_of(bundled()), path, {"model": "tiny", **body, **limit})
     assert reply.status_code == 200, reply.text
 
 
@@ -73,7 +53,7 @@ def test_half_a_character_is_the_same_as_its_sign() -> None:
     counts = set()
     for text in (WHOLE.encode(), rb"a\ud83d b", b"a\xed\xa0\xbd b"):
         raw = b'{"model": "tiny", "messages": [{"role": "user", "content": "%s"}]}' % text
-        reply = said_to(pair, "/v1/messages/count_tokens", raw)
+        reply = reply_of(server_of(pair), "/v1/messages/count_tokens", raw)
         counts.add(reply.json()["input_tokens"])
     assert len(counts) == 1
     assert pair.encode(HALF) == pair.encode(WHOLE)
@@ -84,13 +64,7 @@ def test_calls_with_half_a_character(path: str) -> None:
     """Models write such escapes, and no client can send the value on."""
     said = '<tool_call>\n{"name": "add", "arguments": {"a": "x\\ud83dy"}}\n</tool_call>'
     pair = pair_saying(said, HI, tool_tokenizer(), strict=False, tools=TOLD)
-    tools: Any = TOLD
-    if path == "/v1/messages":
-        names = {"parameters": "input_schema"}
-        tools = [{names.get(n, n): v for n, v in tool["function"].items()} for tool in TOLD]
-    body = {"model": "tiny", "messages": HI, "tools": tools, "temperature": 0, "stream": False}
-    limit = {"options": {"num_predict": 200}} if path == "/api/chat" else {"max_tokens": 200}
-    reply = said_to(pair, path, json.dumps(body | limit).encode())
+    reply = reply_of(server_of(pair), path, body_of(path, tools=TOOLS[path]))
     assert reply.status_code == 200, reply.text
     assert "x\ufffdy" in reply.text
 

@@ -59,7 +59,8 @@ def test_the_key(served: Served) -> None:
 def test_other_names_of_the_machine(served: Served) -> None:
     for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"):
         assert post(served, Host=host).status_code == 403
-    for host in ("localhost", f"127.0.0.1:{served.port}", "LOCALHOST:1", "[::1]:8080", "mac.local"):
+    own = f"127.0.0.1:{served.port}"
+    for host in ("localhost", own, "LOCALHOST.:1", "[::1]:8080", "mac.local"):
         assert post(served, Host=host).status_code == 200
 
 
@@ -111,14 +112,6 @@ def test_slow_bodies(served: Served) -> None:
         wire.sendall(head.encode() + "x-api-key: geheim-ü\r\n".encode())
         wire.sendall(b"Content-Type: application/json\r\n\r\n{")
         assert wire.recv(4096).startswith(b"HTTP/1.1 408")
-
-
-def test_slow_heads(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.2)
-    with socket.create_connection(("127.0.0.1", served.port)) as wire:
-        wire.sendall(b"POST / HTTP/1.1\r\nHost: ")
-        wire.settimeout(10)
-        assert wire.recv(4096) == b""
 
 
 def test_heads_that_come_byte_by_byte(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,8 +260,6 @@ def test_the_log_has_the_reason(pair: Pair) -> None:
 
 
 def test_hosts_and_addresses() -> None:
-    assert guard.host_name("LOCALHOST.:80") == "localhost"
-    assert guard.host_name("[::1]:80") == "[::1]"
     for host in ("127.0.0.1", "localhost", "::1", "[::1]", "127.8.8.8"):
         assert guard.is_loopback(host)
     for host in ("0.0.0.0", "::", "192.168.1.2", "mac.local", ""):

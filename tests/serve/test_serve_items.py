@@ -2,19 +2,14 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from mlx_lm.tool_parsers import json_tools, qwen3_coder
 from scripted_server import ADD, tool_tokenizer
 
+from dflash_mlx.answer import Answer
 from dflash_mlx.chat.tool_parser import make_tool_parser
-from dflash_mlx.engine.stats import Stats
-from dflash_mlx.serve.answer_request import Delta, OutputItem, OutputItems
-from dflash_mlx.serve.runner import Deltas
-from dflash_mlx.session import Reply
+from dflash_mlx.serve.answer_request import OutputItem, OutputItems
 from dflash_mlx.types import Block
 
 TOLD = [{"type": "function", "function": ADD}]
@@ -26,14 +21,12 @@ Told = list[tuple[str, str, str]]
 def items_of(pieces: Sequence[str], parse: object) -> Told:
     tokenizer = tool_tokenizer()
     tokenizer._tool_parser = parse
-    parser, items = make_tool_parser(tokenizer, TOLD), OutputItems()
-    assert parser is not None
+    answer, items = Answer(parser=make_tool_parser(tokenizer, TOLD)), OutputItems()
     closed: list[OutputItem] = []
     for number, piece in enumerate(pieces):
         final = number == len(pieces) - 1
-        said = parser.feed(piece, final=final)
-        delta = Delta(0, Stats(), said.text, "", said.calls, (), "stop" if final else None)
-        for step in items.add(delta):
+        block = Block((1,), text=piece, finish_reason="stop" if final else None)
+        for step in items.add(answer.add(block)):
             if step.change == "opened":
                 assert step.item.number == len(closed)
             if step.change == "closed":
@@ -83,11 +76,9 @@ def test_calls_before_the_text_of_their_block_stay_before_it() -> None:
     """The line break that is cut from the text is not counted in the places of its calls."""
     tokenizer = tool_tokenizer()
     tokenizer._tool_parser = json_tools.parse_tool_call
-    parser = make_tool_parser(tokenizer, TOLD)
-    reply = cast(Reply, SimpleNamespace(stats=Stats(), stop=None))
-    items = OutputItems()
+    answer, items = Answer(parser=make_tool_parser(tokenizer, TOLD)), OutputItems()
     block = Block((1,), text=f"\n{JSON}C", finish_reason="stop")
-    for _ in items.add(Deltas(0, reply, parser, single_call=False).of(block)):
+    for _ in items.add(answer.add(block)):
         pass
     assert [(item.kind, item.text) for item in items.all] == [
         ("call", '{"a":1, "b": "</x>"}'),
@@ -95,14 +86,9 @@ def test_calls_before_the_text_of_their_block_stay_before_it() -> None:
     ]
 
 
-def test_a_text_in_another_place_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: all text before all calls, as the pieces alone would have it."""
-    add = OutputItems.add
-
-    def early(self: OutputItems, delta: Delta) -> object:
-        calls = tuple(replace(call, after=len(delta.text)) for call in delta.calls)
-        return add(self, replace(delta, calls=calls))
-
-    monkeypatch.setattr(OutputItems, "add", early)
-    with pytest.raises(AssertionError):
-        test_pieces_change_nothing(*CASES[1])
+def test_a_single_call_ends_the_answer_within_a_block() -> None:
+    tokenizer = tool_tokenizer()
+    tokenizer._tool_parser = json_tools.parse_tool_call
+    answer = Answer(parser=make_tool_parser(tokenizer, TOLD), single_call=True)
+    block = answer.add(Block((1,), text=f"A{JSON}B{JSON}C"))
+    assert (block.text, len(block.calls), block.finish_reason) == ("A", 1, "calls")

@@ -1,28 +1,13 @@
 """No thinking and no text of a call shows in an answer, whole and streamed, in each API."""
 
-import asyncio
-import json
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
-from scripted_server import CALL, HI, TEMPLATE, TOLD, URL, pair_saying, server_of, transport
+from every_api import OLLAMA, PATHS, TOOLS, Answer
+from every_api import ask as ask_api
+from scripted_server import CALL, HI, TEMPLATE, TOLD, pair_saying, server_of
 from scripted_server import tool_tokenizer as tokenizer_of
 
 from dflash_mlx.serve.app import Server
 
-ADD: Any = TOLD[0]["function"]
-MESSAGES_TOOL = {
-    "name": "add",
-    "description": ADD["description"],
-    "input_schema": ADD["parameters"],
-}
-TOOLS: dict[str, Any] = {
-    "/v1/chat/completions": TOLD,
-    "/v1/responses": [{"type": "function", **ADD}],
-    "/v1/messages": [MESSAGES_TOOL],
-    "/api/chat": TOLD,
-}
 OPENS = TEMPLATE.replace("[assistant]", "[assistant]<think>")
 IN_CALL = "the answer ended inside"
 # What the model says, and at how many tokens or which stop string it is cut.
@@ -42,125 +27,18 @@ CALL_CASES: dict[str, tuple[str, int | None, str | None]] = {
 }
 
 
-@dataclass
-class Answer:
-    """An answer of any API. reason: why it ended. incomplete: what the field `dflash` says."""
-
-    text: str = ""
-    thinking: str = ""
-    calls: list[str] = field(default_factory=list)
-    reason: str = ""
-    incomplete: str = ""
-
-
 def ask(server: Server, path: str, stream: bool, most: int | None, stop: str | None) -> Answer:
     """Ask with a tool; `most` tokens, or up to a stop string."""
-    body: dict[str, Any] = {"model": "tiny", "stream": stream, "tools": TOOLS[path]}
-    body["input" if path == "/v1/responses" else "messages"] = HI
-    if path == "/api/chat":
-        body["options"] = {"num_predict": most or 300, "stop": [stop] if stop else []}
-    else:
-        body["max_output_tokens" if path == "/v1/responses" else "max_tokens"] = most or 300
-        body["stop_sequences" if path == "/v1/messages" else "stop"] = [stop] if stop else []
-    text = asyncio.run(reply_of(server, path, body))
-    if not stream:
-        return READ[path](Answer(), [json.loads(text)])
-    lines = text.splitlines() if path == "/api/chat" else text.split("data: ")[1:]
-    found = [line.split("\n\n")[0] for line in lines]
-    return STREAMS[path](Answer(), [json.loads(one) for one in found if one != "[DONE]"])
+    return ask_api(server, path, stream=stream, limit=most or 300, stop=stop, tools=TOOLS[path])
 
 
-async def reply_of(server: Server, path: str, body: Any) -> str:
-    async with transport(server) as client:
-        reply = await client.post(URL + path, json=body)
-    assert reply.status_code == 200, reply.text
-    return reply.text
-
-
-def chat(answer: Answer, parts: list[Any]) -> Answer:
-    """Chunks of a stream of chat completions, or one whole answer."""
-    for part in parts:
-        answer.incomplete = part.get("dflash", {}).get("incomplete", answer.incomplete)
-        for choice in part["choices"]:
-            piece = choice["delta"] if "delta" in choice else choice["message"]
-            answer.text += piece.get("content") or ""
-            answer.thinking += piece.get("reasoning_content") or ""
-            names = [call["function"].get("name") for call in piece.get("tool_calls") or []]
-            answer.calls += [name for name in names if name]
-            answer.reason = choice["finish_reason"] or answer.reason
-    return answer
-
-
-def responses(answer: Answer, parts: list[Any]) -> Answer:
-    """A whole response; a stream's last event has one. Its deltas must give the same text."""
-    whole = parts[-1].get("response", parts[-1])
-    kinds = {"message": "", "reasoning": ""}
-    for item in whole["output"]:
-        if item["type"] == "function_call":
-            answer.calls.append(item["name"])
-        else:
-            kinds[item["type"]] += "".join(part["text"] for part in item["content"])
-    answer.text, answer.thinking = kinds["message"], kinds["reasoning"]
-    if len(parts) > 1:
-        deltas = [one["delta"] for one in parts if one["type"] == "response.output_text.delta"]
-        assert "".join(deltas) == answer.text
-    answer.incomplete = whole["dflash"].get("incomplete", "")
-    answer.reason = whole["status"]
-    return answer
-
-
-def messages(answer: Answer, parts: list[Any]) -> Answer:
-    (whole,) = parts
-    for block in whole["content"]:
-        answer.text += block.get("text", "")
-        answer.thinking += block.get("thinking", "")
-        answer.calls += [block["name"]] if block["type"] == "tool_use" else []
-    answer.reason = whole["stop_reason"]
-    answer.incomplete = whole["dflash"].get("incomplete", "")
-    return answer
-
-
-def message_events(answer: Answer, parts: list[Any]) -> Answer:
-    for part in parts:
-        delta = part.get("delta", {})
-        block = part.get("content_block", {})
-        answer.text += delta.get("text", "")
-        answer.thinking += delta.get("thinking", "")
-        answer.calls += [block["name"]] if block.get("type") == "tool_use" else []
-        answer.reason = delta.get("stop_reason", answer.reason)
-        answer.incomplete = part.get("dflash", {}).get("incomplete", answer.incomplete)
-    return answer
-
-
-def ollama(answer: Answer, parts: list[Any]) -> Answer:
-    """Lines of a stream, or one whole answer."""
-    for part in parts:
-        message = part["message"]
-        answer.text += message["content"]
-        answer.thinking += message.get("thinking", "")
-        answer.calls += [call["function"]["name"] for call in message.get("tool_calls", [])]
-        answer.reason = part.get("done_reason", "")
-        answer.incomplete = part.get("dflash", {}).get("incomplete", "")
-    return answer
-
-
-READ = {
-    "/v1/chat/completions": chat,
-    "/v1/responses": responses,
-    "/v1/messages": messages,
-    "/api/chat": ollama,
-}
-STREAMS = {**READ, "/v1/messages": message_events}
-CUT = {
-    "/v1/chat/completions": "length",
-    "/v1/responses": "incomplete",
-    "/v1/messages": "max_tokens",
-    "/api/chat": "length",
-}
+CUT: dict[str, str] = dict(
+    zip(PATHS, ("length", "incomplete", "max_tokens", "length"), strict=True)
+)
 TOOL_REASONS = ("tool_calls", "tool_use")
 
 
-@pytest.mark.parametrize("path", READ)
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("case", CALL_CASES)
 def test_an_answer_that_ends_inside_a_call(path: str, case: str) -> None:
     """Its text is what came before; it never claims that the call is complete."""
@@ -172,11 +50,11 @@ def test_an_answer_that_ends_inside_a_call(path: str, case: str) -> None:
         assert found.reason not in TOOL_REASONS
         assert (found.reason == CUT[path]) == (most is not None)
         assert found.incomplete.startswith(IN_CALL)
-        begun = "arguments" in case and path != "/api/chat"  # Ollama's API knows whole calls only
+        begun = "arguments" in case and path != OLLAMA  # Ollama's API knows whole calls only
         assert found.calls == (["add"] if begun else [])
 
 
-@pytest.mark.parametrize("path", READ)
+@pytest.mark.parametrize("path", PATHS)
 def test_a_stop_string_after_a_call(path: str) -> None:
     """The call counts, as older agents stop at its end tag."""
     server = server_of(pair_saying(f"Look.{CALL}", HI, tools=TOLD))
@@ -202,7 +80,7 @@ THINKING_CASES: dict[str, tuple[str, str, int | None, str | None, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", READ)
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("case", THINKING_CASES)
 def test_thinking_with_odd_ends(path: str, case: str) -> None:
     template, said, most, stop, text, thinking = THINKING_CASES[case]

@@ -15,7 +15,8 @@ from serving import Served, serving
 
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve import app, listening
-from dflash_mlx.serve.runner import PROMPT_THREADS, Runner
+from dflash_mlx.serve.runner import PROMPT_THREADS
+from dflash_mlx.session import Session
 
 PATH = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "What is 12 plus 7?"}], "max_tokens": 4}
@@ -125,17 +126,17 @@ def test_long_prompts_do_not_hold_up_others(
 ) -> None:
     """asyncio's own threads, which begin and end answers, are few: prompts have others."""
     may_go_on = threading.Event()
-    prompted = Runner._prompted
+    prepare = Session.prepare
     long = {**BODY, "messages": [{"role": "user", "content": "long"}]}
     count = LIMIT - 3
     assert count < PROMPT_THREADS
 
-    def slow(self: Runner, session: Any, request: Any) -> Any:
-        if request.prompt[-1]["content"] == "long":
+    def slow(self: Session, prompt: Any, options: Any) -> Any:
+        if prompt[-1]["content"] == "long":
             may_go_on.wait(60)
-        return prompted(self, session, request)
+        return prepare(self, prompt, options)
 
-    monkeypatch.setattr(Runner, "_prompted", slow)
+    monkeypatch.setattr(Session, "prepare", slow)
     statuses: list[int] = []
 
     def post() -> None:

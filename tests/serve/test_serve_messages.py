@@ -249,12 +249,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"thinking": {"type": "deeply"}}, r"thinking\.type"),
     ({"extra_body": {"temperature": 7.0}}, "temperature"),
     ({"stop_sequences": [""]}, "stop_sequences must be"),
-    ({"extra_body": {"mcp_servers": [{"type": "url"}]}}, "mcp_servers"),
     ({"extra_body": {"response_format": {"type": "json_object"}}},
      r"response_format .*use output_config\.format"),
     ({"extra_body": {"stop": ["x"]}}, "stop is .*use stop_sequences"),
-    ({"extra_body": {"logprobs": True}}, "logprobs is .*/v1/chat/completions"),
-    ({"extra_body": {"n": 2}}, "n is .*/v1/chat/completions"),
     ({"extra_body": {"context_management": {"edits": [{"type": "compact"}]}}}, "compact"),
 ]  # fmt: skip
 

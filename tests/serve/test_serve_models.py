@@ -24,7 +24,7 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import local
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve import parse_keep_alive
+from dflash_mlx.serve.keep_alive import parse_keep_alive
 from dflash_mlx.serve.protocol import Limits
 
 PROMPT = "one two three"

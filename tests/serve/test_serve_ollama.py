@@ -11,7 +11,7 @@ import tiny
 from scripted_server import HI, TOLD
 from serving import Served, fail_to_answer, serving
 from shelf import Shelf, make
-from tool_talk import calls, says, talking_pair
+from tool_talk import says, talking_pair
 
 from dflash_mlx import api
 from dflash_mlx.pair import Pair
@@ -190,14 +190,6 @@ def test_a_tool_is_called_and_its_result_read() -> None:
             assert seen[2]["name"] == "weather"
 
 
-def test_a_call_that_is_cut_is_told() -> None:
-    pair = talking_pair(lambda messages: calls("weather", '{"city": "Brno"}'))
-    with serving(pair) as served:
-        told = chat(served, tools=TOLD, options={"num_predict": 42}).json()
-        assert "tool_calls" not in told["message"]
-        assert told["dflash"]["incomplete"] == "the answer ended inside the call of weather"
-
-
 def test_results_find_their_calls() -> None:
     """By id, else by the tool's name, else in their order."""
 
@@ -301,6 +293,9 @@ def test_a_model_that_stays_is_not_unloaded(served: Served) -> None:
     assert told["dflash"]["ignored"] == ["keep_alive (this model stays loaded)"]
     answer = chat(served, keep_alive="5m", options={"num_predict": 1}).json()
     assert answer["dflash"]["ignored"] == ["keep_alive (this model stays loaded)"]
+    refused = httpx.post(f"{served.url}/v1/models/unload", json={"model": "m"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+    assert httpx.get(f"{served.url}/v1/models/m").json()["state"] == "loaded"
 
 
 def test_other_endpoints(served: Served) -> None:

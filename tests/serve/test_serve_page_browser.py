@@ -21,13 +21,13 @@ from serving import Served, fail_to_answer, serving
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve import guard
-from dflash_mlx.serve.answer_request import Delta, Pass
 from dflash_mlx.serve.runner import Runner
+from dflash_mlx.types import Block
 
 SCREENSHOTS = os.environ.get("DFLASH_SCREENSHOTS")
 KEY = "geheim-ü"
 CODE = "Write a Python function that adds 3 to a number."
-THIRD = 2  # the number of the third pass
+THIRD = 3  # passes so far
 SUM = "What is 25 plus 17?"
 ANSWERED = "document.querySelector('.assistant:last-child .numbers')?.innerText"
 STORED = "Object.keys(localStorage).filter((name) => name.startsWith('dflash.chat.')).length"
@@ -51,9 +51,7 @@ def go_on(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         async with aclosing(answer(self, *given)) as events:
             async for event in events:
                 yield event
-                target_pass = event.target_pass if isinstance(event, Delta) else None
-                is_third = target_pass is not None and target_pass.number == THIRD
-                while is_third and not go_on.is_set():
+                while given[1][0].answer.passes == THIRD and not go_on.is_set():
                     await asyncio.sleep(0.02)
 
     monkeypatch.setattr(Runner, "answer", waiting)
@@ -63,12 +61,13 @@ def go_on(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def script(monkeypatch: pytest.MonkeyPatch, *pieces: tuple[str, str]) -> None:
     """Every answer is these pieces of thinking and text, one a pass of 8 tokens and 7 drafts."""
 
-    async def answer(*_: Any) -> AsyncGenerator[Delta]:
-        stats = Stats(generated=8 * len(pieces), committed=[8] * len(pieces))
+    async def answer(runner: Runner, request: Any, choices: Any) -> AsyncGenerator[Any]:
+        said = choices[0].answer
+        said.stats = Stats(generated=8 * len(pieces), committed=[8] * len(pieces))
         for number, (thinking, text) in enumerate(pieces):
             last = "stop" if number == len(pieces) - 1 else None
-            target_pass = Pass(number, 8, 7, 5)
-            yield Delta(0, stats, text, thinking, finish_reason=last, target_pass=target_pass)
+            block = Block((1,) * 8, 7, 5, text=text, thinking=thinking, finish_reason=last)
+            yield 0, said.add(block)
 
     monkeypatch.setattr(Runner, "answer", answer)
 

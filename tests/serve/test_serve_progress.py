@@ -8,9 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import messages_api
 import pytest
-import responses_api
+from every_api import CHAT, MESSAGES, RESPONSES, TOOLS, body_of
 from scripted_server import CALL, HI, TOLD, pair_saying
 from serving import Served, serving
 
@@ -90,14 +89,7 @@ def events(text: str) -> list[str]:
     return found
 
 
-CALLING: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": HI, "tools": TOLD},
-    "/v1/responses": {"input": "hi", "tools": [responses_api.TOOL]},
-    "/v1/messages": {"messages": HI, "tools": [messages_api.TOOL], "max_tokens": 200},
-}
-
-
-@pytest.mark.parametrize("path", CALLING)
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
 def test_comments_count_tokens_while_a_call_is_written(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +102,7 @@ def test_comments_count_tokens_while_a_call_is_written(
 
     monkeypatch.setattr(Stats, "record", slow_record)
     with serving(pair_saying(CALL, HI, tools=TOLD), keepalive=0.01) as served:
-        body = {**CALLING[path], "stream": True}
+        body = body_of(path, tools=TOOLS[path], stream=True, model="m")
         found = httpx.post(served.url + path, json=body, timeout=60).text.replace("\\", "")
     before, _, _ = found.partition('{"a": 1, "b": [2, "}"]}')
     assert before != found

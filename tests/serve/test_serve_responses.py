@@ -211,10 +211,6 @@ def test_answers_that_are_cut(asked: Callable[..., Any]) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"),
-    ({"background": True}, "background is not supported"),
-    ({"conversation": "conv_1"}, "conversation is not supported"),
-    ({"prompt": {"id": "p"}}, "prompt is not supported"),
     ({"input": []}, "input is empty"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
      r"input\.0\.content\.0 is of the type 'input_image'"),

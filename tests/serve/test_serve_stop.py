@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import threading
 import time
 from importlib import import_module
@@ -22,53 +21,42 @@ STOPPED = "the server was stopped."
 USER = {"messages": [{"role": "user", "content": "What is 12 plus 7?"}]}
 
 
-class Stopping:
-    """Sends a request to a server, and a signal as soon as it runs; `twice`: two of them."""
+def run_and_stop(
+    server: app.Server,
+    body: dict[str, Any],
+    *,
+    number: int = signal.SIGINT,
+    path: str = "/v1/chat/completions",
+    twice: bool = False,
+) -> tuple[int, str]:
+    """Serve a request, and get a signal as soon as it runs, or two; the exit code and the reply."""
+    at = listening.listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{at[0].getsockname()[1]}{path}"
+    replies: list[str] = []
 
-    def __init__(
-        self,
-        server: app.Server,
-        port: int,
-        body: dict[str, Any],
-        *,
-        number: int = signal.SIGINT,
-        path: str = "/v1/chat/completions",
-        twice: bool = False,
-    ):
-        self._number = number
-        self._server = server
-        self._url = f"http://127.0.0.1:{port}{path}"
-        self._body = body
-        self._twice = twice
-        self.reply = ""
-        self.threads = [
-            threading.Thread(target=work, daemon=True) for work in (self._ask, self._interrupt)
-        ]
-
-    def _ask(self) -> None:
+    def ask() -> None:
         try:
-            self.reply = httpx.post(self._url, json=self._body, timeout=30).text
+            replies.append(httpx.post(url, json=body, timeout=30).text)
         except httpx.HTTPError as error:
-            self.reply = str(error)
+            replies.append(str(error))
 
-    def _interrupt(self) -> None:
-        while not self._server.models.admission.running:
+    def interrupt() -> None:
+        while not server.models.admission.running:
             time.sleep(0.01)
         time.sleep(0.3)
-        os.kill(os.getpid(), self._number)
-        if self._twice:
+        os.kill(os.getpid(), number)
+        if twice:
             time.sleep(0.5)
-            os.kill(os.getpid(), self._number)
+            os.kill(os.getpid(), number)
 
-
-def run_and_stop(server: app.Server, at: list[socket.socket], stopping: Stopping) -> int:
-    for thread in stopping.threads:
+    threads = [threading.Thread(target=work, daemon=True) for work in (ask, interrupt)]
+    for thread in threads:
         thread.start()
     with pytest.raises(typer.Exit) as caught:
         run_until_stopped(server, at, Output())
-    for thread in stopping.threads:
+    for thread in threads:
         thread.join()
-    return caught.value.exit_code
+    return caught.value.exit_code, replies[0]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -85,16 +73,10 @@ def test_ctrl_c_while_an_answer_runs(
     monkeypatch.setattr(listening, "STOP_SECONDS", 60 if twice else 1)
     lines: list[str] = []
     server = app.Server(pair, settings_of("m", {}), access_log.AccessLog(lines.append))
-    at = listening.listen("127.0.0.1", 0)
-    body = {
-        "messages": [{"role": "user", "content": "What is 12 plus 7?"}],
-        "logit_bias": {str(token): -100 for token in pair.target.eos_ids},
-        "max_tokens": 1900,
-        "stream": stream,
-    }
-    stopping = Stopping(server, at[0].getsockname()[1], body, twice=twice)
+    body = {**USER, "ignore_eos": True, "max_tokens": 1900, "stream": stream}
     began = time.monotonic()
-    assert run_and_stop(server, at, stopping) == 130
+    code, reply = run_and_stop(server, body, twice=twice)
+    assert code == 130
     assert time.monotonic() - began < 10
     seconds = 60 if twice else 1
     told = f"stopping: running answers have {seconds} seconds to finish; Ctrl-C again ends them now"
@@ -103,7 +85,7 @@ def test_ctrl_c_while_an_answer_runs(
     (line,) = lines
     assert line.startswith("503 POST /v1/chat/completions")
     assert line.endswith(STOPPED)
-    assert STOPPED in stopping.reply or (stream and twice)
+    assert STOPPED in reply or (stream and twice)
 
 
 ENDS = {
@@ -120,16 +102,15 @@ def test_sigterm_ends_streams_with_an_error(
 ) -> None:
     monkeypatch.setattr(listening, "STOP_SECONDS", 2)
     server = app.Server(pair, settings_of("m", {}))
-    at = listening.listen("127.0.0.1", 0)
     prompt, error, end = ENDS[path]
     limit = {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 1900}
     body = {**prompt, **limit, "ignore_eos": True, "stream": True}
-    stopping = Stopping(server, at[0].getsockname()[1], body, number=signal.SIGTERM, path=path)
-    assert run_and_stop(server, at, stopping) == 143
-    last = stopping.reply.removesuffix("data: [DONE]\n\n").rstrip().rpartition("\n\n")[2]
+    code, reply = run_and_stop(server, body, number=signal.SIGTERM, path=path)
+    assert code == 143
+    last = reply.removesuffix("data: [DONE]\n\n").rstrip().rpartition("\n\n")[2]
     assert STOPPED in last
     assert error in last
-    assert stopping.reply.endswith(end)
+    assert reply.endswith(end)
 
 
 def test_ctrl_c_of_an_idle_server(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,16 +75,15 @@ def test_calls_without_their_tags(said: str, after: str) -> None:
         assert choice.finish_reason == "tool_calls"
 
 
-@pytest.mark.parametrize("said", [BARE.replace("add", "nobody"), f"So: {BARE}", "```json\n{}\n```"])
-def test_json_that_is_no_call_stays_text(said: str) -> None:
-    """Of no offered tool, after text, or of anything else."""
-    for choice in both(said, tools=TOLD)[:2]:
-        assert choice.message.content == said
-        assert not choice.message.tool_calls
-
-
-@pytest.mark.parametrize("said", ["<tool_call>{broken</tool_call>", "<tool_call>[1]</tool_call>"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(BARE.replace("add", "nobody"), f"So: {BARE}", "```json\n{}\n```"),
+        *("<tool_call>{broken</tool_call>", "<tool_call>[1]</tool_call>"),
+    ],
+)
 def test_what_is_no_call_stays_text(said: str) -> None:
+    """JSON of no offered tool, after text, or of anything else."""
     for choice in both(said, tools=TOLD)[:2]:
         assert choice.message.content == said
         assert not choice.message.tool_calls

@@ -1,23 +1,12 @@
 """Small things of requests: the name of a field in an error, no limit, and a compressed body."""
 
-import asyncio
 import gzip
 import json
 from typing import Any
 
 import pytest
-from scripted_server import HI, URL, bundled, server_of, transport
-
-
-def reply_of(path: str, body: Any, **headers: str) -> Any:
-    raw = body if isinstance(body, bytes) else json.dumps({"model": "tiny", **body}).encode()
-
-    async def ask() -> Any:
-        sent = {"content-type": "application/json", **headers}
-        async with transport(server_of(bundled())) as client:
-            return await client.post(URL + path, content=raw, headers=sent)
-
-    return asyncio.run(ask())
+from every_api import reply_of
+from scripted_server import HI, bundled, server_of
 
 
 @pytest.mark.parametrize(
@@ -27,7 +16,7 @@ def reply_of(path: str, body: Any, **headers: str) -> Any:
 def test_an_error_names_the_field_of_its_api(path: str, name: str | None) -> None:
     long = "word " * 30_000
     body = {name: long} if name else {"messages": [{"role": "user", "content": long}]}
-    error = reply_of(path, body).json()["error"]
+    error = reply_of(server_of(bundled()), path, body).json()["error"]
     assert error["param"] == (name or "messages")
     assert error["code"] == "context_length_exceeded"
 
@@ -45,7 +34,9 @@ def test_an_error_names_the_field_of_its_api(path: str, name: str | None) -> Non
 )
 def test_no_limit(path: str, body: dict[str, Any]) -> None:
     """The rest of the context is the limit, and nothing was clipped."""
-    reply = reply_of(path, body | ({} if "/api" in path else {"temperature": 0}))
+    reply = reply_of(
+        server_of(bundled()), path, body | ({} if "/api" in path else {"temperature": 0})
+    )
     assert reply.status_code == 200, reply.text
     dflash = reply.json()["dflash"]
     assert dflash["max_tokens"] > 3800
@@ -54,6 +45,8 @@ def test_no_limit(path: str, body: dict[str, Any]) -> None:
 
 def test_a_compressed_body() -> None:
     raw = gzip.compress(json.dumps({"messages": HI}).encode())
-    reply = reply_of("/v1/chat/completions", raw, **{"content-encoding": "gzip"})
+    reply = reply_of(
+        server_of(bundled()), "/v1/chat/completions", raw, **{"content-encoding": "gzip"}
+    )
     assert reply.status_code == 415
     assert "gzip" in reply.json()["error"]["message"]

@@ -12,6 +12,8 @@ from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.anthropic_messages import MessagesBody
 from dflash_mlx.serve.anthropic_messages import to_request as messages_request
+from dflash_mlx.serve.ollama_chat import OllamaChatBody
+from dflash_mlx.serve.ollama_chat import to_request as ollama_request
 from dflash_mlx.serve.openai_chat import ChatBody, to_request
 from dflash_mlx.serve.openai_responses import ResponsesBody
 from dflash_mlx.serve.openai_responses import to_request as responses_request
@@ -123,6 +125,14 @@ def test_the_nearest_effort(effort: str, used: str) -> None:
         assert f"<{used}>" in prompted(pair, request)
         named = [note for note in request.ignored if f"effort {effort}" in note and used in note]
         assert bool(named) == (effort != used)
+
+
+def test_ollamas_nearest_effort_is_named_beside_other_fields() -> None:
+    pair = pair_of("{% if false %}<think>{% endif %}" + EFFORT + TEXT)
+    body = OllamaChatBody.model_validate({"messages": ASK, "think": "high"})
+    request = ollama_request(body, pair, Settings(("m",), GenerationOptions(mode="baseline")))
+    assert "<xhigh>" in prompted(pair, request)
+    assert request.ignored == ("reasoning_effort high (this model has xhigh nearest to it)",)
 
 
 def test_no_effort_where_thinking_can_be_switched_off() -> None:

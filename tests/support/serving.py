@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -15,12 +15,11 @@ import uvicorn
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
+from dflash_mlx.serve import runner
 from dflash_mlx.serve.access_log import AccessLog
-from dflash_mlx.serve.answer_request import Delta
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.listening import Connection, listen
 from dflash_mlx.serve.protocol import Settings
-from dflash_mlx.serve.runner import Deltas, Runner
 
 
 @dataclass
@@ -93,21 +92,10 @@ def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
         thread.join()
 
 
-def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plant a fault: "seed" changes the seed, "text" drops a character of every piece of text."""
-    if fault == "seed":
-        choice = Runner._choice
-        monkeypatch.setattr(
-            Runner, "_choice", lambda *given: choice(given[0], given[1], 1, given[3])
-        )
-    else:
-        of = Deltas.of
-
-        def shorter(self: Deltas, block: Any) -> Delta:
-            delta = of(self, block)
-            return replace(delta, text=delta.text[:-1])
-
-        monkeypatch.setattr(Deltas, "of", shorter)
+def plant_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant a fault: every choice has the seed of the second one."""
+    as_choice = runner.as_choice
+    monkeypatch.setattr(runner, "as_choice", lambda prompted, index: as_choice(prompted, 1))
 
 
 def fail_to_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

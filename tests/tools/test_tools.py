@@ -43,7 +43,7 @@ def three_rounds(messages: list[dict[str, Any]]) -> str:
         city = '{"city": "Brno", "days": 2}'
         return "<think>which?</think>\n\nI look." + calls("weather", city) + calls("boom")
     if len(results) == 2:
-        return calls("weather", '{"city": "nowhere"}')
+        return "<think>there?</think>" + calls("weather", '{"city": "nowhere"}')
     return "Wet."
 
 
@@ -101,7 +101,7 @@ def test_rounds_until_there_is_an_answer() -> None:
     ]
     first, second, last = found.steps
     assert (first.text, first.thinking, len(first.calls)) == ("I look.", "which?", 2)
-    assert (second.text, last.calls) == ("", ())
+    assert (second.text, second.thinking, last.calls) == ("", "there?", ())
     roles = [message["role"] for message in found.messages]
     assert roles == ["user", "assistant", "tool", "tool", "assistant", "tool", "assistant"]
     ids = [m["tool_call_id"] for m in found.messages if m["role"] == "tool"]
