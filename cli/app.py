@@ -31,9 +31,10 @@ from .environment import check_variables
 from .generate import generate
 from .help import PanelCommand, help_page
 from .models import models
-from .options import ValueSource, source_of, wanted_number
+from .options import wanted_number
 from .running import ps, stop
 from .serve import serve
+from .sources import ValueSource, source_of
 from .terminal.output import Output, open_closed_streams
 from .train import train
 

@@ -14,15 +14,18 @@ from dflash_mlx.models.ability import ALL_DRAFTS
 
 from .confirm import check_can_ask, confirm
 from .downloads import download_models
+from .exclusions import WHEN_RESOLVED, without_excluded
 from .loading import ability_of, model_here
 from .options import (
     BUNDLED,
     DisplayOptions,
     ModelOptions,
+    Options,
     bits_option,
     option,
     option_groups,
 )
+from .sources import sources_of
 from .terminal.output import Output, format_bytes, pad, screen_width
 
 if TYPE_CHECKING:
@@ -324,6 +327,7 @@ def show(
 @models.command("pull")
 @option_groups
 def pull(
+    ctx: typer.Context,
     model: Annotated[str, typer.Argument(metavar="ID", help="Target: a Hub id, or qwen3:4b.")],
     *,
     draft: Annotated[
@@ -340,16 +344,13 @@ def pull(
     read, and damaged ones are downloaded again.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
+    without_excluded(Options(ctx, sources_of(ctx)), WHEN_RESOLVED)
     if model == BUNDLED and draft is None:
         out.info("the bundled pair comes with the package: there is nothing to download")
         return
     model = target_id(model, out)
     if draft is not None:
         draft = checked_id(model_name(draft))
-        if no_draft:
-            raise UsageError(
-                "a drafter and no_draft contradict each other.", hint="leave one of them out"
-            )
     check_can_ask(yes)
     try:
         download(model, draft, no_draft, yes, out)

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from enum import IntEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -24,6 +23,8 @@ from dflash_mlx.options import GenerationOptions, Option, declared
 
 from .config_file import config_path, flag_key
 from .environment import KEY_VARIABLE, PREFIX
+from .exclusions import AT_START, without_excluded
+from .sources import ValueSource, sources_of
 
 LATEST = "dflash.options"  # key of a context's `meta`: the options after their latest change
 COMMAND_DEFAULTS = GenerationOptions(mode="auto")
@@ -304,33 +305,6 @@ def wanted_number(parameter: Any) -> str:
 # Values and their sources
 
 
-class ValueSource(IntEnum):
-    """Where a value comes from. A higher source overrides a lower one: the order of precedence."""
-
-    DEFAULT = 0
-    FILE = 1  # the config file
-    TARGET = 2  # [models."ID"] in it
-    VARIABLE = 3
-    PRESET = 4
-    FLAG = 5
-
-
-CLICK_SOURCES = {
-    "COMMANDLINE": ValueSource.FLAG,
-    "ENVIRONMENT": ValueSource.VARIABLE,
-    "DEFAULT_MAP": ValueSource.FILE,
-}
-
-
-def source_of(ctx: typer.Context, name: str) -> ValueSource:
-    source = ctx.get_parameter_source(name)
-    return CLICK_SOURCES.get(source.name if source else "", ValueSource.DEFAULT)
-
-
-def sources_of(ctx: typer.Context) -> dict[str, ValueSource]:
-    return {name: source_of(ctx, name) for name in ctx.params}
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of a run, in groups. Changes return a new object.
@@ -378,6 +352,11 @@ class Options:
         changed = replace(self, **groups)
         self.ctx.meta[LATEST] = changed
         return changed
+
+    def without(self, *names: str) -> "Options":
+        """The options with the defaults of these; names of no group stand for nothing."""
+        defaults = Options(self.ctx, {})
+        return self.changed(**{name: defaults[name] for name in names if name in GROUP_OF})
 
     def layered(self, values: Mapping[str, Any], source: ValueSource, table: str) -> "Options":
         """The options with the values of a table, except where the present source is higher."""
@@ -432,8 +411,8 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's parameters that are groups of options by the options themselves.
 
     A dataclass becomes one option per field. `Options` or a dictionary, annotated with `Flags`,
-    becomes the options of these groups. If the command has a parameter `ctx`, the hint of its
-    DFlashErrors names the variable or file that set the wrong value.
+    becomes the options of these groups. Options that exclude each other are refused. The hint of a
+    DFlashError names the variable or file that set the wrong value.
     """
     groups: dict[str, type] = {}
     container, kind = "", Options
@@ -449,20 +428,25 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
+    own = inspect.signature(command).parameters
+    if "ctx" not in own:
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        parameters.insert(0, inspect.Parameter("ctx", by_name, annotation=typer.Context))
+
     @wraps(command)
-    def run(**values: Any) -> None:
+    def run(ctx: typer.Context, **values: Any) -> None:
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        values["ctx"] = ctx
         try:
-            if container:
-                own = inspect.signature(command).parameters
-                values = {name: value for name, value in values.items() if name in own}
-                ctx = values["ctx"]
-                values[container] = Options.of(ctx) if kind is Options else ctx.params
-            command(**values)
+            options = Options(ctx, sources_of(ctx))
+            if container and kind is Options:
+                options = Options.of(ctx)
+            without_excluded(options, AT_START)
+            values[container] = options if kind is Options else ctx.params
+            command(**{name: value for name, value in values.items() if name in own})
         except DFlashError as error:
-            found = places(values["ctx"], error.message) if "ctx" in values else ()
-            error.hint = "; ".join(filter(None, (error.hint, *found)))
+            error.hint = "; ".join(filter(None, (error.hint, *places(ctx, error.message))))
             raise
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

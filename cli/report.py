@@ -376,12 +376,10 @@ class LogOptions:
     def open(self, command: str, warn: Callable[[str], None]) -> "RunLog":
         """The log of a command; without --log it writes nothing.
 
-        UsageError for --log-text without --log, DFlashError for a file that cannot be written. If
-        writing fails later, `warn` gets a message and the run continues.
+        DFlashError for a file that cannot be written. If writing fails later, `warn` gets a message
+        and the run continues.
         """
         if self.log is None:
-            if self.log_text:
-                raise UsageError("--log-text needs --log.", hint="say where: --log FILE")
             return RunLog(None)
         path = self.log.expanduser()
         try:

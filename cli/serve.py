@@ -229,7 +229,6 @@ def serve(
         return
     from dflash_mlx.serve.listening import listen
 
-    check_allow_pull(options, own)
     listening = listen(own.host, own.port)
     if not own.let_sleep:
         ctx.with_resource(awake())
@@ -299,15 +298,6 @@ def start(
         cache_ram=asked.cache.cache_ram,
     )
     return server, seconds
-
-
-def check_allow_pull(options: Options, own: ServeOptions) -> None:
-    """Raise UsageError for --allow-pull where no request can name another model."""
-    if own.allow_pull and not offers_all(options):
-        raise UsageError(
-            "--allow-pull is for a server of many models, and this one has a single one.",
-            hint="leave --allow-pull out, or --model, --draft and --adapter",
-        )
 
 
 def offers_all(options: Options) -> bool:

@@ -23,7 +23,6 @@ from dflash_mlx.errors import DFlashError, UsageError
 from .config_file import config_path
 from .help import TYPED
 from .keys import key_option
-from .options import ValueSource, source_of
 from .service_manager import (
     Launchd,
     ServiceProgram,
@@ -31,6 +30,7 @@ from .service_manager import (
     service_manager,
     write_private,
 )
+from .sources import ValueSource, source_of
 from .terminal.output import Output
 from .terminal.spinner import Spinner
 

@@ -15,6 +15,7 @@ from dflash_mlx.options import GenerationOptions
 
 from ..awake import awake
 from ..backend.local import LocalBackend
+from ..exclusions import WHEN_RESOLVED, without_excluded
 from ..loading import add_drafter, bundled_note, load_pair, prepare_libraries
 from ..options import (
     BUNDLED,
@@ -22,11 +23,11 @@ from ..options import (
     Flags,
     ModelOptions,
     Options,
-    ValueSource,
     option,
     option_groups,
 )
-from ..resolve import with_known_thinking, with_target_id, without_overridden_draft
+from ..resolve import with_known_thinking, with_target_id
+from ..sources import ValueSource
 from ..terminal.output import Output
 from ..terminal.signals import Interrupt
 from .report import Measured, best_choice, report_json, show_report
@@ -168,7 +169,9 @@ def bench(
     -d names another.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    options = resolve_models(options, own, out)
+    options = with_target_id(without_excluded(options, WHEN_RESOLVED), out)
+    if own.drafts is not None:
+        options = options.changed(draft=None, no_draft=True, lookup=False)
     models = options.model
     prepare_libraries(offline=models.offline)
     from dflash_mlx import bench as engine
@@ -220,26 +223,6 @@ def keep_choice(measured: list[Measured], pair: "Pair", out: Output) -> None:
         out.warn(f"from now on '{pair.target_name}' has {drafter} here; -d names another")
 
 
-def resolve_models(options: Options, own: BenchOptions, out: Output) -> Options:
-    """The options with the target's id; UsageError for flags that have no effect on a benchmark."""
-    options = with_target_id(without_overridden_draft(options), out)
-    if own.drafts is None:
-        return options
-    flags = {
-        "--draft": options.source("draft") is ValueSource.FLAG,
-        "--no-draft": options.source("no_draft") is ValueSource.FLAG,
-        "--lookup": options.source("lookup") is ValueSource.FLAG,
-        "--modes": own.modes is not None,
-    }
-    for flag, is_set in flags.items():
-        if is_set:
-            raise UsageError(
-                f"--drafts and {flag} exclude each other.",
-                hint="leave one of them out; --drafts dflash:ID,model:ID names models",
-            )
-    return options.changed(draft=None, no_draft=True, lookup=False)
-
-
 def schedule_of(
     options: Options, own: BenchOptions, sources: tuple["Source", ...], out: Output
 ) -> "Schedule":
@@ -268,8 +251,9 @@ def check_flags(
     options: Options, own: BenchOptions, schedule: "Schedule", sources: tuple["Source", ...]
 ) -> None:
     """Raise UsageError for flags that need other modes or temperatures."""
-    wants_lookup = options.source("lookup") is ValueSource.FLAG
-    if wants_lookup and not any(variant.mode == "auto" for variant in schedule.modes):
+    if options.source("lookup") is ValueSource.FLAG and not any(
+        variant.mode == "auto" for variant in schedule.modes
+    ):
         hint = (
             "remove --no-draft"
             if options.model.no_draft and not own.modes
