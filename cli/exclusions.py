@@ -34,6 +34,11 @@ def is_plain(options: "Options", _: str = "") -> bool:
     return options["no_draft"] or options["mode"] == "baseline"
 
 
+def has_another_source(options: "Options", name: str) -> bool:
+    """Whether --no-draft is set, and not where --draft is."""
+    return bool(options[name]) and options.source(name) != options.source("draft")
+
+
 @dataclass(frozen=True, slots=True)
 class Exclusion:
     """An option that is refused beside another one.
@@ -53,72 +58,81 @@ class Exclusion:
     weaker: Literal["refused", "option left out", "left out"] = "refused"
 
 
+NEEDS = "{option} needs {other}."
 EXCLUDE = "{option} and {other} exclude each other."
 UNUSED = (
     "{option} has no effect with {other}, which takes its prompts from a file and writes the "
     "answers to another one."
 )
+CONTRADICT = "a drafter and no_draft contradict each other."
 FLAG = ValueSource.FLAG
 
-AT_START = (
-    # generate --batch
-    Exclusion("answers", "batch", "{option} needs {other}.", "add --batch FILE", is_missing, FLAG),
-    Exclusion(
-        "max_sequences", "batch", "{option} needs {other}.", "add --batch FILE", is_missing, FLAG
-    ),
-    *(
-        Exclusion(name, "batch", UNUSED, "leave {option} out", least=FLAG)
-        for name in (
-            *("prompt", "file", "latest", "json", "jsonl", "stats", "compare", "watch"),
-            *("show_thinking", "log_text"),
-        )
-    ),
-    Exclusion(
-        "batch", "answers", "--batch needs a file for the answers.", "add --out FILE", is_missing
-    ),
-    # generate
-    Exclusion("raw", "latest", "{other} and {option} do not go together."),
-    Exclusion("compare", "latest", "{other} and {option} do not go together."),
-    Exclusion("json", "jsonl", EXCLUDE),
-    Exclusion("watch", "json", EXCLUDE),
-    Exclusion("watch", "jsonl", EXCLUDE),
-    Exclusion("log_text", "log", "{option} needs {other}.", "say where: --log FILE", is_missing),
-    # chat
-    Exclusion("resume", "latest", "{option} and {other} name different chats."),
-    Exclusion("model", "demo", "{other} and {option} name different models.", least=FLAG),
-    Exclusion("draft", "demo", "{other} and {option} name different models.", least=FLAG),
-    # serve
-    *(
+LOG_TEXT = Exclusion("log_text", "log", NEEDS, "say where: --log FILE", is_missing)
+
+AT_START = {  # by command
+    "generate": (
+        *(
+            Exclusion(
+                name, "batch", "{option} needs {other}.", "add --batch FILE", is_missing, FLAG
+            )
+            for name in ("answers", "max_sequences")
+        ),
+        *(
+            Exclusion(name, "batch", UNUSED, "leave {option} out", least=FLAG)
+            for name in (
+                *("prompt", "file", "latest", "json", "jsonl", "stats", "compare", "watch"),
+                *("show_thinking", "log_text"),
+            )
+        ),
         Exclusion(
-            "allow_pull",
-            name,
-            "{option} is for a server of many models, and this one has a single one.",
-            "leave {option} out, or --model, --draft and --adapter",
-        )
-        for name in ("model", "draft", "adapter")
+            "batch",
+            "answers",
+            "--batch needs a file for the answers.",
+            "add --out FILE",
+            is_missing,
+        ),
+        Exclusion("raw", "latest", "{other} and {option} do not go together."),
+        Exclusion("compare", "latest", "{other} and {option} do not go together."),
+        Exclusion("json", "jsonl", EXCLUDE),
+        Exclusion("watch", "json", EXCLUDE),
+        Exclusion("watch", "jsonl", EXCLUDE),
+        LOG_TEXT,
     ),
-    Exclusion(
-        "api_key",
-        "api_key_file",
-        "the API key is given twice.",
-        "leave out --api-key, or its file",
-        weaker="left out",
+    "chat": (
+        Exclusion("resume", "latest", "{option} and {other} name different chats."),
+        Exclusion("model", "demo", "{other} and {option} name different models.", least=FLAG),
+        Exclusion("draft", "demo", "{other} and {option} name different models.", least=FLAG),
+        LOG_TEXT,
     ),
-    # bench
-    *(
+    "serve": (
+        *(
+            Exclusion(
+                "allow_pull",
+                name,
+                "{option} is for a server of many models, and this one has a single one.",
+                "leave {option} out, or --model, --draft and --adapter",
+            )
+            for name in ("model", "draft", "adapter")
+        ),
+        Exclusion(
+            "api_key",
+            "api_key_file",
+            "the API key is given twice.",
+            "leave out --api-key, or its file",
+            weaker="left out",
+        ),
+    ),
+    "bench": tuple(
         Exclusion(
             name,
             "drafts",
             "{other} and {option} exclude each other.",
             "leave one of them out; --drafts dflash:ID,model:ID names models",
-            least=least,
+            least=ValueSource.DEFAULT if name == "modes" else FLAG,
         )
-        for name, least in (
-            *(("draft", FLAG), ("no_draft", FLAG), ("lookup", FLAG)),
-            ("modes", ValueSource.DEFAULT),
-        )
+        for name in ("draft", "no_draft", "lookup", "modes")
     ),
-)
+}
 
 WHEN_RESOLVED = (
     Exclusion(
@@ -129,7 +143,13 @@ WHEN_RESOLVED = (
         weaker="left out",
     ),
     Exclusion(
-        "draft", "no_draft", "a drafter and no_draft contradict each other.", weaker="left out"
+        "draft",
+        "no_draft",
+        CONTRADICT,
+        when=lambda options, name: (
+            options[name] and options.source(name) != options.source("draft")
+        ),
+        weaker="left out",
     ),
     Exclusion(
         "draft",
@@ -173,6 +193,7 @@ WHEN_RESOLVED = (
         ValueSource.VARIABLE,
         "option left out",
     ),
+    Exclusion("draft", "no_draft", CONTRADICT),
 )
 
 FOR_ANSWER = (

@@ -442,7 +442,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
             options = Options(ctx, sources_of(ctx))
             if container and kind is Options:
                 options = Options.of(ctx)
-            without_excluded(options, AT_START)
+            without_excluded(options, AT_START.get(ctx.command.name or "", ()))
             values[container] = options if kind is Options else ctx.params
             command(**{name: value for name, value in values.items() if name in own})
         except DFlashError as error:
