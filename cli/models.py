@@ -22,6 +22,7 @@ from .options import (
     ModelOptions,
     Options,
     bits_option,
+    command_group,
     option,
     option_groups,
 )
@@ -263,11 +264,7 @@ def fit_rows(cells: list[tuple[str, ...]], width: int) -> tuple[list[str], list[
     return lines, [title for number, title in enumerate(TITLES) if number not in shown]
 
 
-models = typer.Typer(
-    help="List, download and delete models.",
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+models = command_group("List, download and delete models.")
 
 
 @models.command("list")

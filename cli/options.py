@@ -32,11 +32,19 @@ BUNDLED = "bundled"  # name of the bundled pair in config files and chats
 TOY_NOTE = "toy model for trying dflash; run `dflash models list` for real ones"
 
 
-def option(*names: str, help: str, panel: str = "", **details: Any) -> Any:
+def option(*names: str, help: str, panel: str = "", variable: bool = True, **details: Any) -> Any:
     """A Typer option; its variable is named after its first long flag. panel: its heading."""
-    variable = PREFIX + names[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
-    return typer.Option(
-        *names, help=help, rich_help_panel=panel, envvar=variable, show_envvar=False, **details
+    name = PREFIX + names[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    if variable:
+        details |= {"envvar": name, "show_envvar": False}
+    return typer.Option(*names, help=help, rich_help_panel=panel, **details)
+
+
+def command_group(help: str) -> typer.Typer:
+    return typer.Typer(
+        help=help,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
 
 
@@ -253,12 +261,14 @@ def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter
     text = declaration.help
     if declaration.unless_given:
         text += f" [{declaration.unless_given}]"
-    details: dict[str, Any] = {"help": text, "metavar": declaration.metavar}
-    if variables:
-        flag = option(declaration.flag, panel=declaration.panel, **details, **limits)
-    else:
-        panel = declaration.panel
-        flag = typer.Option(declaration.flag, rich_help_panel=panel, **details, **limits)
+    flag = option(
+        declaration.flag,
+        help=text,
+        panel=declaration.panel,
+        variable=variables,
+        metavar=declaration.metavar,
+        **limits,
+    )
     annotation = Annotated[kind | None if default is None else kind, flag]
     return inspect.Parameter(
         declaration.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation

@@ -258,23 +258,8 @@ def with_known_thinking(
     contradictory = generation.think is False and generation.reasoning_effort is not None
     if raw or (contradictory and len(inherited) == 1):
         return options.changed(**dict.fromkeys(inherited))
-    unknown = unknown_thinking({name: options[name] for name in inherited}, template)
-    note_unknown_thinking(unknown, out)
-    return options.changed(**dict.fromkeys(unknown)) if unknown else options
-
-
-def unknown_thinking(values: dict[str, Any], template: ThinkingSwitches) -> list[str]:
-    """The names of the switches that are set and that the template does not know."""
-    known = {
-        "think": template.think_switch is not None,
-        "reasoning_effort": values.get("reasoning_effort") in template.efforts,
-    }
-    return [name for name, value in values.items() if value is not None and not known[name]]
-
-
-def note_unknown_thinking(names: Iterable[str], out: Output) -> None:
-    for name in names:
-        out.note(f"  this model's template knows no {THINKING[name]}: it goes its own way")
+    kept = drop_unknown_thinking(generation, template, out, inherited)
+    return options.changed(think=kept.think, reasoning_effort=kept.reasoning_effort)
 
 
 def drop_unknown_thinking(
@@ -284,6 +269,11 @@ def drop_unknown_thinking(
     names: Iterable[str] = THINKING,
 ) -> GenerationOptions:
     """The options without switches that the template does not know; a note for each."""
-    unknown = unknown_thinking({name: getattr(options, name) for name in names}, template)
-    note_unknown_thinking(unknown, out)
+    known = {
+        "think": template.think_switch is not None,
+        "reasoning_effort": options.reasoning_effort in template.efforts,
+    }
+    unknown = [n for n in names if getattr(options, n) is not None and not known[n]]
+    for name in unknown:
+        out.note(f"  this model's template knows no {THINKING[name]}: it goes its own way")
     return replace(options, **dict.fromkeys(unknown))

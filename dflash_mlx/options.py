@@ -108,8 +108,13 @@ def format_limit(limit: float) -> str:
     return f"{limit:,g}" if abs(limit) < 1e6 else f"{limit:,}"
 
 
-def option(default: Any, help: str = "", **details: Any) -> Any:
-    return field(default=default, metadata={"option": Option(help, **details)})
+def option(
+    default: Any, help: str = "", *, flag: str = "", setting: str | None = None, **details: Any
+) -> Any:
+    """A declared field; `setting` is the flag without its dashes by default."""
+    name = flag.removeprefix("--") if setting is None else setting
+    declaration = Option(help, flag=flag, setting=name, **details)
+    return field(default=default, metadata={"option": declaration})
 
 
 @cache
@@ -123,14 +128,16 @@ def walk_options(cls: type) -> Iterator[Option]:
     hints = get_type_hints(cls)
     for member in fields(cls):
         kind, optional = without_none(hints[member.name])
-        if "option" in member.metadata:
+        if declaration := member.metadata.get("option"):
+            sampling = cls is SamplingParams
             yield replace(
-                member.metadata["option"],
+                declaration,
                 name=member.name,
                 type=kind,
                 optional=optional,
                 default=member.default,
-                sampling=cls is SamplingParams,
+                sampling=sampling,
+                panel=declaration.panel or ("Sampling" if sampling else ""),
             )
         elif is_dataclass(kind) and isinstance(kind, type):
             yield from walk_options(kind)
@@ -164,82 +171,62 @@ class SamplingParams:
         0.0,
         "Randomness; 0 always takes the likeliest token.",
         flag="--temp",
-        setting="temp",
         metavar="T",
         low=0,
         high=100,
-        panel="Sampling",
     )
     top_p: float = option(
         1.0,
         "Keep the likeliest tokens that add up to this probability; 1 is off.",
         flag="--top-p",
-        setting="top-p",
         metavar="P",
         low=0,
         high=1,
         above=True,
-        panel="Sampling",
     )
     top_k: int = option(
-        0,
-        "Keep the K likeliest tokens; 0 is off.",
-        flag="--top-k",
-        setting="top-k",
-        metavar="K",
-        low=0,
-        panel="Sampling",
+        0, "Keep the K likeliest tokens; 0 is off.", flag="--top-k", metavar="K", low=0
     )
     min_p: float = option(
         0.0,
         "Drop tokens below this share of the likeliest one; 0 is off.",
         flag="--min-p",
-        setting="min-p",
         metavar="P",
         low=0,
         high=1,
-        panel="Sampling",
     )
     repetition_penalty: float = option(
         1.0,
         "Make the last 20 tokens less likely; 1 is off.",
         flag="--repetition-penalty",
-        setting="repetition-penalty",
         metavar="X",
         low=0,
         above=True,
-        panel="Sampling",
     )
     presence_penalty: float = option(
         0.0,
         "Subtract this from the score of each recent token; 0 is off.",
         flag="--presence-penalty",
-        setting="presence-penalty",
         metavar="X",
         low=-100,
         high=100,
-        panel="Sampling",
     )
     frequency_penalty: float = option(
         0.0,
         "Subtract this for each recent use of a token; 0 is off.",
         flag="--frequency-penalty",
-        setting="frequency-penalty",
         metavar="X",
         low=-100,
         high=100,
-        panel="Sampling",
     )
     seed: int | None = option(
         None,
         "The same seed gives the same text.",
         flag="--seed",
-        setting="seed",
         metavar="N",
         low=0,
         high=2**64 - 1,
         unset="none",
-        panel="Sampling",
         unless_given="a new one for each answer",
     )
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -247,21 +234,17 @@ class SamplingParams:
         0.0,
         "How often to leave out all likely tokens but the least likely one; 0 is off.",
         flag="--xtc-probability",
-        setting="xtc-probability",
         metavar="P",
         low=0,
         high=1,
-        panel="Sampling",
     )
     xtc_threshold: float = option(
         0.1,
         "The probability from which on a token is likely, for --xtc-probability.",
         flag="--xtc-threshold",
-        setting="xtc-threshold",
         metavar="P",
         low=0,
         high=0.5,
-        panel="Sampling",
     )
 
     def __post_init__(self) -> None:
@@ -338,7 +321,6 @@ class GenerationOptions:
         None,
         "Maximum length of the answer in tokens.",
         flag="--max-tokens",
-        setting="max-tokens",
         metavar="N",
         low=1,
         unset="context",
@@ -349,7 +331,6 @@ class GenerationOptions:
         (),
         "End the answer before this text; repeatable.",
         flag="--stop",
-        setting="stop",
         metavar="TEXT",
         unset="none",
         panel="Prompt and answer",
@@ -358,6 +339,7 @@ class GenerationOptions:
         None,
         "Switch thinking on or off.",
         flag="--think/--no-think",
+        setting="",
         unless_given="the model's own",
         panel="Prompt and answer",
     )
@@ -365,6 +347,7 @@ class GenerationOptions:
         None,
         "How hard to think, if the model knows it: low, medium, high.",
         flag="--effort",
+        setting="",
         metavar="LEVEL",
         words=EFFORTS,
         panel="Prompt and answer",
@@ -373,7 +356,6 @@ class GenerationOptions:
         "dflash",
         "How to draft: auto (fastest measured), dflash (chain), ddtree (tree), baseline (not).",
         flag="--mode",
-        setting="mode",
         noun="mode",
         scope="local",
         default_of_commands="auto",
@@ -396,7 +378,6 @@ class GenerationOptions:
         None,
         "Drafts in a tree, with --mode ddtree.",
         flag="--tree-budget",
-        setting="tree-budget",
         metavar="N",
         low=1,
         high=1024,
@@ -409,7 +390,6 @@ class GenerationOptions:
         None,
         "How drafts are accepted when sampling; see `dflash help exact`.",
         flag="--accept",
-        setting="accept",
         noun="acceptance rule",
         unset="auto",
         unless_given="match with a seed, else the drafter's own",

@@ -27,7 +27,7 @@ def measurement(*names: str, help: str, **details: Any) -> Any:
 
 def file_option(*names: str, help: str, panel: str) -> Any:
     """An option that names a file of one run, so that no variable sets it."""
-    return typer.Option(*names, metavar="FILE", help=help, rich_help_panel=panel)
+    return option(*names, metavar="FILE", help=help, panel=panel, variable=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ def bench(
     ctx.with_resource(awake())
     pair, _ = load_pair(models, out)
     schedule = measure.with_thinking(schedule, options, pair, out)
-    compares_all = any(source.is_all for source in sources)
+    compares_all = any(source.kind == "all" for source in sources)
     if compares_all:
         sources = measure.fitting(pair, out)
     measured = measure.Run(questions, models, own.results_path, out).measure_all(

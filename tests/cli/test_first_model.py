@@ -105,7 +105,7 @@ def test_no_offer_offline_or_without_metal(mac: Any, monkeypatch: pytest.MonkeyP
 
 def test_a_full_disk(mac: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is offered that does not fit."""
-    monkeypatch.setattr(first_model, "free_disk", lambda: 1_000_000_000)
+    monkeypatch.setattr("dflash_mlx.hub.download.free_disk", lambda: (Path(), 1_000_000_000))
     assert offer() is NOTHING
 
 
