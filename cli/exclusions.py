@@ -17,12 +17,12 @@ from .sources import ValueSource
 if TYPE_CHECKING:
     from .options import Options
 
-PLAIN = "plain"  # stands for --no-draft or --mode baseline, whichever has the higher source
+FLAG, VARIABLE = ValueSource.FLAG, ValueSource.VARIABLE
 
 
 def is_given(options: "Options", name: str) -> bool:
     """Whether an option is set, or a flag says that it is not."""
-    return bool(options[name]) or options.source(name) is ValueSource.FLAG
+    return bool(options[name]) or options.source(name) is FLAG
 
 
 def is_missing(options: "Options", name: str) -> bool:
@@ -34,23 +34,19 @@ def is_plain(options: "Options", _: str = "") -> bool:
     return options["no_draft"] or options["mode"] == "baseline"
 
 
-def has_another_source(options: "Options", name: str) -> bool:
-    """Whether --no-draft is set, and not where --draft is."""
-    return bool(options[name]) and options.source(name) != options.source("draft")
-
-
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """An option that is refused beside another one.
+    """Options of which each is refused beside one of the others.
 
-    when: whether the other one, by its name, excludes it. least: the lowest source of the option
-    that counts. weaker: what becomes of the one with the lower source: it is refused as well, or
-    the option, or either of the two, is left out. In the texts {option} and {other} are the flags,
-    {place} and {other_place} what set the values, and {value} is the other's.
+    options, others: names with blanks between them. when: whether one of the others, by its name,
+    excludes them. least: the lowest source that counts. weaker: what becomes of the one with the
+    lower source: it is refused as well, or the option, or either of the two, is left out. In the
+    texts {option} and {other} are the flags, {place} and {other_place} what set the values, and
+    {value} is the other's.
     """
 
-    option: str
-    other: str
+    options: str
+    others: str
     message: str
     hint: str = "leave one of them out"
     when: Callable[["Options", str], bool] = is_given
@@ -58,147 +54,116 @@ class Exclusion:
     weaker: Literal["refused", "option left out", "left out"] = "refused"
 
 
-NEEDS = "{option} needs {other}."
 EXCLUDE = "{option} and {other} exclude each other."
+NEEDS = "{option} needs {other}."
+ADD_BATCH = "add --batch FILE"
+NOT_WITH_BATCH = "prompt file latest json jsonl stats compare watch show_thinking log_text"
 UNUSED = (
     "{option} has no effect with {other}, which takes its prompts from a file and writes the "
     "answers to another one."
 )
-CONTRADICT = "a drafter and no_draft contradict each other."
-FLAG = ValueSource.FLAG
-
+NO_FILE = "{option} needs a file for the answers."
 LOG_TEXT = Exclusion("log_text", "log", NEEDS, "say where: --log FILE", is_missing)
+OTHER_MODELS = "{other} and {option} name different models."
+ONE_MODEL = "{option} is for a server of many models, and this one has a single one."
+OF_MANY = "leave {option} out, or --model, --draft and --adapter"
+TWO_KEYS = "the API key is given twice."
+NAMED_MODELS = "leave one of them out; --drafts dflash:ID,model:ID names models"
 
 AT_START = {  # by command
     "generate": (
-        *(
-            Exclusion(
-                name, "batch", "{option} needs {other}.", "add --batch FILE", is_missing, FLAG
-            )
-            for name in ("answers", "max_sequences")
-        ),
-        *(
-            Exclusion(name, "batch", UNUSED, "leave {option} out", least=FLAG)
-            for name in (
-                *("prompt", "file", "latest", "json", "jsonl", "stats", "compare", "watch"),
-                *("show_thinking", "log_text"),
-            )
-        ),
-        Exclusion(
-            "batch",
-            "answers",
-            "--batch needs a file for the answers.",
-            "add --out FILE",
-            is_missing,
-        ),
-        Exclusion("raw", "latest", "{other} and {option} do not go together."),
-        Exclusion("compare", "latest", "{other} and {option} do not go together."),
+        Exclusion("answers max_sequences", "batch", NEEDS, ADD_BATCH, is_missing, FLAG),
+        Exclusion(NOT_WITH_BATCH, "batch", UNUSED, "leave {option} out", least=FLAG),
+        Exclusion("batch", "answers", NO_FILE, "add --out FILE", is_missing),
+        Exclusion("raw compare", "latest", "{other} and {option} do not go together."),
         Exclusion("json", "jsonl", EXCLUDE),
-        Exclusion("watch", "json", EXCLUDE),
-        Exclusion("watch", "jsonl", EXCLUDE),
+        Exclusion("watch", "json jsonl", EXCLUDE),
         LOG_TEXT,
     ),
     "chat": (
         Exclusion("resume", "latest", "{option} and {other} name different chats."),
-        Exclusion("model", "demo", "{other} and {option} name different models.", least=FLAG),
-        Exclusion("draft", "demo", "{other} and {option} name different models.", least=FLAG),
+        Exclusion("model draft", "demo", OTHER_MODELS, least=FLAG),
         LOG_TEXT,
     ),
     "serve": (
-        *(
-            Exclusion(
-                "allow_pull",
-                name,
-                "{option} is for a server of many models, and this one has a single one.",
-                "leave {option} out, or --model, --draft and --adapter",
-            )
-            for name in ("model", "draft", "adapter")
-        ),
+        Exclusion("allow_pull", "model draft adapter", ONE_MODEL, OF_MANY),
         Exclusion(
             "api_key",
             "api_key_file",
-            "the API key is given twice.",
+            TWO_KEYS,
             "leave out --api-key, or its file",
             weaker="left out",
         ),
     ),
-    "bench": tuple(
+    "bench": (
         Exclusion(
-            name,
+            "draft no_draft lookup",
             "drafts",
             "{other} and {option} exclude each other.",
-            "leave one of them out; --drafts dflash:ID,model:ID names models",
-            least=ValueSource.DEFAULT if name == "modes" else FLAG,
-        )
-        for name in ("draft", "no_draft", "lookup", "modes")
+            NAMED_MODELS,
+            least=FLAG,
+        ),
+        Exclusion("drafts", "modes", EXCLUDE, NAMED_MODELS),
     ),
 }
 
+
+def is_drafting(options: "Options", name: str) -> bool:
+    """Whether a mode is given, and it drafts."""
+    return bool(options.source(name)) and options[name] != "baseline"
+
+
+def is_stronger(options: "Options", name: str) -> bool:
+    """Whether --no-draft is given, and by another source than --draft."""
+    return options[name] and options.source(name) != options.source("draft")
+
+
+PLAIN = "no_draft mode"
+PLAINLY = "{option} decodes plainly, and {other} {value} does not."
+CONTRADICT = "a drafter and no_draft contradict each other."
+NO_DRAFTER = "--mode baseline needs no drafter, and --draft names one."
+NO_DRAFTS = "{option} has no effect without drafting."
+NOT_AUTO = "{option} has no effect outside the mode auto."
+NO_TREE = "{option} has no effect in the mode {value}."
+NO_TREES = "{option} has no effect in the mode baseline."
+REMOVE = "remove {other_place} or {place}"
+TREES = "remove {other_place} and add --mode ddtree"
+GIVES_WAY: Literal["option left out"] = "option left out"
+
+
+def is_not(mode: str) -> Callable[["Options", str], bool]:
+    return lambda options, name: options[name] != mode
+
+
 WHEN_RESOLVED = (
-    Exclusion(
-        "no_draft",
-        "mode",
-        "{option} decodes plainly, and {other} {value} does not.",
-        when=lambda options, name: bool(options.source(name)) and options[name] != "baseline",
-        weaker="left out",
-    ),
-    Exclusion(
-        "draft",
-        "no_draft",
-        CONTRADICT,
-        when=lambda options, name: (
-            options[name] and options.source(name) != options.source("draft")
-        ),
-        weaker="left out",
-    ),
+    Exclusion("no_draft", "mode", PLAINLY, when=is_drafting, weaker="left out"),
+    Exclusion("draft", "no_draft", CONTRADICT, when=is_stronger, weaker="left out"),
     Exclusion(
         "draft",
         "mode",
-        "--mode baseline needs no drafter, and --draft names one.",
+        NO_DRAFTER,
         when=lambda options, name: options[name] == "baseline",
-        weaker="option left out",
+        weaker=GIVES_WAY,
     ),
-    Exclusion(
-        "lookup",
-        PLAIN,
-        "{option} has no effect without drafting.",
-        "remove {other_place} or {place}",
-        is_plain,
-        weaker="option left out",
-    ),
-    Exclusion(
-        "lookup",
-        "mode",
-        "{option} has no effect outside the mode auto.",
-        "remove {other_place} or {place}",
-        lambda options, name: options[name] != "auto",
-        weaker="option left out",
-    ),
+    Exclusion("lookup", PLAIN, NO_DRAFTS, REMOVE, is_plain, weaker=GIVES_WAY),
+    Exclusion("lookup", "mode", NOT_AUTO, REMOVE, is_not("auto"), weaker=GIVES_WAY),
     # A value of the config file is kept for the mode ddtree.
+    Exclusion("tree_budget", PLAIN, NO_TREES, TREES, is_plain, VARIABLE, GIVES_WAY),
     Exclusion(
-        "tree_budget",
-        PLAIN,
-        "{option} has no effect in the mode baseline.",
-        "remove {other_place} and add --mode ddtree",
-        is_plain,
-        ValueSource.VARIABLE,
-        "option left out",
-    ),
-    Exclusion(
-        "tree_budget",
-        "mode",
-        "{option} has no effect in the mode {value}.",
-        "add --mode ddtree",
-        lambda options, name: options[name] != "ddtree",
-        ValueSource.VARIABLE,
-        "option left out",
+        "tree_budget", "mode", NO_TREE, "add --mode ddtree", is_not("ddtree"), VARIABLE, GIVES_WAY
     ),
     Exclusion("draft", "no_draft", CONTRADICT),
 )
 
 FOR_ANSWER = (
     Exclusion(
-        "compare", PLAIN, "{option} needs a drafter, and {other} leaves it out.", when=is_plain
+        "compare",
+        "mode",
+        "{option} needs a drafter, and --mode baseline leaves it out.",
+        when=lambda options, name: is_plain(options) and not options.source("no_draft"),
+    ),
+    Exclusion(
+        "compare", "no_draft", "{option} needs a drafter, and {other} leaves it out.", when=is_plain
     ),
     Exclusion(
         "watch",
@@ -216,29 +181,28 @@ def without_excluded(options: "Options", table: Sequence[Exclusion]) -> "Options
     Only options that the command has are looked at.
     """
     parameters = {parameter.name: parameter for parameter in options.ctx.command.params}
-    for rule in table:
-        needed = ("no_draft", "mode") if rule.other == PLAIN else (rule.other,)
-        if not parameters.keys() >= {rule.option, *needed}:
+    for rule, name in [(each, name) for each in table for name in each.options.split()]:
+        names = rule.others.split()
+        if not parameters.keys() >= {name, *names} or not is_given(options, name):
             continue
-        other = max(needed, key=options.source)
-        if not is_given(options, rule.option) or not rule.when(options, other):
+        excluding = [other for other in names if rule.when(options, other)]
+        if not excluding:
             continue
-        mine, others = options.source(rule.option), options.source(other)
+        other = max(excluding, key=options.source)
+        mine, others = options.source(name), options.source(other)
         gives_way = rule.weaker != "refused"
         if mine < (max(rule.least, others) if gives_way else rule.least):
-            options = options.without(rule.option) if gives_way else options
+            options = options.without(name) if gives_way else options
         elif rule.weaker == "left out" and others < mine:
             options = options.without(other)
         else:
             texts = {
-                "option": flag_text(parameters[rule.option]),
+                "option": flag_text(parameters[name]),
                 "other": flag_text(parameters[other]),
-                "place": options.place(rule.option),
+                "place": options.place(name),
                 "other_place": options.place(other),
                 "value": options[other],
             }
-            if rule.other == PLAIN and other == "mode":
-                texts["other"] += " baseline"
             raise UsageError(rule.message.format(**texts), hint=rule.hint.format(**texts))
     return options
 
