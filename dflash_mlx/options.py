@@ -111,8 +111,13 @@ def format_limit(limit: float) -> str:
 def option(
     default: Any, help: str = "", *, flag: str = "", setting: str | None = None, **details: Any
 ) -> Any:
-    """A declared field; `setting` is the flag without its dashes by default."""
+    """A declared field. flag: also with the value as help texts have it, behind a blank.
+
+    setting: by default the flag without its dashes.
+    """
+    flag, _, metavar = flag.partition(" ")
     name = flag.removeprefix("--") if setting is None else setting
+    details = {"metavar": metavar or None, **details}
     declaration = Option(help, flag=flag, setting=name, **details)
     return field(default=default, metadata={"option": declaration})
 
@@ -168,62 +173,49 @@ class SamplingParams:
     """
 
     temperature: float = option(
-        0.0,
-        "Randomness; 0 always takes the likeliest token.",
-        flag="--temp",
-        metavar="T",
-        low=0,
-        high=100,
+        0.0, "Randomness; 0 always takes the likeliest token.", flag="--temp T", low=0, high=100
     )
     top_p: float = option(
         1.0,
         "Keep the likeliest tokens that add up to this probability; 1 is off.",
-        flag="--top-p",
-        metavar="P",
+        flag="--top-p P",
         low=0,
         high=1,
         above=True,
     )
-    top_k: int = option(
-        0, "Keep the K likeliest tokens; 0 is off.", flag="--top-k", metavar="K", low=0
-    )
+    top_k: int = option(0, "Keep the K likeliest tokens; 0 is off.", flag="--top-k K", low=0)
     min_p: float = option(
         0.0,
         "Drop tokens below this share of the likeliest one; 0 is off.",
-        flag="--min-p",
-        metavar="P",
+        flag="--min-p P",
         low=0,
         high=1,
     )
     repetition_penalty: float = option(
         1.0,
         "Make the last 20 tokens less likely; 1 is off.",
-        flag="--repetition-penalty",
-        metavar="X",
+        flag="--repetition-penalty X",
         low=0,
         above=True,
     )
     presence_penalty: float = option(
         0.0,
         "Subtract this from the score of each recent token; 0 is off.",
-        flag="--presence-penalty",
-        metavar="X",
+        flag="--presence-penalty X",
         low=-100,
         high=100,
     )
     frequency_penalty: float = option(
         0.0,
         "Subtract this for each recent use of a token; 0 is off.",
-        flag="--frequency-penalty",
-        metavar="X",
+        flag="--frequency-penalty X",
         low=-100,
         high=100,
     )
     seed: int | None = option(
         None,
         "The same seed gives the same text.",
-        flag="--seed",
-        metavar="N",
+        flag="--seed N",
         low=0,
         high=2**64 - 1,
         unset="none",
@@ -233,16 +225,14 @@ class SamplingParams:
     xtc_probability: float = option(
         0.0,
         "How often to leave out all likely tokens but the least likely one; 0 is off.",
-        flag="--xtc-probability",
-        metavar="P",
+        flag="--xtc-probability P",
         low=0,
         high=1,
     )
     xtc_threshold: float = option(
         0.1,
         "The probability from which on a token is likely, for --xtc-probability.",
-        flag="--xtc-threshold",
-        metavar="P",
+        flag="--xtc-threshold P",
         low=0,
         high=0.5,
     )
@@ -320,8 +310,7 @@ class GenerationOptions:
     max_tokens: int | None = option(
         None,
         "Maximum length of the answer in tokens.",
-        flag="--max-tokens",
-        metavar="N",
+        flag="--max-tokens N",
         low=1,
         unset="context",
         unless_given="512; serve: 4,096; chat: the rest of the context",
@@ -330,8 +319,7 @@ class GenerationOptions:
     stop: tuple[str, ...] = option(
         (),
         "End the answer before this text; repeatable.",
-        flag="--stop",
-        metavar="TEXT",
+        flag="--stop TEXT",
         unset="none",
         panel="Prompt and answer",
     )
@@ -346,9 +334,8 @@ class GenerationOptions:
     reasoning_effort: str | None = option(
         None,
         "How hard to think, if the model knows it: low, medium, high.",
-        flag="--effort",
+        flag="--effort LEVEL",
         setting="",
-        metavar="LEVEL",
         words=EFFORTS,
         panel="Prompt and answer",
     )
@@ -364,9 +351,8 @@ class GenerationOptions:
     block_size: int | None = option(
         None,
         "Tokens checked per pass: the last token and its drafts.",
-        flag="--block-size",
+        flag="--block-size N",
         setting="block",
-        metavar="N",
         low=2,
         high=MAX_BLOCK_SIZE,
         unset="auto",
@@ -377,8 +363,7 @@ class GenerationOptions:
     tree_budget: int | None = option(
         None,
         "Drafts in a tree, with --mode ddtree.",
-        flag="--tree-budget",
-        metavar="N",
+        flag="--tree-budget N",
         low=1,
         high=1024,
         unset="auto",

@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,105 +14,61 @@ from dflash_mlx.options import GenerationOptions
 from ..awake import awake
 from ..exclusions import WHEN_RESOLVED, without_excluded
 from ..loading import bundled_note, load_pair, prepare_libraries
-from ..options import DisplayOptions, Flags, ModelOptions, Options, option, option_groups
+from ..options import DisplayOptions, Flags, ModelOptions, Options, flag, option_groups
 from ..resolve import with_target_id
 from ..terminal.output import Output
 
 EXIT_DIFFERENT = 3
 
 
-def measurement(*names: str, help: str, **details: Any) -> Any:
-    return option(*names, help=help, panel="Measurement", **details)
-
-
-def file_option(*names: str, help: str, panel: str) -> Any:
-    """An option that names a file of one run, so that no variable sets it."""
-    return option(*names, metavar="FILE", help=help, panel=panel, variable=False)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    prompts: Annotated[
-        Path | None,
-        file_option(
-            "--prompts",
-            help="Use these prompts: JSONL with a string, prompt, messages or turns per line.",
-            panel="Measurement",
-        ),
-    ] = None
-    modes: Annotated[
-        str | None,
-        measurement(
-            "--modes",
-            metavar="A,B",
-            help="Modes to measure, also with a block size: dflash:8. [all]",
-        ),
-    ] = None
-    drafts: Annotated[
-        str | None,
-        measurement(
-            "--drafts",
-            metavar="A,B",
-            help="Measure drafters instead of modes: all that fit, or dflash, dflash:ID, "
-            "dspark:ID, eagle3:ID, eagle3-60:ID (trees), mtp, mtp:ID, assistant:ID, model:ID, "
-            "lookup, none.",
-        ),
-    ] = None
-    temps: Annotated[
-        str, measurement("--temps", metavar="T,T", help="Temperatures, with commas between them.")
-    ] = "0,1"
-    limit: Annotated[
-        int,
-        measurement("--limit", "-n", min=0, metavar="N", help="The first N prompts; 0: all."),
-    ] = 8
-    max_tokens: Annotated[
-        int,
-        measurement(
-            "--max-tokens", min=1, metavar="N", help="Maximum length of each answer in tokens."
-        ),
-    ] = 256
-    repeats: Annotated[
-        int,
-        measurement("--repeats", min=1, metavar="N", help="Answers to each prompt in each mode."),
-    ] = 2
-    seed: Annotated[
-        int,
-        option(
-            "--seed",
-            min=0,
-            metavar="N",
-            help="Seed of the answers above temperature 0.",
-            panel="Advanced",
-        ),
-    ] = 0
-    cooldown: Annotated[
-        float,
-        option(
-            "--cooldown",
-            min=0,
-            metavar="S",
-            help="Seconds of rest before each answer.",
-            panel="Advanced",
-        ),
-    ] = 0.0
-    json: Annotated[bool, option("--json", help="Print one JSON object.", panel="Output")] = False
-    results_path: Annotated[
-        Path | None,
-        file_option(
-            "--out",
-            "-o",
-            help="Write results to this file (JSONL); a run that stopped continues from it.",
-            panel="Output",
-        ),
-    ] = None
-    check: Annotated[
-        bool,
-        option(
-            "--check",
-            help="Exit with 3 if a greedy answer differs from plain decoding's.",
-            panel="Output",
-        ),
-    ] = False
+    prompts: Path | None = flag(
+        None,
+        "--prompts FILE",
+        "Use these prompts: JSONL with a string, prompt, messages or turns per line.",
+        "Measurement",
+        variable=False,
+    )
+    modes: str | None = flag(
+        None,
+        "--modes A,B",
+        "Modes to measure, also with a block size: dflash:8. [all]",
+        "Measurement",
+    )
+    drafts: str | None = flag(
+        None,
+        "--drafts A,B",
+        "Measure drafters instead of modes: all that fit, or dflash, dflash:ID, "
+        "dspark:ID, eagle3:ID, eagle3-60:ID (trees), mtp, mtp:ID, assistant:ID, model:ID, "
+        "lookup, none.",
+        "Measurement",
+    )
+    temps: str = flag(
+        "0,1", "--temps T,T", "Temperatures, with commas between them.", "Measurement"
+    )
+    limit: int = flag(8, "--limit -n N", "The first N prompts; 0: all.", "Measurement", min=0)
+    max_tokens: int = flag(
+        256, "--max-tokens N", "Maximum length of each answer in tokens.", "Measurement", min=1
+    )
+    repeats: int = flag(
+        2, "--repeats N", "Answers to each prompt in each mode.", "Measurement", min=1
+    )
+    seed: int = flag(0, "--seed N", "Seed of the answers above temperature 0.", "Advanced", min=0)
+    cooldown: float = flag(
+        0.0, "--cooldown S", "Seconds of rest before each answer.", "Advanced", min=0
+    )
+    json: bool = flag(False, "--json", "Print one JSON object.", "Output")
+    results_path: Path | None = flag(
+        None,
+        "--out -o FILE",
+        "Write results to this file (JSONL); a run that stopped continues from it.",
+        "Output",
+        variable=False,
+    )
+    check: bool = flag(
+        False, "--check", "Exit with 3 if a greedy answer differs from plain decoding's.", "Output"
+    )
 
 
 ANSWER_OPTIONS = ("block_size", "accept", "think", "reasoning_effort")
