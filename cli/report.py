@@ -12,7 +12,7 @@ from pathlib import Path
 from secrets import randbits
 from statistics import stdev
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -25,7 +25,7 @@ from dflash_mlx.options import TREE_BUDGET, GenerationOptions
 from .answer import Answer, JsonView, answer_prompt
 from .backend.base import Backend, ModelInfo
 from .backend.local import LocalBackend
-from .options import option
+from .options import flag
 from .terminal.output import Output, stderr_columns
 from .terminal.render import wrap_hanging
 from .terminal.signals import Interrupt, LeaveChat
@@ -360,18 +360,15 @@ QUOTED = re.compile(r"'[^'\n]*'")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    log: Annotated[
-        Path | None,
-        option(
-            "--log",
-            metavar="FILE",
-            help="Append settings and timings to this file as JSON lines, for bug reports.",
-            panel="Advanced",
-        ),
-    ] = None
-    log_text: Annotated[
-        bool, option("--log-text", help="Include prompts and answers in the log.", panel="Advanced")
-    ] = False
+    log: Path | None = flag(
+        None,
+        "--log FILE",
+        "Append settings and timings to this file as JSON lines, for bug reports.",
+        "Advanced",
+    )
+    log_text: bool = flag(
+        False, "--log-text", "Include prompts and answers in the log.", "Advanced"
+    )
 
     def open(self, command: str, warn: Callable[[str], None]) -> "RunLog":
         """The log of a command; without --log it writes nothing.

@@ -34,7 +34,7 @@ from .options import (
     ModelOptions,
     Options,
     PromptOptions,
-    option,
+    flag,
     option_groups,
 )
 from .resolve import fit, resolve, sampling_note
@@ -52,140 +52,62 @@ WARM_UP_TOKENS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    host: Annotated[
-        str,
-        option(
-            "--host",
-            metavar="ADDRESS",
-            help="Address to listen on. [only this machine]",
-            panel="Server",
-        ),
-    ] = "localhost"
-    port: Annotated[
-        int,
-        option(
-            "--port",
-            min=0,
-            max=65535,
-            metavar="N",
-            help="Port to listen on; 0 takes a free one.",
-            panel="Server",
-        ),
-    ] = 8080
-    api_key: Annotated[
-        str | None,
-        option("--api-key", metavar="KEY", help="Key that clients must send.", panel="Server"),
-    ] = None
-    api_key_file: Annotated[
-        Path | None,
-        option(
-            "--api-key-file",
-            metavar="FILE",
-            help="Read that key from this file.",
-            panel="Server",
-        ),
-    ] = None
-    allow_host: Annotated[
-        list[str] | None,
-        option(
-            "--allow-host",
-            metavar="NAME",
-            help="Another host name that clients may use for this server; repeatable.",
-            panel="Advanced",
-        ),
-    ] = None
-    cors: Annotated[
-        list[str] | None,
-        option(
-            "--cors",
-            metavar="ORIGIN",
-            help="Allow web pages of this origin; repeatable.",
-            panel="Advanced",
-        ),
-    ] = None
-    alias: Annotated[
-        list[str] | None,
-        option(
-            "--alias",
-            metavar="NAME",
-            help="Another name for the model; repeatable.",
-            panel="Server",
-        ),
-    ] = None
-    keep_alive: Annotated[
-        float,
-        option(
-            "--keep-alive",
-            metavar="TIME",
-            parser=parse_keep_alive,
-            help="Unload a model after this time without a request, such as 10m; -1 never.",
-            panel="Server",
-        ),
-    ] = 600.0
-    allow_pull: Annotated[
-        bool,
-        option(
-            "--allow-pull",
-            help="Let requests download known models.",
-            panel="Server",
-        ),
-    ] = False
-    max_sequences: Annotated[
-        int,
-        option(
-            "--max-sequences",
-            min=1,
-            max=256,
-            metavar="N",
-            help="Answers at the same time.",
-            panel="Server",
-        ),
-    ] = 16
-    queue: Annotated[
-        int,
-        option(
-            "--queue",
-            min=0,
-            max=10_000,
-            metavar="N",
-            help="Requests that may wait for a place.",
-            panel="Advanced",
-        ),
-    ] = 64
-    context: Annotated[
-        int | None,
-        option(
-            "--context",
-            min=2,
-            metavar="N",
-            help="Maximum tokens of prompt and answer together. [the model's]",
-            panel="Context and cache",
-        ),
-    ] = None
-    let_sleep: Annotated[
-        bool,
-        option(
-            "--let-sleep",
-            help="Let a Mac go to sleep by itself, as a service does.",
-            panel="Advanced",
-        ),
-    ] = False
-    log_file: Annotated[
-        Path | None,
-        option(
-            "--log-file",
-            metavar="FILE",
-            help="Write all output to this file; it and 4 older ones have 10 MB each.",
-            panel="Output",
-        ),
-    ] = None
-    log_json: Annotated[
-        bool,
-        option("--log-json", help="Log one JSON object per request, on stdout.", panel="Output"),
-    ] = False
-    log_prompts: Annotated[
-        bool, option("--log-prompts", help="Include prompts in the log.", panel="Output")
-    ] = False
+    host: str = flag(
+        "localhost", "--host ADDRESS", "Address to listen on. [only this machine]", "Server"
+    )
+    port: int = flag(
+        8080, "--port N", "Port to listen on; 0 takes a free one.", "Server", min=0, max=65535
+    )
+    api_key: str | None = flag(None, "--api-key KEY", "Key that clients must send.", "Server")
+    api_key_file: Path | None = flag(
+        None, "--api-key-file FILE", "Read that key from this file.", "Server"
+    )
+    allow_host: list[str] | None = flag(
+        None,
+        "--allow-host NAME",
+        "Another host name that clients may use for this server; repeatable.",
+        "Advanced",
+    )
+    cors: list[str] | None = flag(
+        None, "--cors ORIGIN", "Allow web pages of this origin; repeatable.", "Advanced"
+    )
+    alias: list[str] | None = flag(
+        None, "--alias NAME", "Another name for the model; repeatable.", "Server"
+    )
+    keep_alive: float = flag(
+        600.0,
+        "--keep-alive TIME",
+        "Unload a model after this time without a request, such as 10m; -1 never.",
+        "Server",
+        parser=parse_keep_alive,
+    )
+    allow_pull: bool = flag(False, "--allow-pull", "Let requests download known models.", "Server")
+    max_sequences: int = flag(
+        16, "--max-sequences N", "Answers at the same time.", "Server", min=1, max=256
+    )
+    queue: int = flag(
+        64, "--queue N", "Requests that may wait for a place.", "Advanced", min=0, max=10_000
+    )
+    context: int | None = flag(
+        None,
+        "--context N",
+        "Maximum tokens of prompt and answer together. [the model's]",
+        "Context and cache",
+        min=2,
+    )
+    let_sleep: bool = flag(
+        False, "--let-sleep", "Let a Mac go to sleep by itself, as a service does.", "Advanced"
+    )
+    log_file: Path | None = flag(
+        None,
+        "--log-file FILE",
+        "Write all output to this file; it and 4 older ones have 10 MB each.",
+        "Output",
+    )
+    log_json: bool = flag(
+        False, "--log-json", "Log one JSON object per request, on stdout.", "Output"
+    )
+    log_prompts: bool = flag(False, "--log-prompts", "Include prompts in the log.", "Output")
 
 
 GROUPS = Flags(
