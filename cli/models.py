@@ -27,7 +27,7 @@ from .options import (
     option_groups,
 )
 from .sources import sources_of
-from .terminal.output import Output, format_bytes, pad, screen_width
+from .terminal.output import Output, align_columns, format_bytes, screen_width
 
 if TYPE_CHECKING:
     from dflash_mlx.hub.local import LocalModel
@@ -248,13 +248,10 @@ def show_rows(rows: list[Row], out: Output) -> None:
 
 def fit_rows(cells: list[tuple[str, ...]], width: int) -> tuple[list[str], list[str]]:
     """The lines of the table in as many columns as fit, and the titles of the other columns."""
-    widths = [max(map(screen_width, column)) for column in zip(*cells, strict=True)]
     for shown in COLUMN_SETS:
-        if sum(widths[i] + 2 for i in shown) - 2 <= width:
-            lines = [
-                "  ".join(pad(row[i], widths[i], left=i in RIGHT_ALIGNED) for i in shown)
-                for row in cells
-            ]
+        right = [place for place, column in enumerate(shown) if column in RIGHT_ALIGNED]
+        lines = align_columns([[row[column] for column in shown] for row in cells], right)
+        if screen_width(lines[0]) <= width:
             break
     else:
         shown = COLUMN_SETS[-1]

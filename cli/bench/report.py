@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -27,9 +28,9 @@ from dflash_mlx.hub.choices import Choice
 from ..terminal.output import (
     THEME,
     Output,
+    align_columns,
     format_bytes,
     is_utf8,
-    pad,
     screen_width,
     stdout_size,
     strip_control,
@@ -195,22 +196,21 @@ class Printer:
                 self.line(f"| {' | '.join(cell.replace('|', ESCAPED_BAR) for cell in row)} |")
             return
         shown = [[*map(self._shown, row)] for row in (names, *rows)]
-        widths = [max(map(screen_width, column)) for column in zip(*shown, strict=True)]
-        width = sum(widths) + len(GAP) * (len(widths) - 1)
-        if width > self._console.width:
+        cells = [shown[0]]
+        for above, (first, *others) in pairwise(shown):
+            cells.append(["" if first == above[0] else first, *others])
+        right = [number for number, name in enumerate(names) if name not in LEFT]
+        head, *lines = align_columns(cells, right, GAP)
+        if screen_width(head) > self._console.width:
             for row in rows:
                 self.line("")
                 for name, cell in zip(names, row, strict=True):
                     self.line(f"{name}: {cell}")
             return
-        for number, row in enumerate(shown):
-            if number > 1 and row[0] == shown[number - 1][0]:
-                row = ["", *row[1:]]
-            cells = zip(names, row, widths, strict=True)
-            line = GAP.join(pad(cell, size, left=name not in LEFT) for name, cell, size in cells)
-            self.line(line.rstrip(), "" if number else "bold")
-            if not number:
-                self.line(("-" if self._ascii else "─") * width)
+        self.line(head, "bold")
+        self.line(("-" if self._ascii else "─") * screen_width(head))
+        for line in lines:
+            self.line(line)
 
     def _shown(self, text: str) -> str:
         return self._out.ascii_fallback(strip_control(text))
