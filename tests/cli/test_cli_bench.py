@@ -69,6 +69,12 @@ def test_report_through_a_pipe(run):
         "temperature 1",
     ]
     assert "task mode tok/s ratio quartiles τ accept same" in lines
+    place = result.stdout.splitlines().index("temperature 0") + 1
+    head, rule, first, second = result.stdout.splitlines()[place : place + 4]
+    end = head.index("accept") + len("accept")
+    assert first[:end].endswith(" –")  # numbers end below each other
+    assert (set(rule), len(rule)) == ({"─"}, len(head))
+    assert second.startswith(" ")  # the task is not repeated
     rows = [line.split()[:2] for line in lines if " baseline " in f" {line} "]
     assert ["sums", "baseline"] in rows
     assert ["all", "baseline"] in rows

@@ -157,6 +157,8 @@ def test_the_table_fits_the_terminal(width):
     assert ("MEMORY" in text) is (width >= 100)
     if width == 200:
         assert all(title in lines[0] for title in table.TITLES)
+        end = lines[0].index("SIZE") + len("SIZE")
+        assert {line[end - 2 : end] for line in lines[1:]} == {"GB"}  # below each other
     two_lines = "TARGET" not in lines[0]
     shown = ("TARGET", "SIZE", "CACHED", "FITS") if two_lines else lines[0].split()
     assert left_out == [title for title in table.TITLES if title not in shown]
