@@ -71,8 +71,8 @@ def test_report_through_a_pipe(run):
     assert "task mode tok/s ratio quartiles τ accept same" in lines
     place = result.stdout.splitlines().index("temperature 0") + 1
     head, rule, first, second = result.stdout.splitlines()[place : place + 4]
-    end = head.index("accept") + len("accept")
-    assert first[:end].endswith(" –")  # numbers end below each other
+    assert first.endswith(" –")
+    assert len(first) == head.index("accept") + len("accept")  # numbers end below each other
     assert (set(rule), len(rule)) == ({"─"}, len(head))
     assert second.startswith(" ")  # the task is not repeated
     rows = [line.split()[:2] for line in lines if " baseline " in f" {line} "]
