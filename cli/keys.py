@@ -16,7 +16,7 @@ KeyOption = Literal["api_key", "api_key_file"]
 def key_option(ctx: typer.Context) -> KeyOption | None:
     """Which of the two options of `dflash serve` has the key: that of the higher source, if any."""
     names: tuple[KeyOption, ...] = ("api_key", "api_key_file")
-    given = [name for name in names if ctx.params[name] is not None]
+    given: list[KeyOption] = [name for name in names if ctx.params[name] is not None]
     return max(given, key=lambda name: source_of(ctx, name), default=None)
 
 

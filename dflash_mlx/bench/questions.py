@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class Question:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def from_user(texts: list[str]) -> Turns:
+def from_user(texts: Sequence[str]) -> Turns:
     return tuple(({"role": "user", "content": text},) for text in texts)
 
 
