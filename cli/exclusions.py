@@ -6,7 +6,7 @@ again once the defaults of the target are known, those in `FOR_ANSWER` once the 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, TypeVar
 
 from dflash_mlx.address import is_address
 from dflash_mlx.errors import UsageError
@@ -14,22 +14,21 @@ from dflash_mlx.errors import UsageError
 from .config_file import flag_key
 from .sources import ValueSource
 
-if TYPE_CHECKING:
-    from .options import Options
-
+Options = Any  # those of `options`, which uses this module
+T = TypeVar("T")
 FLAG, VARIABLE = ValueSource.FLAG, ValueSource.VARIABLE
 
 
-def is_given(options: "Options", name: str) -> bool:
+def is_given(options: Options, name: str) -> bool:
     """Whether an option is set, or a flag says that it is not."""
     return bool(options[name]) or options.source(name) is FLAG
 
 
-def is_missing(options: "Options", name: str) -> bool:
+def is_missing(options: Options, name: str) -> bool:
     return not is_given(options, name)
 
 
-def is_plain(options: "Options", _: str = "") -> bool:
+def is_plain(options: Options, _: str = "") -> bool:
     """Whether nothing is drafted."""
     return options["no_draft"] or options["mode"] == "baseline"
 
@@ -49,7 +48,7 @@ class Exclusion:
     others: str
     message: str
     hint: str = "leave one of them out"
-    when: Callable[["Options", str], bool] = is_given
+    when: Callable[[Options, str], bool] = is_given
     least: ValueSource = ValueSource.DEFAULT
     weaker: Literal["refused", "option left out", "left out"] = "refused"
 
@@ -108,12 +107,12 @@ AT_START = {  # by command
 }
 
 
-def is_drafting(options: "Options", name: str) -> bool:
+def is_drafting(options: Options, name: str) -> bool:
     """Whether a mode is given, and it drafts."""
     return bool(options.source(name)) and options[name] != "baseline"
 
 
-def is_stronger(options: "Options", name: str) -> bool:
+def is_stronger(options: Options, name: str) -> bool:
     """Whether --no-draft is given, and by another source than --draft."""
     return options[name] and options.source(name) != options.source("draft")
 
@@ -131,7 +130,7 @@ TREES = "remove {other_place} and add --mode ddtree"
 GIVES_WAY: Literal["option left out"] = "option left out"
 
 
-def is_not(mode: str) -> Callable[["Options", str], bool]:
+def is_not(mode: str) -> Callable[[Options, str], bool]:
     return lambda options, name: options[name] != mode
 
 
@@ -175,11 +174,12 @@ FOR_ANSWER = (
 )
 
 
-def without_excluded(options: "Options", table: Sequence[Exclusion]) -> "Options":
+def without_excluded(given: T, table: Sequence[Exclusion]) -> T:
     """The options without those that a higher source excludes; UsageError for the others.
 
     Only options that the command has are looked at.
     """
+    options: Any = given
     parameters = {parameter.name: parameter for parameter in options.ctx.command.params}
     for rule, name in [(each, name) for each in table for name in each.options.split()]:
         names = rule.others.split()

@@ -19,7 +19,7 @@ from ..resolve import with_known_thinking
 from ..sources import ValueSource
 from ..terminal.output import Output
 from ..terminal.signals import Interrupt
-from .command import BenchOptions
+from .options import BenchOptions
 from .report import Measured, best_choice
 
 PROGRESS_LINES = 10  # lines printed for a whole run without a live terminal
