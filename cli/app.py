@@ -31,9 +31,10 @@ from .environment import check_variables
 from .generate import generate
 from .help import PanelCommand, help_page
 from .models import models
-from .options import ValueSource, source_of, wanted_number
+from .options import wanted_number
 from .running import ps, stop
 from .serve import serve
+from .sources import ValueSource, source_of
 from .terminal.output import Output, open_closed_streams
 from .train import train
 
@@ -128,8 +129,14 @@ def usage_hint(error: typer.TyperException) -> str:
     name = getattr(error, "option_name", "")
     if hint := gone(name):
         return hint
-    if flag := near_flag(name, ctx.command):
-        return f"did you mean {flag}?"
+    flags = {
+        flag.lstrip("-"): flag
+        for parameter in ctx.command.params
+        if parameter.param_type_name == "option"
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    }
+    if near := difflib.get_close_matches(name.lstrip("-"), flags, n=1):
+        return f"did you mean {flags[near[0]]}?"
     if not name and (commands := getattr(ctx.command, "commands", None)):
         return f"`{ctx.command_path}` has the commands {', '.join(commands)}"
     hints = [number_hint(error)]
@@ -141,18 +148,6 @@ def usage_hint(error: typer.TyperException) -> str:
             hints.append(f"the value is in {config_path()}")
     default = f"`{ctx.command_path} --help` lists what can be given"
     return "; ".join(filter(None, hints)) or default
-
-
-def near_flag(name: str, command: Any) -> str:
-    """The flag most similar to an unknown one; empty if none is similar."""
-    flags = {
-        flag.lstrip("-"): flag
-        for parameter in command.params
-        if parameter.param_type_name == "option"
-        for flag in (*parameter.opts, *parameter.secondary_opts)
-    }
-    near = difflib.get_close_matches(name.lstrip("-"), flags, n=1)
-    return flags[near[0]] if near else ""
 
 
 def one_sentence(text: str) -> str:

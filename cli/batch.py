@@ -17,7 +17,7 @@ from dflash_mlx.grammar import Grammar
 
 from .backend.local import LocalBackend
 from .loading import load_pair
-from .options import Options, ValueSource, option
+from .options import Options, option
 from .report import RunLog
 from .resolve import fit
 from .serve import served_name
@@ -32,19 +32,6 @@ if TYPE_CHECKING:
 LINE_SECONDS = 60.0  # between two lines of progress where no bar can be drawn
 # Options that do not change a greedy answer, or one with a seed.
 DRAFTING = ("mode", "block_size", "tree_budget", "chain_seed")
-# Parameters of `dflash generate` that have no effect on a batch, and their names.
-UNUSED = {
-    "prompt": "PROMPT",
-    "file": "--file",
-    "latest": "--continue",
-    "json": "--json",
-    "jsonl": "--jsonl",
-    "stats": "--stats",
-    "compare": "--compare",
-    "watch": "--watch",
-    "show_thinking": "--show-thinking",
-    "log_text": "--log-text",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,25 +66,6 @@ class BatchOptions:
         ),
     ] = 16
 
-    def check(self, options: Options) -> None:
-        """Raise UsageError for flags that contradict each other, or have no effect."""
-        if self.batch is None:
-            for name, flag in (("answers", "--out"), ("max_sequences", "--max-sequences")):
-                if options.source(name) is ValueSource.FLAG:
-                    raise UsageError(f"{flag} needs --batch.", hint="add --batch FILE")
-            return
-        for name, flag in UNUSED.items():
-            if options.source(name) is ValueSource.FLAG:
-                raise UsageError(
-                    f"{flag} has no effect with --batch, which takes its prompts from a file and "
-                    "writes the answers to another one.",
-                    hint=f"leave {flag} out",
-                )
-        if self.answers is None:
-            raise UsageError("--batch needs a file for the answers.", hint="add --out FILE")
-        if self.answers.expanduser().resolve() == self.batch.expanduser().resolve():
-            raise UsageError("--batch and --out are the same file.", hint="give --out another one")
-
 
 def answer_batch(
     own: BatchOptions,
@@ -119,6 +87,8 @@ def answer_batch(
     assert own.batch is not None
     assert own.answers is not None
     path = own.answers.expanduser()
+    if path.resolve() == own.batch.expanduser().resolve():
+        raise UsageError("--batch and --out are the same file.", hint="give --out another one")
     if raw and options.prompt.system is not None:
         raise UsageError(
             "a system prompt cannot be sent with --raw.",

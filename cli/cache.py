@@ -9,17 +9,13 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .confirm import check_can_ask, confirm
-from .options import DisplayOptions, option_groups
+from .options import DisplayOptions, command_group, option_groups
 from .terminal.output import Output, format_age, format_bytes, format_count
 
 if TYPE_CHECKING:
     from dflash_mlx.engine.prefix_cache.disk import CachedText
 
-cache = typer.Typer(
-    help="List and remove prompts that --cache-disk keeps.",
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+cache = command_group("List and remove prompts that --cache-disk keeps.")
 
 
 @cache.command("list")

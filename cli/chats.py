@@ -14,7 +14,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from .chat import transcript
 from .chat.transcript import Chat
 from .confirm import check_can_ask, confirm
-from .options import DisplayOptions, option_groups
+from .options import DisplayOptions, command_group, option_groups
 from .prompt import split_attached
 from .terminal.live_region import truncate
 from .terminal.output import (
@@ -106,11 +106,7 @@ def on_one_line(text: str) -> str:
 
 MISSING_NAME = "`dflash chats list` shows the names"
 
-chats = typer.Typer(
-    help="List, show, search, remove and export saved chats.",
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+chats = command_group("List, show, search, remove and export saved chats.")
 
 Name = Annotated[
     str | None,

@@ -10,7 +10,6 @@ Its tables hold presets and defaults of single models (see `presets`), and MCP s
     args = ["-y", "notes-server"]
 """
 
-import difflib
 import os
 import tomllib
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from typer.core import TyperGroup
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.gone import gone
+from dflash_mlx.text import did_you_mean
 
 if TYPE_CHECKING:
     from dflash_mlx.tools.mcp import ServerConfig
@@ -66,11 +66,10 @@ def apply_config(ctx: typer.Context) -> None:
     defaults = command_defaults(cast(TyperGroup, ctx.command), settings, known_keys)
     for key in settings:
         if key not in known_keys and key not in TABLES:
-            similar = difflib.get_close_matches(key.replace("_", "-"), sorted(known_keys), n=1)
-            near = f"did you mean '{similar[0]}'?" if similar else "settings are named as flags are"
+            near = did_you_mean(key.replace("_", "-"), sorted(known_keys))
             raise DFlashError(
                 f"the config file '{path}' has an unknown setting '{key}'.",
-                hint=gone(f"--{key}") or near,
+                hint=gone(f"--{key}") or near or "settings are named as flags are",
             )
     ctx.default_map = defaults
 

@@ -1,12 +1,12 @@
 """The environment variables DFLASH_*: those of the options, and a few that belong to no option."""
 
-import difflib
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dflash_mlx.errors import UsageError
 from dflash_mlx.gone import gone
+from dflash_mlx.text import did_you_mean
 
 PREFIX = "DFLASH_"
 KEY_VARIABLE = "DFLASH_REMOTE_KEY"
@@ -56,7 +56,5 @@ def options_with_variables(group: Any) -> Iterator[Any]:
 def unknown_variable_hint(name: str, known: Iterable[str]) -> str:
     suffixes = sorted(variable.removeprefix(PREFIX) for variable in known)
     flag = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
-    similar = difflib.get_close_matches(name.removeprefix(PREFIX), suffixes, n=1)
-    near = f"did you mean {PREFIX}{similar[0]}?" if similar else "nothing reads it"
-    reason = gone(flag) or near
-    return f"`unset {name}`: {reason}"
+    near = did_you_mean(name.removeprefix(PREFIX), suffixes, f"{PREFIX}{{}}")
+    return f"`unset {name}`: {gone(flag) or near or 'nothing reads it'}"

@@ -9,7 +9,7 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.registry import Entry
 
 from .downloads import download_models
-from .loading import free_disk, has_metal, prepare_libraries
+from .loading import has_metal, prepare_libraries
 from .options import ModelOptions
 from .terminal.output import Output, align_columns, format_bytes, stderr_columns
 from .terminal.render import wrap_hanging
@@ -28,10 +28,11 @@ def offer_models(model_options: ModelOptions, out: Output) -> ModelOptions:
         return model_options
     prepare_libraries(offline=False)
     from dflash_mlx.device import device_info
+    from dflash_mlx.hub.download import free_disk
     from dflash_mlx.hub.registry import suggested_pairs
     from dflash_mlx.models.memory import working_set
 
-    entries = suggested_pairs(working_set(), free_disk())
+    entries = suggested_pairs(working_set(), free_disk()[1])
     if not entries:
         out.note("no published pair fits the memory and the free disk of this Mac")
         return model_options

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dflash_mlx.address import is_address
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.options import GenerationOptions
 
@@ -25,10 +25,12 @@ from .backend.base import Backend
 from .backend.local import LocalBackend, local_backend
 from .backend.open import open_backend
 from .batch import BatchOptions, answer_batch
-from .chat.chat_file import ChatFile, load_latest, save_turn
+from .chat.chat_file import ChatFile, save_turn
 from .chat.messages import chat_messages, with_turn
 from .chat.start import with_saved_pair
+from .chat.transcript import latest_chat_name
 from .chat.view import make_chat_view
+from .exclusions import FOR_ANSWER, without_excluded
 from .loading import bundled_note
 from .options import (
     NO_CACHE,
@@ -39,7 +41,6 @@ from .options import (
     Options,
     PromptOptions,
     RemoteOptions,
-    ValueSource,
     option,
     option_groups,
 )
@@ -162,7 +163,6 @@ def generate(
     out = Output(quiet=display.quiet, plain=display.plain)
     log = ctx.with_resource(log_options.open("generate", out.warn))
     options = with_preset(options, own.preset)
-    batch.check(options)
     if batch.batch is not None:
         options = resolve(options, out)
         grammar = read_grammar(own.schema, own.grammar)
@@ -172,7 +172,7 @@ def generate(
     text = read_prompt(prompt, own.file or ())
     log.typed = text
     chat_file = ChatFile()
-    chat = load_latest(chat_file, raw=own.raw, compare=own.compare) if own.latest else None
+    chat = chat_file.load(latest_chat_name()) if own.latest else None
     options = resolve(
         options,
         out,
@@ -181,7 +181,7 @@ def generate(
     )
     if is_address(options.model.model):  # `resolve` refuses these flags, and leaves variables out
         own = replace(own, raw=False, grammar=None, compare=False)
-    check_flags(own, options)
+    without_excluded(options, FOR_ANSWER)
     system = options.prompt.system
     messages = prompt_messages(text, system, raw=own.raw)
     grammar = read_grammar(own.schema, own.grammar, remote=is_address(options.model.model))
@@ -223,26 +223,6 @@ class Run:
     passes: Passes | None
     comparison: Comparison | None
     interrupted: bool
-
-
-def check_flags(own: GenerateOptions, options: Options) -> None:
-    """Raise UsageError for flags that contradict each other."""
-    if own.compare and options.model.no_draft:
-        no_draft = options.source("no_draft") is not ValueSource.DEFAULT
-        flag = "--no-draft" if no_draft else "--mode baseline"
-        raise UsageError(
-            f"--compare needs a drafter, and {flag} leaves it out.", hint="leave one of them out"
-        )
-    if own.json and own.jsonl:
-        raise UsageError("--json and --jsonl exclude each other.", hint="leave one of them out")
-    if own.watch and own.as_data:
-        flag = "--json" if own.json else "--jsonl"
-        raise UsageError(f"--watch and {flag} exclude each other.", hint="leave one of them out")
-    if own.watch and is_address(options.model.model):
-        raise UsageError(
-            "--watch needs a model on this machine, and --model names a server.",
-            hint="leave it out",
-        )
 
 
 def show_bundled_note(own: GenerateOptions, options: Options, out: Output) -> None:

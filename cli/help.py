@@ -8,6 +8,7 @@ from typer.core import TyperCommand
 from dflash_mlx.errors import UsageError
 from dflash_mlx.files.folder import is_sidecar
 from dflash_mlx.gone import gone
+from dflash_mlx.text import did_you_mean
 
 from .options import DisplayOptions, option_groups
 from .terminal.output import Output
@@ -96,10 +97,7 @@ def page(topic: str) -> str:
     names = [name for name in topics() if name.startswith(asked)]
     name = asked if asked in names or len(names) != 1 else names[0]
     if name not in names:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, topics(), 1)
-        hint = f"did you mean '{near[0]}'?" if near else "`dflash help` lists them"
+        hint = did_you_mean(name, topics()) or "`dflash help` lists them"
         raise UsageError(f"the guide has no page '{topic}'.", hint=gone(asked) or hint)
     file = guide_folder() / f"{name.replace('-', '_')}.md"
     return file.read_text(encoding="utf-8")

@@ -8,27 +8,20 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .config_file import file_error_reason
-from .options import ValueSource, source_of
+from .sources import source_of
 
 KeyOption = Literal["api_key", "api_key_file"]
 
 
 def key_option(ctx: typer.Context) -> KeyOption | None:
-    """Which of the two options of `dflash serve` has the key: that of the higher source.
-
-    None without a key. UsageError if both have one of the same source.
-    """
+    """Which of the two options of `dflash serve` has the key: that of the higher source, if any."""
     names: tuple[KeyOption, ...] = ("api_key", "api_key_file")
-    given: dict[KeyOption, ValueSource] = {
-        name: source_of(ctx, name) for name in names if ctx.params[name] is not None
-    }
-    if len(set(given.values())) < len(given):
-        raise UsageError("the API key is given twice.", hint="leave out --api-key, or its file")
-    return max(given, key=lambda name: given[name], default=None)
+    given: list[KeyOption] = [name for name in names if ctx.params[name] is not None]
+    return max(given, key=lambda name: source_of(ctx, name), default=None)
 
 
 def server_key(ctx: typer.Context) -> str | None:
-    """The key that clients of `dflash serve` must send. Raises as `key_option`, `read_key_file`."""
+    """The key that clients of `dflash serve` must send. Raises as `read_key_file`."""
     name = key_option(ctx)
     if name == "api_key_file":
         return read_key_file(ctx.params[name], "--api-key-file")

@@ -4,7 +4,6 @@ Imports the engine inside functions, because that import takes a second.
 """
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -174,16 +173,6 @@ def has_metal() -> bool:
     from dflash_mlx.kernels.dispatch import by_metal
 
     return by_metal()
-
-
-def free_disk() -> int:
-    """Free bytes on the disk of the download folder."""
-    from dflash_mlx.hub.cache import cache_folder
-
-    folder = cache_folder()
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
 
 
 # Loading

@@ -14,16 +14,20 @@ from dflash_mlx.models.ability import ALL_DRAFTS
 
 from .confirm import check_can_ask, confirm
 from .downloads import download_models
+from .exclusions import WHEN_RESOLVED, without_excluded
 from .loading import ability_of, model_here
 from .options import (
     BUNDLED,
     DisplayOptions,
     ModelOptions,
+    Options,
     bits_option,
+    command_group,
     option,
     option_groups,
 )
-from .terminal.output import Output, format_bytes, pad, screen_width
+from .sources import sources_of
+from .terminal.output import Output, align_columns, format_bytes, screen_width
 
 if TYPE_CHECKING:
     from dflash_mlx.hub.local import LocalModel
@@ -244,13 +248,10 @@ def show_rows(rows: list[Row], out: Output) -> None:
 
 def fit_rows(cells: list[tuple[str, ...]], width: int) -> tuple[list[str], list[str]]:
     """The lines of the table in as many columns as fit, and the titles of the other columns."""
-    widths = [max(map(screen_width, column)) for column in zip(*cells, strict=True)]
     for shown in COLUMN_SETS:
-        if sum(widths[i] + 2 for i in shown) - 2 <= width:
-            lines = [
-                "  ".join(pad(row[i], widths[i], left=i in RIGHT_ALIGNED) for i in shown)
-                for row in cells
-            ]
+        right = [place for place, column in enumerate(shown) if column in RIGHT_ALIGNED]
+        lines = align_columns([[row[column] for column in shown] for row in cells], right)
+        if screen_width(lines[0]) <= width:
             break
     else:
         shown = COLUMN_SETS[-1]
@@ -260,11 +261,7 @@ def fit_rows(cells: list[tuple[str, ...]], width: int) -> tuple[list[str], list[
     return lines, [title for number, title in enumerate(TITLES) if number not in shown]
 
 
-models = typer.Typer(
-    help="List, download and delete models.",
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+models = command_group("List, download and delete models.")
 
 
 @models.command("list")
@@ -324,6 +321,7 @@ def show(
 @models.command("pull")
 @option_groups
 def pull(
+    ctx: typer.Context,
     model: Annotated[str, typer.Argument(metavar="ID", help="Target: a Hub id, or qwen3:4b.")],
     *,
     draft: Annotated[
@@ -340,16 +338,13 @@ def pull(
     read, and damaged ones are downloaded again.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
+    without_excluded(Options(ctx, sources_of(ctx)), WHEN_RESOLVED)
     if model == BUNDLED and draft is None:
         out.info("the bundled pair comes with the package: there is nothing to download")
         return
     model = target_id(model, out)
     if draft is not None:
         draft = checked_id(model_name(draft))
-        if no_draft:
-            raise UsageError(
-                "a drafter and no_draft contradict each other.", hint="leave one of them out"
-            )
     check_can_ask(yes)
     try:
         download(model, draft, no_draft, yes, out)

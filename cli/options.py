@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from enum import IntEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -24,6 +23,8 @@ from dflash_mlx.options import GenerationOptions, Option, declared
 
 from .config_file import config_path, flag_key
 from .environment import KEY_VARIABLE, PREFIX
+from .exclusions import AT_START, without_excluded
+from .sources import ValueSource, sources_of
 
 LATEST = "dflash.options"  # key of a context's `meta`: the options after their latest change
 COMMAND_DEFAULTS = GenerationOptions(mode="auto")
@@ -31,11 +32,28 @@ BUNDLED = "bundled"  # name of the bundled pair in config files and chats
 TOY_NOTE = "toy model for trying dflash; run `dflash models list` for real ones"
 
 
-def option(*names: str, help: str, panel: str = "", **details: Any) -> Any:
+def option(*names: str, help: str, panel: str = "", variable: bool = True, **details: Any) -> Any:
     """A Typer option; its variable is named after its first long flag. panel: its heading."""
-    variable = PREFIX + names[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
-    return typer.Option(
-        *names, help=help, rich_help_panel=panel, envvar=variable, show_envvar=False, **details
+    name = PREFIX + names[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    if variable:
+        details |= {"envvar": name, "show_envvar": False}
+    return typer.Option(*names, help=help, rich_help_panel=panel, **details)
+
+
+def flag(default: Any, spelled: str, help: str, panel: str, **details: Any) -> Any:
+    """A field of a group of options. spelled: its flags, and the value as help texts have it."""
+    words = spelled.split()
+    names = [word for word in words if word.startswith("-")]
+    metavar = words[-1] if len(names) < len(words) else None
+    declared_option = option(*names, help=help, panel=panel, metavar=metavar, **details)
+    return field(default=default, metadata={"flag": declared_option})
+
+
+def command_group(help: str) -> typer.Typer:
+    return typer.Typer(
+        help=help,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
 
 
@@ -63,98 +81,68 @@ def parse_size(value: str | int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    model: Annotated[
-        str | None,
-        option(
-            "--model",
-            "-m",
-            metavar="ID",
-            help="Target: a short name (qwen3:4b), a Hub id, a folder, or a server's URL. "
-            "[bundled; chat and serve: the best you have]",
-            panel="Model",
-        ),
-    ] = None
-    models: Annotated[
-        list[Path] | None,
-        option(
-            "--models",
-            "--model-folders",
-            metavar="FOLDER",
-            help="Also find models in this folder; repeatable.",
-            panel="Model",
-        ),
-    ] = None
-    draft: Annotated[
-        str | None,
-        option(
-            "--draft",
-            "-d",
-            metavar="ID",
-            help="Drafter: a Hub id, a folder, mtp (the target's own head) or lookup. "
-            "[the target's known one, else lookup]",
-            panel="Model",
-        ),
-    ] = None
-    adapter: Annotated[
-        Path | None,
-        option(
-            "--adapter",
-            metavar="FOLDER",
-            help="LoRA or DoRA adapter of the target, as mlx_lm.lora writes it.",
-            panel="Model",
-        ),
-    ] = None
-    no_draft: Annotated[bool, option("--no-draft", help="Do not draft.", panel="Drafting")] = False
-    lookup: Annotated[
-        bool,
-        option(
-            "--lookup",
-            help="Also draft by copying from the text so far, where auto expects more of it.",
-            panel="Drafting",
-        ),
-    ] = False
-    draft_bits: Annotated[
-        int | None,
-        bits_option(
-            "--draft-bits",
-            "Quantise the drafter in memory. [8 beside a quantised target, else none]",
-            panel="Advanced",
-        ),
-    ] = None
-    kv_bits: Annotated[
-        int | None,
-        bits_option(
-            "--kv-bits",
-            "Quantise the KV cache: more context fits, answers may change. [none]",
-            panel="Context and cache",
-        ),
-    ] = None
-    exact: Annotated[
-        bool,
-        option(
-            "--exact",
-            help="Make the output bit-identical to plain decoding, also in 16 bits. Slower.",
-            panel="Advanced",
-        ),
-    ] = False
-    force: Annotated[
-        bool,
-        option(
-            "--force", help="Load a model even if it does not fit into memory.", panel="Advanced"
-        ),
-    ] = False
-    trust_remote_code: Annotated[
-        bool,
-        option(
-            "--trust-remote-code", help="Let a tokenizer run its own Python code.", panel="Advanced"
-        ),
-    ] = False
-    offline: Annotated[
-        bool,
-        option(
-            "--offline", help="Use only files on this machine; never ask the Hub.", panel="Model"
-        ),
-    ] = False
+    model: str | None = flag(
+        None,
+        "--model -m ID",
+        "Target: a short name (qwen3:4b), a Hub id, a folder, or a server's URL. "
+        "[bundled; chat and serve: the best you have]",
+        "Model",
+    )
+    models: list[Path] | None = flag(
+        None,
+        "--models --model-folders FOLDER",
+        "Also find models in this folder; repeatable.",
+        "Model",
+    )
+    draft: str | None = flag(
+        None,
+        "--draft -d ID",
+        "Drafter: a Hub id, a folder, mtp (the target's own head) or lookup. "
+        "[the target's known one, else lookup]",
+        "Model",
+    )
+    adapter: Path | None = flag(
+        None,
+        "--adapter FOLDER",
+        "LoRA or DoRA adapter of the target, as mlx_lm.lora writes it.",
+        "Model",
+    )
+    no_draft: bool = flag(False, "--no-draft", "Do not draft.", "Drafting")
+    lookup: bool = flag(
+        False,
+        "--lookup",
+        "Also draft by copying from the text so far, where auto expects more of it.",
+        "Drafting",
+    )
+    draft_bits: int | None = flag(
+        None,
+        "--draft-bits 4|8|none",
+        "Quantise the drafter in memory. [8 beside a quantised target, else none]",
+        "Advanced",
+        parser=parse_bits,
+    )
+    kv_bits: int | None = flag(
+        None,
+        "--kv-bits 4|8|none",
+        "Quantise the KV cache: more context fits, answers may change. [none]",
+        "Context and cache",
+        parser=parse_bits,
+    )
+    exact: bool = flag(
+        False,
+        "--exact",
+        "Make the output bit-identical to plain decoding, also in 16 bits. Slower.",
+        "Advanced",
+    )
+    force: bool = flag(
+        False, "--force", "Load a model even if it does not fit into memory.", "Advanced"
+    )
+    trust_remote_code: bool = flag(
+        False, "--trust-remote-code", "Let a tokenizer run its own Python code.", "Advanced"
+    )
+    offline: bool = flag(
+        False, "--offline", "Use only files on this machine; never ask the Hub.", "Model"
+    )
 
     @property
     def folders(self) -> list[Path]:
@@ -163,48 +151,35 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
-    system: Annotated[
-        str | None,
-        option("--system", "-s", metavar="TEXT", help="System prompt.", panel="Prompt and answer"),
-    ] = None
-    show_thinking: Annotated[
-        bool, option("--show-thinking", help="Print the thinking on stderr.", panel="Output")
-    ] = False
-    sampling_by: Annotated[
-        Literal["given", "recommended"],
-        option(
-            "--sampling",
-            help="Use the sampling options given here, or what the model's authors recommend. "
-            "[chat and serve: recommended, if no option is given]",
-            panel="Sampling",
-        ),
-    ] = "given"
+    system: str | None = flag(None, "--system -s TEXT", "System prompt.", "Prompt and answer")
+    show_thinking: bool = flag(False, "--show-thinking", "Print the thinking on stderr.", "Output")
+    sampling_by: Literal["given", "recommended"] = flag(
+        "given",
+        "--sampling",
+        "Use the sampling options given here, or what the model's authors recommend. "
+        "[chat and serve: recommended, if no option is given]",
+        "Sampling",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
     """Sizes of the prefix cache, in bytes."""
 
-    cache_ram: Annotated[
-        int | None,
-        option(
-            "--cache-ram",
-            metavar="SIZE",
-            parser=parse_size,
-            help="Memory for the prefix cache; 0 turns it off. [a quarter of the free memory]",
-            panel="Context and cache",
-        ),
-    ] = None
-    cache_disk: Annotated[
-        int,
-        option(
-            "--cache-disk",
-            metavar="SIZE",
-            parser=parse_size,
-            help="Keep the prefix cache on disk, too, up to this size; 0 does not.",
-            panel="Context and cache",
-        ),
-    ] = 0
+    cache_ram: int | None = flag(
+        None,
+        "--cache-ram SIZE",
+        "Memory for the prefix cache; 0 turns it off. [a quarter of the free memory]",
+        "Context and cache",
+        parser=parse_size,
+    )
+    cache_disk: int = flag(
+        0,
+        "--cache-disk SIZE",
+        "Keep the prefix cache on disk, too, up to this size; 0 does not.",
+        "Context and cache",
+        parser=parse_size,
+    )
 
 
 NO_CACHE = CacheOptions(cache_ram=0)
@@ -212,25 +187,18 @@ NO_CACHE = CacheOptions(cache_ram=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
-    remote_key_file: Annotated[
-        Path | None,
-        option(
-            "--remote-key-file",
-            metavar="FILE",
-            help=f"File with the key of the server that --model names; or set {KEY_VARIABLE}.",
-            panel="Advanced",
-        ),
-    ] = None
+    remote_key_file: Path | None = flag(
+        None,
+        "--remote-key-file FILE",
+        f"File with the key of the server that --model names; or set {KEY_VARIABLE}.",
+        "Advanced",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayOptions:
-    quiet: Annotated[
-        bool, option("--quiet", "-q", help="Print only the answer and errors.", panel="Output")
-    ] = False
-    plain: Annotated[
-        bool, option("--plain", help="No colours, no moving lines, only ASCII.", panel="Output")
-    ] = False
+    quiet: bool = flag(False, "--quiet -q", "Print only the answer and errors.", "Output")
+    plain: bool = flag(False, "--plain", "No colours, no moving lines, only ASCII.", "Output")
 
 
 # Declared options as flags
@@ -252,16 +220,33 @@ def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter
     text = declaration.help
     if declaration.unless_given:
         text += f" [{declaration.unless_given}]"
-    details: dict[str, Any] = {"help": text, "metavar": declaration.metavar}
-    if variables:
-        flag = option(declaration.flag, panel=declaration.panel, **details, **limits)
-    else:
-        panel = declaration.panel
-        flag = typer.Option(declaration.flag, rich_help_panel=panel, **details, **limits)
-    annotation = Annotated[kind | None if default is None else kind, flag]
+    info = option(
+        declaration.flag,
+        help=text,
+        panel=declaration.panel,
+        variable=variables,
+        metavar=declaration.metavar,
+        **limits,
+    )
+    annotation = Annotated[kind | None if default is None else kind, info]
     return inspect.Parameter(
         declaration.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
+
+
+def parameters_of(group: type) -> list[inspect.Parameter]:
+    """The fields of a group of options as parameters of a command."""
+    return [
+        inspect.Parameter(
+            member.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=member.default,
+            annotation=Annotated[member.type, member.metadata["flag"]]
+            if "flag" in member.metadata
+            else member.type,
+        )
+        for member in fields(group)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +266,8 @@ class Flags:
     def parameters(self) -> Iterator[inspect.Parameter]:
         for group in self.groups:
             options = declared(group)
-            for parameter in inspect.signature(group).parameters.values():
-                if not options and parameter.name not in self.without:
-                    yield parameter
+            if not options:
+                yield from (p for p in parameters_of(group) if p.name not in self.without)
             for declaration in options:
                 if declaration.flag and (not self.only or declaration.name in self.only):
                     yield flag_of(declaration, variables=self.variables)
@@ -302,33 +286,6 @@ def wanted_number(parameter: Any) -> str:
 
 
 # Values and their sources
-
-
-class ValueSource(IntEnum):
-    """Where a value comes from. A higher source overrides a lower one: the order of precedence."""
-
-    DEFAULT = 0
-    FILE = 1  # the config file
-    TARGET = 2  # [models."ID"] in it
-    VARIABLE = 3
-    PRESET = 4
-    FLAG = 5
-
-
-CLICK_SOURCES = {
-    "COMMANDLINE": ValueSource.FLAG,
-    "ENVIRONMENT": ValueSource.VARIABLE,
-    "DEFAULT_MAP": ValueSource.FILE,
-}
-
-
-def source_of(ctx: typer.Context, name: str) -> ValueSource:
-    source = ctx.get_parameter_source(name)
-    return CLICK_SOURCES.get(source.name if source else "", ValueSource.DEFAULT)
-
-
-def sources_of(ctx: typer.Context) -> dict[str, ValueSource]:
-    return {name: source_of(ctx, name) for name in ctx.params}
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +335,11 @@ class Options:
         changed = replace(self, **groups)
         self.ctx.meta[LATEST] = changed
         return changed
+
+    def without(self, *names: str) -> "Options":
+        """The options with the defaults of these; names of no group stand for nothing."""
+        defaults = Options(self.ctx, {})
+        return self.changed(**{name: defaults[name] for name in names if name in GROUP_OF})
 
     def layered(self, values: Mapping[str, Any], source: ValueSource, table: str) -> "Options":
         """The options with the values of a table, except where the present source is higher."""
@@ -432,8 +394,8 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Replace a command's parameters that are groups of options by the options themselves.
 
     A dataclass becomes one option per field. `Options` or a dictionary, annotated with `Flags`,
-    becomes the options of these groups. If the command has a parameter `ctx`, the hint of its
-    DFlashErrors names the variable or file that set the wrong value.
+    becomes the options of these groups. Options that exclude each other are refused. The hint of a
+    DFlashError names the variable or file that set the wrong value.
     """
     groups: dict[str, type] = {}
     container, kind = "", Options
@@ -442,27 +404,32 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
         annotation = parameter.annotation
         if isinstance(annotation, type) and is_dataclass(annotation):
             groups[parameter.name] = annotation
-            parameters += inspect.signature(annotation).parameters.values()
+            parameters += parameters_of(annotation)
         elif get_origin(annotation) is Annotated and isinstance(get_args(annotation)[1], Flags):
             container, kind = parameter.name, get_args(annotation)[0]
             parameters += get_args(annotation)[1].parameters()
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
+    own = inspect.signature(command).parameters
+    if "ctx" not in own:
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        parameters.insert(0, inspect.Parameter("ctx", by_name, annotation=typer.Context))
+
     @wraps(command)
-    def run(**values: Any) -> None:
+    def run(ctx: typer.Context, **values: Any) -> None:
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        values["ctx"] = ctx
         try:
-            if container:
-                own = inspect.signature(command).parameters
-                values = {name: value for name, value in values.items() if name in own}
-                ctx = values["ctx"]
-                values[container] = Options.of(ctx) if kind is Options else ctx.params
-            command(**values)
+            options = Options(ctx, sources_of(ctx))
+            if container and kind is Options:
+                options = Options.of(ctx)
+            without_excluded(options, AT_START.get(ctx.command.name or "", ()))
+            values[container] = options if kind is Options else ctx.params
+            command(**{name: value for name, value in values.items() if name in own})
         except DFlashError as error:
-            found = places(values["ctx"], error.message) if "ctx" in values else ()
-            error.hint = "; ".join(filter(None, (error.hint, *found)))
+            error.hint = "; ".join(filter(None, (error.hint, *places(ctx, error.message))))
             raise
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -11,7 +11,6 @@
 The keys of a table are named and checked like flags.
 """
 
-import difflib
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ import typer
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions, SamplingParams, declared
+from dflash_mlx.text import did_you_mean
 
 from .config_file import config_path, flag_key, flag_value, read_config, settings_text, tables_of
 from .options import BUNDLED, PromptOptions, option, wanted_number
@@ -48,8 +48,7 @@ class OptionTables:
         """The values of a preset by option name; DFlashError for a wrong value."""
         tables = self._tables("preset")
         if name not in tables:
-            near = difflib.get_close_matches(name, tables, n=1)
-            known = f"did you mean '{near[0]}'?" if near else f"presets: {', '.join(tables)}"
+            known = did_you_mean(name, tables) or f"presets: {', '.join(tables)}"
             raise DFlashError(
                 f"there is no preset '{name}' in '{config_path()}'.",
                 hint=known if tables else f"write one there: [preset.{name}] and temp = 0.3",
@@ -86,10 +85,9 @@ class OptionTables:
             if key in known:
                 values[str(known[key].name)] = self._value(place, key, value, known[key])
             elif key not in {KEYS[name] for name in allowed}:
-                near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
                 raise DFlashError(
                     f"{place}: there is no key '{key}'.",
-                    hint=f"did you mean '{near[0]}'?" if near else f"keys: {', '.join(known)}",
+                    hint=did_you_mean(key.replace("_", "-"), known) or f"keys: {', '.join(known)}",
                 )
         return values
 

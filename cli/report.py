@@ -13,7 +13,7 @@ from pathlib import Path
 from secrets import randbits
 from statistics import stdev
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -26,7 +26,7 @@ from dflash_mlx.options import TREE_BUDGET, GenerationOptions
 from .answer import Answer, AnswerView, answer_prompt
 from .backend.base import Backend, ModelInfo
 from .backend.local import LocalBackend
-from .options import option
+from .options import flag
 from .terminal.output import Output, stderr_columns
 from .terminal.render import wrap_hanging
 from .terminal.signals import Interrupt, LeaveChat
@@ -347,28 +347,23 @@ QUOTED = re.compile(r"'[^'\n]*'")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    log: Annotated[
-        Path | None,
-        option(
-            "--log",
-            metavar="FILE",
-            help="Append settings and timings to this file as JSON lines, for bug reports.",
-            panel="Advanced",
-        ),
-    ] = None
-    log_text: Annotated[
-        bool, option("--log-text", help="Include prompts and answers in the log.", panel="Advanced")
-    ] = False
+    log: Path | None = flag(
+        None,
+        "--log FILE",
+        "Append settings and timings to this file as JSON lines, for bug reports.",
+        "Advanced",
+    )
+    log_text: bool = flag(
+        False, "--log-text", "Include prompts and answers in the log.", "Advanced"
+    )
 
     def open(self, command: str, warn: Callable[[str], None]) -> "RunLog":
         """The log of a command; without --log it writes nothing.
 
-        UsageError for --log-text without --log, DFlashError for a file that cannot be written. If
-        writing fails later, `warn` gets a message and the run continues.
+        DFlashError for a file that cannot be written. If writing fails later, `warn` gets a message
+        and the run continues.
         """
         if self.log is None:
-            if self.log_text:
-                raise UsageError("--log-text needs --log.", hint="say where: --log FILE")
             return RunLog(None)
         path = self.log.expanduser()
         try:

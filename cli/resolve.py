@@ -17,9 +17,11 @@ from dflash_mlx.options import GenerationOptions, SamplingParams, declared
 
 from .backend.base import ModelInfo, ThinkingSwitches
 from .config_file import flag_key
+from .exclusions import WHEN_RESOLVED, is_plain, without_excluded
 from .loading import with_known_target
-from .options import BUNDLED, GROUP_OF, Options, ValueSource
+from .options import BUNDLED, Options
 from .presets import OptionTables
+from .sources import ValueSource
 from .terminal.output import Output
 
 # Options that need a model on this machine, besides those declared with the scope "local".
@@ -144,61 +146,9 @@ def with_target_defaults(options: Options, *, keep_system: bool = False) -> Opti
 
 
 def without_contradictions(options: Options) -> Options:
-    """The options without contradictions in --mode, --tree-budget, --draft and --lookup.
-
-    Of two contradictory values the one with the higher source wins; UsageError if both have the
-    same source. The mode baseline and --no-draft imply each other.
-    """
-    source = options.source
-    mode = options["mode"]
-    baseline = mode == "baseline"
-    if options["no_draft"] and not baseline and source("mode"):
-        if source("mode") == source("no_draft"):
-            raise UsageError(
-                f"--no-draft decodes plainly, and --mode {mode} does not.",
-                hint="leave one of them out",
-            )
-        options = options.changed(no_draft=source("mode") < source("no_draft"))
-    options = without_overridden_draft(options)
-    if baseline and options["draft"] is not None:
-        if source("draft") >= source("mode"):
-            raise UsageError(
-                "--mode baseline needs no drafter, and --draft names one.",
-                hint="leave one of them out",
-            )
-        options = options.changed(draft=None)
-    if options["no_draft"] or baseline:
-        options = options.changed(mode="baseline", no_draft=True)
-    mode = options["mode"]
-    plain = mode == "baseline"
-    other = "no_draft" if plain and source("no_draft") >= source("mode") else "mode"
-    if options["lookup"] and mode != "auto":
-        if source("lookup") >= source(other):
-            where = "without drafting" if plain else "outside the mode auto"
-            raise UsageError(
-                f"--lookup has no effect {where}.",
-                hint=f"remove {options.place(other)} or {options.place('lookup')}",
-            )
-        options = options.changed(lookup=False)
-    if options["tree_budget"] is not None and mode != "ddtree":
-        # A value of the config file is kept for the mode ddtree.
-        if source("tree_budget") >= max(source("mode"), ValueSource.VARIABLE):
-            remove = f"remove {options.place(other)} and " if plain else ""
-            raise UsageError(
-                f"--tree-budget has no effect in the mode {mode}.",
-                hint=f"{remove}add --mode ddtree",
-            )
-        options = options.changed(tree_budget=None)
-    return options
-
-
-def without_overridden_draft(options: Options) -> Options:
-    """The options without --draft or --no-draft if the other has a higher source."""
-    draft = options.source("draft")
-    no_draft = options.source("no_draft")
-    if options["draft"] is None or not options["no_draft"] or draft == no_draft:
-        return options
-    return options.changed(no_draft=False) if draft > no_draft else options.changed(draft=None)
+    """The options without contradictions; the mode baseline and --no-draft imply each other."""
+    options = without_excluded(options, WHEN_RESOLVED)
+    return options.changed(mode="baseline", no_draft=True) if is_plain(options) else options
 
 
 def without_local(options: Options, out: Output) -> Options:
@@ -218,8 +168,7 @@ def without_local(options: Options, out: Output) -> Options:
     if given:
         names = ", ".join(flag_key(parameter) for parameter, _ in given)
         out.note(f"  left out, because the server decides: {names}")
-    none = Options(options.ctx, {})
-    return options.changed(**{name: none[name] for name in LOCAL_NAMES & GROUP_OF.keys()})
+    return options.without(*LOCAL_NAMES)
 
 
 def given_local(options: Options) -> list[tuple[Any, ValueSource]]:
@@ -309,23 +258,8 @@ def with_known_thinking(
     contradictory = generation.think is False and generation.reasoning_effort is not None
     if raw or (contradictory and len(inherited) == 1):
         return options.changed(**dict.fromkeys(inherited))
-    unknown = unknown_thinking({name: options[name] for name in inherited}, template)
-    note_unknown_thinking(unknown, out)
-    return options.changed(**dict.fromkeys(unknown)) if unknown else options
-
-
-def unknown_thinking(values: dict[str, Any], template: ThinkingSwitches) -> list[str]:
-    """The names of the switches that are set and that the template does not know."""
-    known = {
-        "think": template.think_switch is not None,
-        "reasoning_effort": values.get("reasoning_effort") in template.efforts,
-    }
-    return [name for name, value in values.items() if value is not None and not known[name]]
-
-
-def note_unknown_thinking(names: Iterable[str], out: Output) -> None:
-    for name in names:
-        out.note(f"  this model's template knows no {THINKING[name]}: it goes its own way")
+    kept = drop_unknown_thinking(generation, template, out, inherited)
+    return options.changed(think=kept.think, reasoning_effort=kept.reasoning_effort)
 
 
 def drop_unknown_thinking(
@@ -335,6 +269,11 @@ def drop_unknown_thinking(
     names: Iterable[str] = THINKING,
 ) -> GenerationOptions:
     """The options without switches that the template does not know; a note for each."""
-    unknown = unknown_thinking({name: getattr(options, name) for name in names}, template)
-    note_unknown_thinking(unknown, out)
+    known = {
+        "think": template.think_switch is not None,
+        "reasoning_effort": options.reasoning_effort in template.efforts,
+    }
+    unknown = [n for n in names if getattr(options, n) is not None and not known[n]]
+    for name in unknown:
+        out.note(f"  this model's template knows no {THINKING[name]}: it goes its own way")
     return replace(options, **dict.fromkeys(unknown))

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
@@ -35,7 +34,7 @@ from .options import (
     ModelOptions,
     Options,
     PromptOptions,
-    option,
+    flag,
     option_groups,
 )
 from .resolve import fit, resolve, sampling_note
@@ -49,115 +48,66 @@ if TYPE_CHECKING:
 
 WARM_UP = "1 2 3 4 5 6 7 8"
 WARM_UP_TOKENS = 32
-server_option = partial(option, panel="Server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    host: Annotated[
-        str,
-        server_option(
-            "--host", metavar="ADDRESS", help="Address to listen on. [only this machine]"
-        ),
-    ] = "localhost"
-    port: Annotated[
-        int,
-        server_option(
-            "--port", min=0, max=65535, metavar="N", help="Port to listen on; 0 takes a free one."
-        ),
-    ] = 8080
-    api_key: Annotated[
-        str | None, server_option("--api-key", metavar="KEY", help="Key that clients must send.")
-    ] = None
-    api_key_file: Annotated[
-        Path | None,
-        server_option("--api-key-file", metavar="FILE", help="Read that key from this file."),
-    ] = None
-    allow_host: Annotated[
-        list[str] | None,
-        option(
-            "--allow-host",
-            metavar="NAME",
-            help="Another host name that clients may use for this server; repeatable.",
-            panel="Advanced",
-        ),
-    ] = None
-    cors: Annotated[
-        list[str] | None,
-        option(
-            "--cors",
-            metavar="ORIGIN",
-            help="Allow web pages of this origin; repeatable.",
-            panel="Advanced",
-        ),
-    ] = None
-    alias: Annotated[
-        list[str] | None,
-        server_option("--alias", metavar="NAME", help="Another name for the model; repeatable."),
-    ] = None
-    keep_alive: Annotated[
-        float,
-        server_option(
-            "--keep-alive",
-            metavar="TIME",
-            parser=parse_keep_alive,
-            help="Unload a model after this time without a request, such as 10m; -1 never.",
-        ),
-    ] = KEEP_ALIVE
-    allow_pull: Annotated[
-        bool, server_option("--allow-pull", help="Let requests download known models.")
-    ] = False
-    max_sequences: Annotated[
-        int,
-        server_option(
-            "--max-sequences", min=1, max=256, metavar="N", help="Answers at the same time."
-        ),
-    ] = 16
-    queue: Annotated[
-        int,
-        option(
-            "--queue",
-            min=0,
-            max=10_000,
-            metavar="N",
-            help="Requests that may wait for a place.",
-            panel="Advanced",
-        ),
-    ] = 64
-    context: Annotated[
-        int | None,
-        option(
-            "--context",
-            min=2,
-            metavar="N",
-            help="Maximum tokens of prompt and answer together. [the model's]",
-            panel="Context and cache",
-        ),
-    ] = None
-    let_sleep: Annotated[
-        bool,
-        option(
-            "--let-sleep",
-            help="Let a Mac go to sleep by itself, as a service does.",
-            panel="Advanced",
-        ),
-    ] = False
-    log_file: Annotated[
-        Path | None,
-        option(
-            "--log-file",
-            metavar="FILE",
-            help="Write all output to this file; it and 4 older ones have 10 MB each.",
-            panel="Output",
-        ),
-    ] = None
-    log_json: Annotated[
-        bool,
-        option("--log-json", help="Log one JSON object per request, on stdout.", panel="Output"),
-    ] = False
-    log_prompts: Annotated[
-        bool, option("--log-prompts", help="Include prompts in the log.", panel="Output")
-    ] = False
+    host: str = flag(
+        "localhost", "--host ADDRESS", "Address to listen on. [only this machine]", "Server"
+    )
+    port: int = flag(
+        8080, "--port N", "Port to listen on; 0 takes a free one.", "Server", min=0, max=65535
+    )
+    api_key: str | None = flag(None, "--api-key KEY", "Key that clients must send.", "Server")
+    api_key_file: Path | None = flag(
+        None, "--api-key-file FILE", "Read that key from this file.", "Server"
+    )
+    allow_host: list[str] | None = flag(
+        None,
+        "--allow-host NAME",
+        "Another host name that clients may use for this server; repeatable.",
+        "Advanced",
+    )
+    cors: list[str] | None = flag(
+        None, "--cors ORIGIN", "Allow web pages of this origin; repeatable.", "Advanced"
+    )
+    alias: list[str] | None = flag(
+        None, "--alias NAME", "Another name for the model; repeatable.", "Server"
+    )
+    keep_alive: float = flag(
+        KEEP_ALIVE,
+        "--keep-alive TIME",
+        "Unload a model after this time without a request, such as 10m; -1 never.",
+        "Server",
+        parser=parse_keep_alive,
+    )
+    allow_pull: bool = flag(False, "--allow-pull", "Let requests download known models.", "Server")
+    max_sequences: int = flag(
+        16, "--max-sequences N", "Answers at the same time.", "Server", min=1, max=256
+    )
+    queue: int = flag(
+        64, "--queue N", "Requests that may wait for a place.", "Advanced", min=0, max=10_000
+    )
+    context: int | None = flag(
+        None,
+        "--context N",
+        "Maximum tokens of prompt and answer together. [the model's]",
+        "Context and cache",
+        min=2,
+    )
+    let_sleep: bool = flag(
+        False, "--let-sleep", "Let a Mac go to sleep by itself, as a service does.", "Advanced"
+    )
+    log_file: Path | None = flag(
+        None,
+        "--log-file FILE",
+        "Write all output to this file; it and 4 older ones have 10 MB each.",
+        "Output",
+    )
+    log_json: bool = flag(
+        False, "--log-json", "Log one JSON object per request, on stdout.", "Output"
+    )
+    log_prompts: bool = flag(False, "--log-prompts", "Include prompts in the log.", "Output")
 
 
 GROUPS = Flags(
@@ -201,11 +151,6 @@ def serve(
         return
     from dflash_mlx.serve.listening import listen
 
-    if own.allow_pull and not offers_all(options):
-        raise UsageError(
-            "--allow-pull is for a server of many models, and this one has a single one.",
-            hint="leave --allow-pull out, or --model, --draft and --adapter",
-        )
     listening = listen(own.host, own.port)
     if not own.let_sleep:
         ctx.with_resource(awake())

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -22,7 +22,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from .config_file import config_path
 from .help import TYPED
 from .keys import key_option
-from .options import ValueSource, source_of
+from .options import flag
 from .service_manager import (
     Launchd,
     ServiceProgram,
@@ -30,6 +30,7 @@ from .service_manager import (
     service_manager,
     write_private,
 )
+from .sources import ValueSource, source_of
 from .terminal.output import Output
 from .terminal.spinner import Spinner
 
@@ -51,18 +52,14 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 class ServiceOptions:
     """What to do with the service. Without variables: no setting may install one."""
 
-    install: Annotated[
-        bool,
-        typer.Option(
-            "--install",
-            help="macOS: start the server at login, and again after a failure, with these options.",
-            rich_help_panel="Server",
-        ),
-    ] = False
-    uninstall: Annotated[
-        bool,
-        typer.Option("--uninstall", help="Remove that service.", rich_help_panel="Server"),
-    ] = False
+    install: bool = flag(
+        False,
+        "--install",
+        "macOS: start the server at login, and again after a failure, with these options.",
+        "Server",
+        variable=False,
+    )
+    uninstall: bool = flag(False, "--uninstall", "Remove that service.", "Server", variable=False)
 
 
 def install(ctx: typer.Context, host: str, port: int, out: Output) -> None:

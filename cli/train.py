@@ -33,7 +33,8 @@ from dflash_mlx.train.settings import (
 
 from .awake import awake
 from .config_file import flag_key
-from .options import BUNDLED, Flags, ValueSource, option_groups, source_of
+from .options import BUNDLED, Flags, option_groups
+from .sources import ValueSource, source_of
 from .terminal.output import Output
 from .terminal.signals import Interrupt
 

@@ -1,6 +1,5 @@
 """The options of an answer as keywords of functions."""
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import wraps
@@ -10,6 +9,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, get_type_hints
 from .errors import UsageError
 from .grammar import Grammar
 from .options import AcceptanceRule, GenerationOptions, Mode, SamplingParams
+from .text import did_you_mean
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,8 +81,7 @@ def suggest(name: str, known: list[str]) -> str:
     sampling_name = {"temp": "temperature"}.get(name, name)
     if sampling_name in SAMPLING_NAMES:
         return f"give sampling=SamplingParams({sampling_name}=...)"
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"it has {', '.join(known)}"
+    return did_you_mean(name, known) or f"it has {', '.join(known)}"
 
 
 def options_of(

@@ -108,8 +108,18 @@ def format_limit(limit: float) -> str:
     return f"{limit:,g}" if abs(limit) < 1e6 else f"{limit:,}"
 
 
-def option(default: Any, help: str = "", **details: Any) -> Any:
-    return field(default=default, metadata={"option": Option(help, **details)})
+def option(
+    default: Any, help: str = "", *, flag: str = "", setting: str | None = None, **details: Any
+) -> Any:
+    """A declared field. flag: also with the value as help texts have it, behind a blank.
+
+    setting: by default the flag without its dashes.
+    """
+    flag, _, metavar = flag.partition(" ")
+    name = flag.removeprefix("--") if setting is None else setting
+    details = {"metavar": metavar or None, **details}
+    declaration = Option(help, flag=flag, setting=name, **details)
+    return field(default=default, metadata={"option": declaration})
 
 
 @cache
@@ -123,17 +133,18 @@ def walk_options(cls: type) -> Iterator[Option]:
     hints = get_type_hints(cls)
     for member in fields(cls):
         kind, optional = without_none(hints[member.name])
-        if "option" in member.metadata:
-            named: Option = member.metadata["option"]
-            flag = "--" + member.name.replace("_", "-") if named.flag == "--" else named.flag
+        if declaration := member.metadata.get("option"):
+            flag = declaration.flag
+            sampling = cls is SamplingParams
             yield replace(
-                named,
-                flag=flag,
+                declaration,
+                flag="--" + member.name.replace("_", "-") if flag == "--" else flag,
                 name=member.name,
                 type=kind,
                 optional=optional,
                 default=member.default,
-                sampling=cls is SamplingParams,
+                sampling=sampling,
+                panel=declaration.panel or ("Sampling" if sampling else ""),
             )
         elif is_dataclass(kind) and isinstance(kind, type):
             yield from walk_options(kind)
@@ -164,107 +175,68 @@ class SamplingParams:
     """
 
     temperature: float = option(
-        0.0,
-        "Randomness; 0 always takes the likeliest token.",
-        flag="--temp",
-        setting="temp",
-        metavar="T",
-        low=0,
-        high=100,
-        panel="Sampling",
+        0.0, "Randomness; 0 always takes the likeliest token.", flag="--temp T", low=0, high=100
     )
     top_p: float = option(
         1.0,
         "Keep the likeliest tokens that add up to this probability; 1 is off.",
-        flag="--top-p",
-        setting="top-p",
-        metavar="P",
+        flag="--top-p P",
         low=0,
         high=1,
         above=True,
-        panel="Sampling",
     )
-    top_k: int = option(
-        0,
-        "Keep the K likeliest tokens; 0 is off.",
-        flag="--top-k",
-        setting="top-k",
-        metavar="K",
-        low=0,
-        panel="Sampling",
-    )
+    top_k: int = option(0, "Keep the K likeliest tokens; 0 is off.", flag="--top-k K", low=0)
     min_p: float = option(
         0.0,
         "Drop tokens below this share of the likeliest one; 0 is off.",
-        flag="--min-p",
-        setting="min-p",
-        metavar="P",
+        flag="--min-p P",
         low=0,
         high=1,
-        panel="Sampling",
     )
     repetition_penalty: float = option(
         1.0,
         "Make the last 20 tokens less likely; 1 is off.",
-        flag="--repetition-penalty",
-        setting="repetition-penalty",
-        metavar="X",
+        flag="--repetition-penalty X",
         low=0,
         above=True,
-        panel="Sampling",
     )
     presence_penalty: float = option(
         0.0,
         "Subtract this from the score of each recent token; 0 is off.",
-        flag="--presence-penalty",
-        setting="presence-penalty",
-        metavar="X",
+        flag="--presence-penalty X",
         low=-100,
         high=100,
-        panel="Sampling",
     )
     frequency_penalty: float = option(
         0.0,
         "Subtract this for each recent use of a token; 0 is off.",
-        flag="--frequency-penalty",
-        setting="frequency-penalty",
-        metavar="X",
+        flag="--frequency-penalty X",
         low=-100,
         high=100,
-        panel="Sampling",
     )
     seed: int | None = option(
         None,
         "The same seed gives the same text.",
-        flag="--seed",
-        setting="seed",
-        metavar="N",
+        flag="--seed N",
         low=0,
         high=2**64 - 1,
         unset="none",
-        panel="Sampling",
         unless_given="a new one for each answer",
     )
     logit_bias: tuple[tuple[int, float], ...] = ()
     xtc_probability: float = option(
         0.0,
         "How often to leave out all likely tokens but the least likely one; 0 is off.",
-        flag="--xtc-probability",
-        setting="xtc-probability",
-        metavar="P",
+        flag="--xtc-probability P",
         low=0,
         high=1,
-        panel="Sampling",
     )
     xtc_threshold: float = option(
         0.1,
         "The probability from which on a token is likely, for --xtc-probability.",
-        flag="--xtc-threshold",
-        setting="xtc-threshold",
-        metavar="P",
+        flag="--xtc-threshold P",
         low=0,
         high=0.5,
-        panel="Sampling",
     )
 
     def __post_init__(self) -> None:
@@ -340,9 +312,7 @@ class GenerationOptions:
     max_tokens: int | None = option(
         None,
         "Maximum length of the answer in tokens.",
-        flag="--max-tokens",
-        setting="max-tokens",
-        metavar="N",
+        flag="--max-tokens N",
         low=1,
         unset="context",
         unless_given="512; serve: 4,096; chat: the rest of the context",
@@ -351,9 +321,7 @@ class GenerationOptions:
     stop: tuple[str, ...] = option(
         (),
         "End the answer before this text; repeatable.",
-        flag="--stop",
-        setting="stop",
-        metavar="TEXT",
+        flag="--stop TEXT",
         unset="none",
         panel="Prompt and answer",
     )
@@ -361,14 +329,15 @@ class GenerationOptions:
         None,
         "Switch thinking on or off.",
         flag="--think/--no-think",
+        setting="",
         unless_given="the model's own",
         panel="Prompt and answer",
     )
     reasoning_effort: str | None = option(
         None,
         "How hard to think, if the model knows it: low, medium, high.",
-        flag="--effort",
-        metavar="LEVEL",
+        flag="--effort LEVEL",
+        setting="",
         words=EFFORTS,
         panel="Prompt and answer",
     )
@@ -376,7 +345,6 @@ class GenerationOptions:
         "dflash",
         "How to draft: auto (fastest measured), dflash (chain), ddtree (tree), baseline (not).",
         flag="--mode",
-        setting="mode",
         noun="mode",
         scope="local",
         default_of_commands="auto",
@@ -385,9 +353,8 @@ class GenerationOptions:
     block_size: int | None = option(
         None,
         "Tokens checked per pass: the last token and its drafts.",
-        flag="--block-size",
+        flag="--block-size N",
         setting="block",
-        metavar="N",
         low=2,
         high=MAX_BLOCK_SIZE,
         unset="auto",
@@ -398,9 +365,7 @@ class GenerationOptions:
     tree_budget: int | None = option(
         None,
         "Drafts in a tree, with --mode ddtree.",
-        flag="--tree-budget",
-        setting="tree-budget",
-        metavar="N",
+        flag="--tree-budget N",
         low=1,
         high=1024,
         unset="auto",
@@ -412,7 +377,6 @@ class GenerationOptions:
         None,
         "How drafts are accepted when sampling; see `dflash help exact`.",
         flag="--accept",
-        setting="accept",
         noun="acceptance rule",
         unset="auto",
         unless_given="match with a seed, else the drafter's own",

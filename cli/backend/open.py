@@ -9,7 +9,8 @@ from dflash_mlx.address import is_address, parse_address
 from ..environment import KEY_VARIABLE
 from ..keys import read_key_file
 from ..loading import load_pair
-from ..options import CacheOptions, Options, RemoteOptions, ValueSource
+from ..options import CacheOptions, Options, RemoteOptions
+from ..sources import ValueSource
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
 from .base import Backend

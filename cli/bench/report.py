@@ -5,26 +5,41 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from itertools import pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from ..terminal.output import THEME, Output, format_bytes, is_utf8, stdout_size, strip_control
+from rich.console import Console
+from rich.theme import Theme
 
-if TYPE_CHECKING:
-    from dflash_mlx.bench import (
-        Difference,
-        Question,
-        Record,
-        Results,
-        Row,
-        Schedule,
-        Source,
-        Spread,
-    )
-    from dflash_mlx.hub.choices import Choice
+from dflash_mlx.bench import (
+    Difference,
+    Question,
+    Record,
+    Results,
+    Row,
+    Schedule,
+    Source,
+    Spread,
+    overall,
+)
+from dflash_mlx.hub.choices import Choice
+
+from ..terminal.output import (
+    THEME,
+    Output,
+    align_columns,
+    format_bytes,
+    is_utf8,
+    screen_width,
+    stdout_size,
+    strip_control,
+)
 
 DEFAULT_WIDTH = 1000  # columns of a file or a pipe, where no line is broken
-COLUMN_GAP = 3
+GAP = "   "  # between columns
+LEFT = ("task", "mode", "drafts", "temp", "rows a pass")  # columns of words; others are of numbers
+COSTS = ("temp", "mode", "prefill tok/s", "first token ms", "memory", "rows a pass")
 MAX_DIFFERENCES = 5  # listed one by one
 NO_VALUE = "–"
 BASELINE_AT_0 = "baseline and temperature 0"
@@ -32,27 +47,18 @@ BASELINE = "baseline"
 ORDER = "order    one source after another, each in turn with plain decoding, which its ratio is to"
 ESCAPED_BAR = "\\|"  # in a Markdown table
 Cells = tuple[str, ...]
-Columns = tuple[tuple[str, Literal["left", "right"]], ...]
-COST_COLUMNS: Columns = (
-    ("temp", "left"),
-    ("mode", "left"),
-    ("prefill tok/s", "right"),
-    ("first token ms", "right"),
-    ("memory", "right"),
-    ("rows a pass", "left"),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """The measurements of all modes, or of one source of drafts. finished: False after Ctrl-C."""
 
-    source: "Source | None"
-    results: "Results"
-    schedule: "Schedule"
-    records: list["Record"]
-    rows: list["Row"]
-    differences: list["Difference"]
+    source: Source | None
+    results: Results
+    schedule: Schedule
+    records: list[Record]
+    rows: list[Row]
+    differences: list[Difference]
     finished: bool
 
     @property
@@ -96,17 +102,14 @@ def part_json(part: Measured) -> dict[str, Any]:
 # The best source of drafts
 
 
-def best_choice(measured: Sequence[Measured]) -> "Choice | None":
+def best_choice(measured: Sequence[Measured]) -> Choice | None:
     """The source with the highest speedup over plain decoding; None after Ctrl-C.
 
     Trees are left out: they are another mode, not another drafter. Of equal ones the first counts.
     """
-    from dflash_mlx.hub.choices import Choice
-
     sources = {part.label: part for part in measured if part.source and part.source.rows is None}
-    speedups = {
-        label: ratio for label, part in sources.items() if (ratio := speedup_of(part)) is not None
-    }
+    found = {label: speedup_of(part) for label, part in sources.items()}
+    speedups = {label: ratio for label, ratio in found.items() if ratio is not None}
     if not speedups or not all(part.finished for part in measured):
         return None
     best = max(speedups, key=lambda label: speedups[label])
@@ -116,8 +119,6 @@ def best_choice(measured: Sequence[Measured]) -> "Choice | None":
 
 def speedup_of(part: Measured) -> float | None:
     """The mean over temperatures of the speedup of all tasks; 1 for plain decoding."""
-    from dflash_mlx.bench import overall
-
     if part.source is not None and part.source.no_draft:
         return 1.0
     ratios = [row.mean_speedup for row in overall(part.rows) if row.mean_speedup is not None]
@@ -128,11 +129,9 @@ def speedup_of(part: Measured) -> float | None:
 
 
 def show_report(
-    measured: Sequence[Measured], questions: Sequence["Question"], out: Output, tokenizer: Any
+    measured: Sequence[Measured], questions: Sequence[Question], out: Output, tokenizer: Any
 ) -> None:
     """Print the report on stdout. The tables of --drafts are Markdown in a file or a pipe."""
-    from dflash_mlx.bench import overall
-
     schedule = measured[-1].schedule
     compares_drafts = measured[0].source is not None
     printer = Printer(out, markdown=compares_drafts and not out.stdout_is_tty)
@@ -144,7 +143,7 @@ def show_report(
     for temperature in schedule.temperatures:
         printer.table(f"temperature {temperature:g}", *speed_table(measured, temperature))
     if not compares_drafts:
-        printer.table("costs", COST_COLUMNS, [cost_cells(row) for row in overall(measured[0].rows)])
+        printer.table("costs", COSTS, [cost_cells(row) for row in overall(measured[0].rows)])
     first = schedule.temperatures[0]
     columns, cells = position_table(measured, first)
     if cells:
@@ -162,9 +161,6 @@ class Printer:
     """Prints lines and tables on stdout, styled on a terminal."""
 
     def __init__(self, out: Output, *, markdown: bool):
-        from rich.console import Console
-        from rich.theme import Theme
-
         capable = out.stdout_is_tty and os.environ.get("TERM") not in ("dumb", "unknown")
         self._out = out
         self._markdown = markdown
@@ -180,9 +176,13 @@ class Printer:
         )
 
     def line(self, text: str, style: str = "") -> None:
-        self._print(self._shown(text), style)
+        out = self._out
+        with self._console.capture() as printed:
+            self._console.print(self._shown(text), style=style, soft_wrap=not out.stdout_is_tty)
+        text = "\n".join(line.rstrip() for line in printed.get().split("\n"))
+        (out.draw if out.stdout_is_tty else out.write)(text)
 
-    def table(self, title: str, columns: Columns, rows: Sequence[Cells]) -> None:
+    def table(self, title: str, names: Cells, rows: Sequence[Cells]) -> None:
         """Print rows under a title. A first cell that repeats the one above it stays empty.
 
         Where the table is wider than the terminal, each cell has a line of its own.
@@ -190,61 +190,37 @@ class Printer:
         self.line("")
         self.line(title, "bold")
         if self._markdown:
-            marks = ["---" if side == "left" else "---:" for _, side in columns]
+            marks = ["---" if name in LEFT else "---:" for name in names]
             self.line("")
-            for row in ([name for name, _ in columns], marks, *rows):
+            for row in (names, marks, *rows):
                 self.line(f"| {' | '.join(cell.replace('|', ESCAPED_BAR) for cell in row)} |")
             return
-        from rich.box import Box
-        from rich.cells import cell_len
-        from rich.table import Table
-
-        by_column = zip([name for name, _ in columns], *rows, strict=True)
-        widths = [max(map(cell_len, column)) for column in by_column]
-        if sum(widths) + COLUMN_GAP * (len(widths) - 1) > self._console.width:
+        shown = [[*map(self._shown, row)] for row in (names, *rows)]
+        cells = [shown[0]]
+        for above, (first, *others) in pairwise(shown):
+            cells.append(["" if first == above[0] else first, *others])
+        right = [number for number, name in enumerate(names) if name not in LEFT]
+        head, *lines = align_columns(cells, right, GAP)
+        if screen_width(head) > self._console.width:
             for row in rows:
                 self.line("")
-                for (name, _), cell in zip(columns, row, strict=True):
+                for name, cell in zip(names, row, strict=True):
                     self.line(f"{name}: {cell}")
             return
-        rule, blank = "--" if self._ascii else "──", "    \n"
-        box = Box(blank * 2 + f" {rule} \n" + blank * 5, ascii=True)
-        table = Table(box=box, show_edge=False, pad_edge=False, header_style="bold")
-        for name, side in columns:
-            table.add_column(self._shown(name), justify=side)
-        previous = ""
-        for first, *others in rows:
-            table.add_row(*map(self._shown, ("" if first == previous else first, *others)))
-            previous = first
-        self._print(table)
+        self.line(head, "bold")
+        self.line(("-" if self._ascii else "─") * screen_width(head))
+        for line in lines:
+            self.line(line)
 
     def _shown(self, text: str) -> str:
         return self._out.ascii_fallback(strip_control(text))
 
-    def _print(self, what: Any, style: str = "") -> None:
-        with self._console.capture() as printed:
-            self._console.print(what, style=style, soft_wrap=not self._out.stdout_is_tty)
-        text = "\n".join(line.rstrip() for line in printed.get().split("\n"))
-        if self._out.stdout_is_tty:
-            self._out.draw(text)
-        else:
-            self._out.write(text)
 
-
-def speed_table(measured: Sequence[Measured], temperature: float) -> tuple[Columns, list[Cells]]:
+def speed_table(measured: Sequence[Measured], temperature: float) -> tuple[Cells, list[Cells]]:
     """A row for each task and mode, or each task and source, tasks in the order of the run."""
     by_source = measured[0].source is not None
-    columns: Columns = (
-        ("task", "left"),
-        ("drafts" if by_source else "mode", "left"),
-        ("tok/s", "right"),
-        *([("plain tok/s", "right")] if by_source else []),
-        ("ratio", "right"),
-        ("quartiles", "right"),
-        ("τ", "right"),
-        ("accept", "right"),
-        ("same", "right"),
-    )
+    kinds = ("drafts", "tok/s", "plain tok/s") if by_source else ("mode", "tok/s")
+    names = ("task", *kinds, "ratio", "quartiles", "τ", "accept", "same")
     rows = [(part, row) for part in measured for row in part.rows if row.temperature == temperature]
     plain = {(part.label, row.suite, row.task): row for part, row in rows if row.mode == BASELINE}
     tasks = list(dict.fromkeys((row.suite, row.task) for _, row in rows))
@@ -270,18 +246,18 @@ def speed_table(measured: Sequence[Measured], temperature: float) -> tuple[Colum
                 f"{row.identical}/{row.compared}" if row.compared else "",
             )
         )
-    return columns, cells
+    return names, cells
 
 
 def number(value: float | None, form: str, unit: str = "") -> str:
     return NO_VALUE if value is None else f"{value:{form}}{unit}"
 
 
-def middle(spread: "Spread | None") -> float | None:
+def middle(spread: Spread | None) -> float | None:
     return None if spread is None else spread.median
 
 
-def cost_cells(row: "Row") -> Cells:
+def cost_cells(row: Row) -> Cells:
     """With the two most frequent widths of a pass, and their shares of the passes."""
     total = sum(part.count for part in row.rounds)
     common = sorted(row.rounds, key=lambda part: -part.count)[:2]
@@ -296,10 +272,8 @@ def cost_cells(row: "Row") -> Cells:
     )
 
 
-def position_table(measured: Sequence[Measured], temperature: float) -> tuple[Columns, list[Cells]]:
+def position_table(measured: Sequence[Measured], temperature: float) -> tuple[Cells, list[Cells]]:
     """For each mode or source: of all passes, those that kept its draft 1, 2, ..."""
-    from dflash_mlx.bench import overall
-
     shares = {
         part.label or row.mode: row.by_position
         for part in measured
@@ -311,13 +285,13 @@ def position_table(measured: Sequence[Measured], temperature: float) -> tuple[Co
         (label, *(f"{100 * share:.0f}" for share in kept), *[""] * (width - len(kept)))
         for label, kept in shares.items()
     ]
-    return (("drafts", "left"), *((str(n + 1), "right") for n in range(width))), cells
+    return ("drafts", *(str(n + 1) for n in range(width))), cells
 
 
 # The lines above and below the tables
 
 
-def header_lines(part: Measured, questions: Sequence["Question"]) -> tuple[str, str, str]:
+def header_lines(part: Measured, questions: Sequence[Question]) -> tuple[str, str, str]:
     """The machine, the pair and the run."""
     pair, machine, versions = (part.results.facts[name] for name in ("pair", "machine", "versions"))
     schedule = part.schedule
@@ -349,8 +323,6 @@ def header_lines(part: Measured, questions: Sequence["Question"]) -> tuple[str, 
 
 def output_lines(measured: Sequence[Measured], tokenizer: Any) -> list[str]:
     """How many answers are identical to plain decoding's, and the first differences."""
-    from dflash_mlx.bench import overall
-
     by_source = measured[0].source is not None
     matched = by_source and measured[0].schedule.accept == "match"
     rows = [row for part in measured for row in overall(part.rows)]

@@ -24,10 +24,10 @@ from ..loading import (
     load_downloaded,
     with_known_target,
 )
-from ..options import ValueSource
 from ..presets import KEYS
 from ..report import Comparison, baseline_answer, comparable_options, show_comparison, warm_up
 from ..resolve import RECOMMENDED, drop_unknown_thinking, no_recommendation
+from ..sources import ValueSource
 from ..terminal.line_editor import copy_to_clipboard
 from ..terminal.markdown import make_parser
 from ..terminal.output import format_count

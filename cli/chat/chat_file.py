@@ -20,7 +20,7 @@ from ..backend.base import ModelInfo
 from ..prompt import split_attached
 from ..terminal.output import Output
 from . import transcript
-from .transcript import Chat, latest_chat_name
+from .transcript import Chat
 
 TITLE_LENGTH = 40  # characters
 FORK_NAME_LENGTH = 70  # characters of a name before a number is added
@@ -129,16 +129,6 @@ def numbered(name: str) -> str:
 
 
 # One more turn of the chat that was saved last, for `dflash generate --continue`
-
-
-def load_latest(file: ChatFile, *, raw: bool, compare: bool) -> Chat:
-    """Load the chat that was saved last; UsageError for flags that do not go with it."""
-    for flag, is_set in (("--raw", raw), ("--compare", compare)):
-        if is_set:
-            raise UsageError(
-                f"--continue and {flag} do not go together.", hint="leave one of them out"
-            )
-    return file.load(latest_chat_name())
 
 
 def save_turn(file: ChatFile, chat: Chat, info: ModelInfo, out: Output) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions, Option, declared
 
-from ..options import ValueSource
 from ..passes import MARK, shows_colours
 from ..presets import DECLARED, MODEL_KEYS, PRESET_KEYS
 from ..resolve import (
@@ -19,6 +18,7 @@ from ..resolve import (
     only_recommended,
     sampling_note,
 )
+from ..sources import ValueSource
 from .dialogue import Dialogue
 from .state import ChatState
 

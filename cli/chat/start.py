@@ -15,11 +15,12 @@ from dflash_mlx.hub.local import find_model
 
 from ..first_model import offer_models
 from ..loading import choose_pair, prepare_libraries
-from ..options import BUNDLED, Options, ValueSource, option
+from ..options import BUNDLED, Options, option
 from ..presets import PresetName
 from ..prompt import read_prompt
 from ..resolve import given_local, resolve_target, with_preset
 from ..serve import served_name
+from ..sources import ValueSource
 from ..terminal.output import NotifyKind, Output
 from ..terminal.signals import terminal_as_stdin
 from ..terminal.spinner import Spinner
@@ -92,10 +93,6 @@ def read_words(
     resume: the first word is a chat; without words the latest chat is meant. latest: the latest
     chat, and words are a prompt. piped: standard input is part of the prompt, or all of it.
     """
-    if resume and latest:
-        raise UsageError(
-            "--resume and --continue name different chats.", hint="leave one of them out"
-        )
     words = [*words]
     name = None
     if resume or latest:
@@ -172,10 +169,6 @@ def choose_target(
     this machine. If none is here, an interactive chat offers to download one.
     """
     if demo:
-        for name in ("model", "draft"):
-            if options.source(name) is ValueSource.FLAG:
-                message = f"--demo and --{name} name different models."
-                raise UsageError(message, hint="leave one of them out")
         return options.changed(model=None, draft=None)
     if options.model.model == BUNDLED:
         return options.changed(model=None)

@@ -231,9 +231,16 @@ def pad(text: str, width: int, *, left: bool = False) -> str:
     return blanks + text if left else text + blanks
 
 
-def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def align_columns(
+    rows: Sequence[Sequence[str]], right: Sequence[int] = (), gap: str = "  "
+) -> list[str]:
+    """Lines of the same width. right: the numbers of columns that are aligned at their right."""
     widths = [max(map(screen_width, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(pad, row, widths)) for row in rows]
+    sides = [number in right for number in range(len(widths))]
+    return [
+        gap.join(pad(*cell, left=side) for *cell, side in zip(row, widths, sides, strict=True))
+        for row in rows
+    ]
 
 
 def stderr_columns() -> int:

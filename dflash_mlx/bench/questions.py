@@ -2,12 +2,12 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import read_lines, value_of
+from dflash_mlx.files.checkpoint import read_prompt_lines
 from dflash_mlx.hub.resolve import bundled
 
 BUNDLED = "bundled"
@@ -15,20 +15,20 @@ FORMAT_HINT = (
     'each line is a JSON string, {"prompt": "..."}, {"messages": [...]} or {"turns": ["...", ...]}'
     ', optionally with "task": "name"'
 )
+Turns = tuple[tuple[dict[str, Any], ...], ...]  # the messages before each answer
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """A chat; each answer becomes part of the prompt of the next turn.
 
-    `number` counts from 1 in the suite; `task` groups questions in tables; `turns` holds the
-    messages before each answer.
+    `number` counts from 1 in the suite; `task` groups questions in tables.
     """
 
     suite: str
     number: int
     task: str
-    turns: tuple[tuple[dict[str, Any], ...], ...]
+    turns: Turns
 
     @property
     def digest(self) -> str:
@@ -36,7 +36,7 @@ class Question:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def from_user(texts: list[str]) -> tuple[tuple[dict[str, Any], ...], ...]:
+def from_user(texts: Sequence[str]) -> Turns:
     return tuple(({"role": "user", "content": text},) for text in texts)
 
 
@@ -51,38 +51,24 @@ def read_questions(path: Path, suite: str | None = None) -> list[Question]:
     `suite` defaults to the name of the file. An assistant message at the end of a chat is dropped.
     """
     suite = suite or path.stem
-    questions: list[Question] = []
-    for number, line in enumerate(read_lines(path, FORMAT_HINT), 1):
-        if not line.strip():
-            continue
-        turns, task = parse(line)
-        if not turns:
-            raise DFlashError(f"line {number} of '{path}' is not a prompt.", hint=FORMAT_HINT)
-        questions.append(Question(suite, len(questions) + 1, task or suite, turns))
-    if not questions:
-        raise DFlashError(f"there are no prompts in '{path}'.", hint=FORMAT_HINT)
-    return questions
+    found = enumerate(read_prompt_lines(path, FORMAT_HINT, parse), 1)
+    return [Question(suite, number, task or suite, turns) for number, (turns, task) in found]
 
 
-def parse(line: str) -> tuple[tuple[tuple[dict[str, Any], ...], ...], str]:
-    """The turns and the task of one line; no turns if the line is invalid."""
-    try:
-        value = value_of(line)
-    except ValueError:
-        return (), ""
-    value = {"prompt": value} if isinstance(value, str) else value
-    if not isinstance(value, dict) or not isinstance(task := value.get("task", ""), str):
-        return (), ""
+def parse(value: dict[str, Any], _: int) -> tuple[Turns, str] | None:
+    """The turns and the task of one line; None if the line is invalid."""
+    if not isinstance(task := value.get("task", ""), str):
+        return None
     match [(name, value[name]) for name in ("prompt", "messages", "turns") if name in value]:
         case [("messages", list() as messages)] if all(map(is_message, messages)):
             while messages and messages[-1]["role"] == "assistant":
                 messages = messages[:-1]
-            return ((tuple(messages),) if messages else ()), task
-        case [("turns", list() as texts)] if all(map(is_text, texts)):
+            return ((tuple(messages),), task) if messages else None
+        case [("turns", [_, *_] as texts)] if all(map(is_text, texts)):
             return from_user(texts), task
         case [("prompt", text)] if is_text(text):
             return from_user([text]), task
-    return (), ""
+    return None
 
 
 def is_text(value: Any) -> bool:

@@ -76,10 +76,6 @@ class Source:
     def no_draft(self) -> bool:
         return self.kind == NONE
 
-    @property
-    def is_all(self) -> bool:
-        return self.kind == ALL
-
     def check(self, pair: Pair) -> None:
         """Raise DFlashError if a pair that was loaded for this source has another drafter."""
         if self.kind == DFLASH and pair.lookup:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.text import whole_text
@@ -16,6 +16,7 @@ from dflash_mlx.text import whole_text
 from .folder import TEMPLATES, marked_text, matching
 from .formats import MTP_TENSOR, Format, format_of
 
+T = TypeVar("T")
 # Weights as torch.save writes them, which are pickles: reading one could run any code.
 TORCH_FILES = "pytorch_model*.bin"
 WEIGHT_INDEX = "model.safetensors.index.json"
@@ -370,6 +371,32 @@ def value_of(line: str) -> Any:
         return json.loads(whole_text(json.dumps(json.loads(line), ensure_ascii=False)))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_prompt_lines(
+    path: Path, hint: str, parse: Callable[[dict[str, Any], int], T | None]
+) -> list[T]:
+    """What `parse` makes of the JSON object in each line that is not empty, and of its number.
+
+    A JSON string stands for an object with this "prompt". Raises DFlashError with `hint` for the
+    first line that holds no object or of which `parse` makes None, and for a file without lines.
+    """
+    found = list[T]()
+    for number, line in enumerate(read_lines(path, hint), 1):
+        if not line.strip():
+            continue
+        try:
+            value = value_of(line)
+        except ValueError:
+            value = None
+        value = {"prompt": value} if isinstance(value, str) else value
+        prompt = parse(value, number) if isinstance(value, dict) else None
+        if prompt is None:
+            raise DFlashError(f"line {number} of '{path}' is not a prompt.", hint=hint)
+        found.append(prompt)
+    if not found:
+        raise DFlashError(f"there are no prompts in '{path}'.", hint=hint)
+    return found
 
 
 # Small JSON files in the user's cache folder

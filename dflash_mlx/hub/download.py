@@ -232,10 +232,7 @@ def check_room(*plans: Plan) -> None:
     """Raise DFlashError if the disk has not enough free space for the missing files."""
     # Damaged files are deleted first.
     needed = sum(plan.missing_bytes - sum(file.size for file in plan.damaged) for plan in plans)
-    folder = cache_folder()
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
+    folder, free = free_disk()
     if needed and needed + RESERVED_BYTES > free:
         names = " and ".join(f"'{plan.repo}'" for plan in plans)
         raise DFlashError(
@@ -243,6 +240,14 @@ def check_room(*plans: Plan) -> None:
             f"'{folder}' has {free / 1e9:.1f} GB free.",
             hint="delete a model with `dflash models rm`, or set HF_HOME to another disk",
         )
+
+
+def free_disk() -> tuple[Path, int]:
+    """The folder of the cache, or the lowest above it that exists, and the free bytes there."""
+    folder = cache_folder()
+    while not folder.exists():
+        folder = folder.parent
+    return folder, shutil.disk_usage(folder).free
 
 
 # Downloads of whole models

@@ -13,7 +13,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.chat.template import Template
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import read_lines, value_of
+from dflash_mlx.files.checkpoint import read_prompt_lines
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import GenerationOptions
 
@@ -48,36 +48,27 @@ class Prompt:
 
 def read_prompts(path: Path) -> list[Prompt]:
     """All prompts of a JSONL file. Raises DFlashError for the first invalid line."""
-    lines = read_lines(path, FORMAT_HINT)
-    prompts = [parse_line(line, n, path) for n, line in enumerate(lines, 1) if line.strip()]
-    if not prompts:
-        raise DFlashError(f"there are no prompts in '{path}'.", hint=FORMAT_HINT)
-    return prompts
+    return read_prompt_lines(path, FORMAT_HINT, parse_prompt)
 
 
-def parse_line(line: str, number: int, path: Path) -> Prompt:
+def parse_prompt(value: dict[str, Any], number: int) -> Prompt | None:
     """The prompt of one line. A last message of the assistant is the reference answer."""
-    fault = DFlashError(f"line {number} of '{path}' is not a prompt.", hint=FORMAT_HINT)
-    try:
-        read = value_of(line)
-    except ValueError:
-        raise fault from None
-    value: Any = {"prompt": read} if isinstance(read, str) else read
-    if not isinstance(value, dict) or not isinstance(value.get("think"), bool | None):
-        raise fault
     messages = value.get("messages")
     if messages is None:
         messages = [{"role": "user", "content": value.get("prompt")}]
+    think = value.get("think")
+    tools = [] if value.get("tools") is None else value["tools"]
     if not isinstance(messages, list) or not all(map(is_message, messages)):
-        raise fault
+        return None
     reference = ""
     if messages and messages[-1]["role"] == "assistant":
         reference = messages[-1].get("content") or ""
         messages = messages[:-1]
-    tools = [] if value.get("tools") is None else value["tools"]
-    if not messages or not isinstance(tools, list) or not all(isinstance(t, dict) for t in tools):
-        raise fault
-    return Prompt(tuple(messages), value.get("think"), number, reference, tuple(tools))
+    if not messages or not isinstance(think, bool | None) or not isinstance(tools, list):
+        return None
+    if not all(isinstance(tool, dict) for tool in tools):
+        return None
+    return Prompt(tuple(messages), think, number, reference, tuple(tools))
 
 
 def is_message(value: Any) -> bool:

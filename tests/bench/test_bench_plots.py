@@ -71,10 +71,9 @@ def test_pictures_have_axes_units_and_a_legend():
 def test_a_run_is_read_from_its_object(tmp_path):
     """What --json prints, also with --drafts, whose passes nobody timed."""
     facts = {
-        "pair": {"target": "t", "dtype": "float32"},
-        "machine": {"chip": "M4", "cores": 10},
+        "pair": {"target": "t", "dtype": "float32"}, "machine": {"chip": "M4", "cores": 10},
         "versions": {"mlx": "1", "dflash": "2"},
-    }
+    }  # fmt: skip
     rows = drawn_rows()
     curve = Curve(32, ((1, 0.01),), (8, 0.005))
     one = {**facts, "rows": [row.data() for row in rows], "costs": asdict(curve)}

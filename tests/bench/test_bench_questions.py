@@ -18,12 +18,6 @@ def test_bundled_prompts_are_the_held_out_ones():
     assert file.read_text("utf-8").splitlines() == held_out.lines()
 
 
-def test_bundled_prompts_are_of_all_families():
-    found = questions.bundled_questions()
-    assert [q.task for q in found[:4]] == ["arithmetic", "lists", "functions", "everyday"]
-    assert len(found) == 80
-
-
 def test_kinds_of_lines(tmp_path):
     file = tmp_path / "own.jsonl"
     chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
@@ -45,28 +39,18 @@ def test_kinds_of_lines(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    ["{", "7", "{}", '{"prompt": ""}', '{"prompt": "a", "turns": ["b"]}', '{"turns": []}',
-     '{"turns": ["a", 1]}', '{"messages": []}', '{"messages": [{"role": "user"}]}',
-     '{"messages": [{"role": "assistant", "content": "a"}]}', '{"prompt": "a", "task": 1}',
-     "[" * 100_000, "9" * 5000],
+    ["{", "7", '{"prompt": ""}', '{"prompt": "a", "turns": ["b"]}', '{"turns": ["a", 1]}',
+     '{"messages": [{"role": "user"}]}', '{"messages": [{"role": "assistant", "content": "a"}]}',
+     '{"prompt": "a", "task": 1}', "[" * 100_000],
 )  # fmt: skip
 def test_bad_lines_are_named(tmp_path, line):
     file = tmp_path / "own.jsonl"
     file.write_text(f'"fine"\n\n{line}\n')
     with pytest.raises(DFlashError, match=r"line 3 of '.*own.jsonl' is not a prompt\."):
         questions.read_questions(file)
-
-
-def test_bad_files(tmp_path):
-    for name, content, message in (
-        ("none", None, "No such file or directory"),
-        ("empty", b"\n\n", "there are no prompts in"),
-        ("binary", b"\xff\xfe", "it is not UTF-8 text"),
-    ):
-        if content is not None:
-            (tmp_path / name).write_bytes(content)
-        with pytest.raises(DFlashError, match=message):
-            questions.read_questions(tmp_path / name)
+    file.write_text("\n\n")
+    with pytest.raises(DFlashError, match="there are no prompts in"):
+        questions.read_questions(file)
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\r\n", "\x1c"])

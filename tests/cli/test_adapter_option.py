@@ -88,25 +88,14 @@ def test_commands_and_the_config_file_take_it(tmp_path: Path, run: Any, config: 
     """Each answers as mlx-lm does; a model's table in the config file names its own adapter."""
     target, draft = tiny.save_pair(tmp_path, tiny.draft_settings)
     adapter = save_adapter(tmp_path / "adapter", target)
-    plain = (
-        "generate",
-        "-m",
-        str(target),
-        "--no-draft",
-        "--raw",
-        "--json",
-        "--max-tokens",
-        "9",
-        "a",
-    )
+    words = "--no-draft --raw --json --max-tokens 9 a".split()
+    plain = ("generate", "-m", str(target), *words)
     base = json.loads(run(*plain).stdout)
     adapted = json.loads(run(*plain, "--adapter", str(adapter)).stdout)
     assert (base["adapter"], adapted["adapter"]) == (None, str(adapter))
     assert base["tokens"] != adapted["tokens"]
-    drafted = ("generate", "-m", str(target), "-d", str(draft), *plain[4:])
-    assert (
-        json.loads(run(*drafted, "--adapter", str(adapter)).stdout)["tokens"] == adapted["tokens"]
-    )
+    drafted = ("generate", "-m", str(target), "-d", str(draft), *words[1:], "--adapter")
+    assert json.loads(run(*drafted, str(adapter)).stdout)["tokens"] == adapted["tokens"]
     config(f"[models.'{target}']\nadapter = '{adapter}'\n")
     assert json.loads(run(*plain).stdout)["tokens"] == adapted["tokens"]
 

@@ -13,19 +13,14 @@ import typer
 from golden_pair import PAIR
 
 
-def test_version(run):
+def test_version(run, monkeypatch):
+    """Also without MLX: a report of a broken installation begins with it."""
     line = f"dflash 0.1.0 (mlx {version('mlx')}, mlx-lm {version('mlx-lm')})\n"
     for flag in ("--version", "-V"):
         result = run(flag)
         assert (result.exit_code, result.output) == (0, line)
-
-
-def test_version_without_mlx(run, monkeypatch):
-    """A report of a broken installation begins with it."""
-    installation = import_module("dflash_mlx.installation")
-    monkeypatch.setattr(installation, "installed", lambda name: None)
-    result = run("--version")
-    assert (result.exit_code, result.output) == (0, "dflash 0.1.0 (mlx missing, mlx-lm missing)\n")
+    monkeypatch.setattr("dflash_mlx.installation.installed", lambda name: None)
+    assert run("-V").output == "dflash 0.1.0 (mlx missing, mlx-lm missing)\n"
 
 
 def test_help_has_no_boxes_and_no_terminal_codes(run):
@@ -41,25 +36,18 @@ BAD = [
     (["generate", "x", "--bogus"], 2, "No such option: --bogus"),
     (["generate", "x", "y"], 2, "unexpected extra argument"),
     (["generate", "x", "--temp", "-1"], 2, "temperature cannot be -1.0."),
-    (["generate", "x", "--draft-bits", "3"], 2, "'3' is not 4, 8 or none."),
     (["generate", "x", "--draft-bits", "two"], 2, "'two' is not 4, 8 or none."),
     (["generate", "x", "--accept", "some"], 2, "'some' is not one of 'match', 'token', 'block'."),
     (["generate"], 2, "the prompt is empty."),
-    (["generate", ""], 2, "the prompt is empty."),
     (["generate", "  \n"], 2, "the prompt is empty."),
-    (["generate", "-"], 2, "the prompt is empty."),
     (["generate", "-f", "no-such-file"], 2, "the file 'no-such-file' cannot be read"),
     (["generate", "-f", "/"], 2, "the folder '/' has more than 20,000 files."),
     (["generate", "x", "--raw", "-s", "be brief"], 2, "cannot be sent with --raw."),
-    (["generate", "x", "--compare", "--no-draft"], 2, "--compare needs a drafter"),
-    (["generate", "x", "--lookup", "--no-draft"], 2, "--lookup has no effect without drafting."),
     (
         ["bench", "--lookup", "--modes", "baseline, dflash"],
         2,
         "--lookup has no effect in these modes.",
     ),
-    (["bench", "--lookup", "--drafts", "none"], 2, "--drafts and --lookup exclude each other."),
-    (["generate", "x", *PAIR, "--no-draft"], 2, "a drafter and no_draft contradict each other."),
     (
         ["generate", "x", "-m", "no-such-model", "--exact", "--kv-bits", "8"],
         2,
@@ -94,9 +82,7 @@ def test_bad_input_gets_one_sentence_and_a_hint(run, arguments, code, message):
     [
         (["generate", "x", "--bogus"], " generate --help` lists what can be given"),
         (["generate", "x", "--tmep", "1"], "did you mean --temp?"),
-        (["generate", "x", "--top_p", "1"], "did you mean --top-p?"),
         (["chat", "--no-markdwn"], "did you mean --no-markdown?"),
-        (["models", "list", "--jsn"], "did you mean --json?"),
         (["--versio"], "did you mean --version?"),
         (["--bogus"], " --help` lists what can be given"),
     ],
@@ -175,22 +161,6 @@ def test_file_names_cannot_steer_the_terminal(run):
     assert "'a[31mb'" in result.stderr
 
 
-def test_settings_order(run, config, monkeypatch):
-    """The flag counts before the variable, the variable before the file, the file before none."""
-
-    def tokens(*flags):
-        result = run("generate", "--raw", "winter f!", *PAIR, "--no-stats", *flags)
-        assert result.exit_code == 0, result.output
-        return len(result.stdout.removesuffix("\n"))
-
-    assert tokens("--max-tokens", "6") == 6
-    config("max-tokens = 9\n")
-    assert tokens() == 9
-    monkeypatch.setenv("DFLASH_MAX_TOKENS", "7")
-    assert tokens() == 7
-    assert tokens("--max-tokens", "5") == 5
-
-
 def test_settings_can_name_the_models_and_switches(run, config, monkeypatch):
     monkeypatch.delenv("DFLASH_MODE")
     config(f'model = "{PAIR[1]}"\nno-draft = true\nmax-tokens = 4\nthink = false\nstop = ["zz"]\n')
@@ -213,17 +183,13 @@ def test_draft_on_the_command_line_beats_no_draft_in_the_file(run, config):
     ("text", "message", "hint"),
     [
         ("tmep = 1\n", "has an unknown setting 'tmep'.", "did you mean 'temp'?"),
-        ("top_p = 1\n", "has an unknown setting 'top_p'.", "did you mean 'top-p'?"),
         ("qqqq = 1\n", "has an unknown setting 'qqqq'.", "settings are named as flags are"),
         ("[generate]\ntemp = 1\n", "unknown setting 'generate'.", "Hint"),
         ("[temp]\nx = 1\n", "the setting 'temp' in", "give it one value"),
         ("temp 0.7\n", "is not valid TOML", "one setting per line"),
         ('temp = "hot"\n', "--temp cannot be 'hot'.", "give a number; the value is in "),
         ("temp = true\n", "the setting 'temp' in", "give it a value, as --temp has one"),
-        ("max-tokens = false\n", "cannot be false.", "give it a value, as --max-tokens"),
         ("temp = -3\n", "temperature cannot be -3.0.", "it is set by 'temp' in "),
-        ("top-k = -1\n", "top_k cannot be -1.", "it is set by 'top-k' in "),
-        ("stop = 19\n", "the setting 'stop' in", "give it a text in quotes"),
         ('stop = ["a", 2]\n', "cannot be ['a', 2].", "give it a text in quotes"),
     ],
 )

@@ -69,6 +69,12 @@ def test_report_through_a_pipe(run):
         "temperature 1",
     ]
     assert "task mode tok/s ratio quartiles τ accept same" in lines
+    place = result.stdout.splitlines().index("temperature 0") + 1
+    head, rule, first, second = result.stdout.splitlines()[place : place + 4]
+    assert first.endswith(" –")
+    assert len(first) == head.index("accept") + len("accept")  # numbers end below each other
+    assert (set(rule), len(rule)) == ({"─"}, len(head))
+    assert second.startswith(" ")  # the task is not repeated
     rows = [line.split()[:2] for line in lines if " baseline " in f" {line} "]
     assert ["sums", "baseline"] in rows
     assert ["all", "baseline"] in rows
@@ -204,6 +210,9 @@ BAD = [
     (["mmlu"], 2, "there is no suite 'mmlu'."),
     (["bundled", "bundled"], 2, "the suite 'bundled' was given twice."),
     (["--modes", "fast"], 2, "there is no mode 'fast'."),
+    (["--modes", "baseline:4"], 2, "the mode baseline has no width."),
+    (["--modes", "dflash,dflash"], 2, "a mode was given twice."),
+    (["--modes", " , "], 2, "no mode was given."),
     (["--modes", "dflash:999"], 2, "the block_size of 'dflash:999' cannot be '999'."),
     (["--temps", "hot"], 2, "temperatures cannot be 'hot'."),
     (["--temps", "-1"], 2, "temperature cannot be -1.0."),
@@ -216,7 +225,6 @@ BAD = [
     (["--out", "no/folder/r.jsonl"], 1, "'no/folder/r.jsonl' cannot be written"),
     (["--accept", "token", "--modes", "ddtree"], 2, "'token' judges chains, not trees."),
     (["--think"], 2, "this target's chat template has no switch for thinking."),
-    (["--no-draft"], 2, "a drafter and no_draft contradict each other."),
 ]
 
 

@@ -45,20 +45,10 @@ def test_baseline_is_without_a_drafter(target):
 @pytest.mark.parametrize(
     ("flags", "part"),
     [
-        (["--mode", "ddtree", "--no-draft"], "--no-draft decodes plainly, and --mode ddtree"),
-        (["--mode", "dflash", "--no-draft"], "--no-draft decodes plainly, and --mode dflash"),
-        (["--tree-budget", "8"], "--tree-budget has no effect in the mode dflash"),
-        (["--no-draft", "--tree-budget", "8"], "--tree-budget has no effect in the mode baseline"),
         (
             ["--lookup"],
             "--lookup has no effect outside the mode auto. Hint: remove DFLASH_MODE or --lookup",
         ),
-        (["--lookup", "--mode", "dflash"], "Hint: remove --mode or --lookup"),
-        (
-            ["--no-draft", "--lookup"],
-            "--lookup has no effect without drafting. Hint: remove --no-draft or --lookup",
-        ),
-        (["--mode", "baseline"], "--mode baseline needs no drafter, and --draft names one"),
         (["--mode", "ddtree", "--accept", "block"], "'block' judges chains"),
         (["--mode", "tree"], "'tree' is not one of"),
         (["--mode", "ddtree", "--tree-budget", "1025"], "a whole number, 1 to 1,024"),

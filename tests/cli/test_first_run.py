@@ -13,7 +13,7 @@ import tiny
 import typer
 from typer.testing import CliRunner
 
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import registry
 from dflash_mlx.hub import resolve as hub_resolve
 from dflash_mlx.hub.resolve import bundled
@@ -129,7 +129,8 @@ def test_too_large_is_refused_before_the_download(studio: Studio, hub: Any) -> N
 def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:
     """The pair of a chat, with these options on the command line and no other."""
     out = output.Output()
-    context = SimpleNamespace(params=models, meta={})
+    command = typer.main.get_command(import_module("dflash_mlx.cli.app").app)
+    context = SimpleNamespace(params=models, meta={}, command=command.commands["chat"])  # type: ignore
     sources = dict.fromkeys(models, options.ValueSource.FLAG)
     given = options.Options(context, sources).changed(**models)
 
@@ -150,12 +151,13 @@ def test_a_saved_chat_brings_its_pair() -> None:
     assert (chosen.model, chosen.draft) == (None, "a/b")
 
 
-def test_demo() -> None:
+def test_demo(cli_app: typer.Typer) -> None:
     """The bundled pair, whatever the config file says; not together with --model or --draft."""
     assert pick(demo=True).model is None
     for name in ("model", "draft"):
-        with pytest.raises(UsageError, match=f"--demo and --{name}"):
-            pick(demo=True, **{name: "a/b"})
+        result = CliRunner().invoke(cli_app, ["chat", "--demo", f"--{name}", "a/b"], input="x")
+        assert result.exit_code == 2
+        assert f"--demo and --{name} name different models." in result.stderr
 
 
 def test_memory(monkeypatch: pytest.MonkeyPatch, cli_app: typer.Typer) -> None:

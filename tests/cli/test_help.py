@@ -61,6 +61,7 @@ def test_help_fits_and_is_complete(run, cli_app):
 
 def test_help_begins_with_examples_and_ends_in_the_guide(run, cli_app):
     """The examples are commands of this program, and the pages exist."""
+    assert "-m, --model ID " in run("chat", "--help").stdout
     for name in ("chat", "generate", "serve", "bench", "train"):
         text = run(name, "--help").stdout
         examples = [line for line in text.split("\n\n")[2].splitlines() if "dflash" in line]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import tiny
 from recorded_chat import chat_options
-from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import local, registry
@@ -32,11 +31,6 @@ def studio(hub: Any, tmp_path: Path) -> Path:
     gguf.mkdir(parents=True)
     (gguf / "Stories-3B-Q4_K_M.gguf").write_bytes(b"GGUF")
     return folder
-
-
-@pytest.fixture
-def run(cli_app: Any) -> Any:
-    return lambda *args: CliRunner().invoke(cli_app, [*args])
 
 
 def listed(run: Any, *arguments: str) -> dict[str, dict[str, Any]]:

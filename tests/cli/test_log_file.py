@@ -50,15 +50,6 @@ def test_all_output_and_no_more_than_five_files(tmp_path: Path) -> None:
     assert "out 59\n" in "".join(file.read_text() for file in files[:2])
 
 
-def test_a_full_log_is_renamed_at_the_start(tmp_path: Path) -> None:
-    """A program that fails at once is started again and again."""
-    path = tmp_path / "serve.log"
-    path.write_text("x" * 300)
-    write(path, 0)
-    assert path.with_name("serve.log.1").read_text() == "x" * 300
-    assert path.read_text().endswith("the end\n")
-
-
 def test_a_file_that_cannot_be_written(run: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     told = run("serve", "--log-file", str(tmp_path / "file/x.log"))

@@ -2,16 +2,15 @@
 
 from dataclasses import fields
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import typer
 
 from dflash_mlx.errors import UsageError
-from dflash_mlx.options import AcceptanceRule, GenerationOptions, SamplingParams, declared
+from dflash_mlx.options import GenerationOptions, SamplingParams, declared
 from dflash_mlx.remote.session import KINDS, sampling_fields
 from dflash_mlx.serve.body import SamplingFields
-from dflash_mlx.speculation.acceptance import RULES
 
 settings = import_module("dflash_mlx.cli.chat.settings")
 tables = import_module("dflash_mlx.cli.presets")
@@ -50,14 +49,8 @@ def test_a_range_holds_everywhere(one: Any) -> None:
     for value in (below, *beyond) if one.setting else ():
         with pytest.raises(UsageError, match="cannot be"):
             settings.with_value(GenerationOptions(), one, str(value))
-
-
-def test_large_integers_are_exact() -> None:
-    """The largest seed is one, the next number is none, and no number is too large to compare."""
-    assert SamplingParams(seed=2**64 - 1).seed == 2**64 - 1
-    with pytest.raises(UsageError, match="seed cannot be"):
-        SamplingParams(seed=2**64)
-    assert GenerationOptions(max_tokens=10**400).max_tokens == 10**400
+    if one.high < float("inf"):
+        assert made(one.name, one.type(one.high))  # compared exactly: the largest seed is one
 
 
 def test_servers_have_the_sampling() -> None:
@@ -68,11 +61,6 @@ def test_servers_have_the_sampling() -> None:
         values: dict[str, Any] = {one.name: 3 if one.type is int else 0.5}
         sent = sampling_fields(SamplingParams(**values), next(iter(KINDS)))
         assert sent[one.name] == values[one.name]
-
-
-def test_words_of_an_option_are_known() -> None:
-    """Each acceptance rule that may be asked for exists."""
-    assert set(get_args(AcceptanceRule)) == set(RULES)
 
 
 def test_texts_stand_for_values() -> None:

@@ -25,9 +25,9 @@ def pretend(patch: Any) -> None:
     info = {**device.device_info(), "device_name": "Apple M2"}
     patch.setattr(device, "device_info", lambda: info)
     patch.setattr("dflash_mlx.models.memory.working_set", lambda: WORKING_SET)
+    patch.setattr("dflash_mlx.hub.download.free_disk", lambda: (Path(), 500_000_000_000))
     for module in ("loading", "first_model"):
         patch.setattr(f"dflash_mlx.cli.{module}.has_metal", lambda: True)
-        patch.setattr(f"dflash_mlx.cli.{module}.free_disk", lambda: 500_000_000_000)
 
 
 if __name__ == "__main__":

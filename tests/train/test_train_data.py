@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from dflash_mlx.train.answers import answer_all
 from dflash_mlx.train.data import (
     TrainingSequence,
     epoch_batches,
-    parse_line,
+    parse_prompt,
     read_prompts,
     rectangles,
     sample_anchors,
@@ -128,7 +127,8 @@ def test_a_prompt_that_the_template_cannot_write(tmp_path, target):
 
 def test_split_keeps_equal_prompts_together():
     """Guards the held-out set: by hash, so a prompt is never on both sides, in any order."""
-    prompts = [parse_line(json.dumps(f"prompt {n % 50}"), n, Path("p")) for n in range(200)]
+    numbered = (parse_prompt({"prompt": f"prompt {n % 50}"}, n) for n in range(200))
+    prompts = [prompt for prompt in numbered if prompt]
     train, val = split(prompts, 0.3)
     assert len(train) + len(val) == 200
     assert 20 < len(val) < 120
