@@ -8,7 +8,7 @@ import json
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,7 +17,7 @@ from dflash_mlx.grammar import Grammar
 
 from .backend.local import LocalBackend
 from .loading import load_pair
-from .options import Options, option
+from .options import Options, flag
 from .report import RunLog
 from .resolve import fit
 from .serve import served_name
@@ -36,35 +36,28 @@ DRAFTING = ("mode", "block_size", "tree_budget", "chain_seed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    batch: Annotated[
-        Path | None,
-        typer.Option(
-            "--batch",
-            metavar="FILE",
-            help="Answer each line of this file: a text, or JSON (`dflash help generate`).",
-            rich_help_panel="Prompt and answer",
-        ),
-    ] = None
-    answers: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="File for the answers to --batch. Those that it has are not given again.",
-            rich_help_panel="Output",
-        ),
-    ] = None
-    max_sequences: Annotated[
-        int,
-        option(
-            "--max-sequences",
-            min=1,
-            max=256,
-            metavar="N",
-            help="Answers at the same time, with --batch.",
-            panel="Advanced",
-        ),
-    ] = 16
+    batch: Path | None = flag(
+        None,
+        "--batch FILE",
+        "Answer each line of this file: a text, or JSON (`dflash help generate`).",
+        "Prompt and answer",
+        variable=False,
+    )
+    answers: Path | None = flag(
+        None,
+        "--out FILE",
+        "File for the answers to --batch. Those that it has are not given again.",
+        "Output",
+        variable=False,
+    )
+    max_sequences: int = flag(
+        16,
+        "--max-sequences N",
+        "Answers at the same time, with --batch.",
+        "Advanced",
+        min=1,
+        max=256,
+    )
 
 
 def answer_batch(

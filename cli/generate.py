@@ -1,7 +1,6 @@
 """`dflash generate`: one prompt, one answer; or with --batch many."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -41,7 +40,7 @@ from .options import (
     Options,
     PromptOptions,
     RemoteOptions,
-    option,
+    flag,
     option_groups,
 )
 from .passes import Passes
@@ -63,70 +62,54 @@ from .terminal.output import Output, format_count, stderr_columns
 from .terminal.signals import Interrupt
 from .terminal.spinner import Spinner
 
-prompt_option = partial(option, panel="Prompt and answer")
-output_option = partial(option, panel="Output")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateOptions:
-    file: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--file",
-            "-f",
-            metavar="FILE",
-            help="Add files, folders or patterns to the prompt; repeatable.",
-            rich_help_panel="Prompt and answer",
-        ),
-    ] = None
+    file: list[str] | None = flag(
+        None,
+        "--file -f FILE",
+        "Add files, folders or patterns to the prompt; repeatable.",
+        "Prompt and answer",
+        variable=False,
+    )
     preset: PresetName = None
-    latest: Annotated[
-        bool,
-        typer.Option(
-            "--continue",
-            "-c",
-            help="Continue the chat that was saved last, and save the answer in it.",
-            rich_help_panel="Prompt and answer",
-        ),
-    ] = False
-    raw: Annotated[
-        bool, prompt_option("--raw", help="Send the text as it is, without the chat template.")
-    ] = False
-    schema: Annotated[
-        str | None,
-        prompt_option(
-            "--schema", metavar="FILE|JSON", help="Make the answer follow this JSON schema."
-        ),
-    ] = None
-    grammar: Annotated[
-        str | None,
-        prompt_option(
-            "--grammar", metavar="FILE|TEXT", help="Make the answer follow this Lark grammar."
-        ),
-    ] = None
-    json: Annotated[
-        bool, output_option("--json", help="Print one JSON object: the answer and all numbers.")
-    ] = False
-    jsonl: Annotated[
-        bool,
-        output_option(
-            "--jsonl", help="Print a JSON object for each block, then one for the whole."
-        ),
-    ] = False
-    stats: Annotated[
-        bool | None,
-        output_option("--stats/--no-stats", help="Print the numbers on stderr. [on a terminal]"),
-    ] = None
-    compare: Annotated[
-        bool,
-        output_option("--compare", help="Also answer without drafts, and compare speed and text."),
-    ] = False
-    watch: Annotated[
-        bool,
-        output_option(
-            "--watch", help="Colour the tokens by the pass that wrote them; show rejected drafts."
-        ),
-    ] = False
+    latest: bool = flag(
+        False,
+        "--continue -c",
+        "Continue the chat that was saved last, and save the answer in it.",
+        "Prompt and answer",
+        variable=False,
+    )
+    raw: bool = flag(
+        False, "--raw", "Send the text as it is, without the chat template.", "Prompt and answer"
+    )
+    schema: str | None = flag(
+        None, "--schema FILE|JSON", "Make the answer follow this JSON schema.", "Prompt and answer"
+    )
+    grammar: str | None = flag(
+        None,
+        "--grammar FILE|TEXT",
+        "Make the answer follow this Lark grammar.",
+        "Prompt and answer",
+    )
+    json: bool = flag(
+        False, "--json", "Print one JSON object: the answer and all numbers.", "Output"
+    )
+    jsonl: bool = flag(
+        False, "--jsonl", "Print a JSON object for each block, then one for the whole.", "Output"
+    )
+    stats: bool | None = flag(
+        None, "--stats/--no-stats", "Print the numbers on stderr. [on a terminal]", "Output"
+    )
+    compare: bool = flag(
+        False, "--compare", "Also answer without drafts, and compare speed and text.", "Output"
+    )
+    watch: bool = flag(
+        False,
+        "--watch",
+        "Colour the tokens by the pass that wrote them; show rejected drafts.",
+        "Output",
+    )
 
     @property
     def as_data(self) -> bool:

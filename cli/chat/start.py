@@ -4,7 +4,6 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -15,7 +14,7 @@ from dflash_mlx.hub.local import find_model
 
 from ..first_model import offer_models
 from ..loading import choose_pair, prepare_libraries
-from ..options import BUNDLED, Options, option
+from ..options import BUNDLED, Options, flag
 from ..presets import PresetName
 from ..prompt import read_prompt
 from ..resolve import given_local, resolve_target, with_preset
@@ -33,56 +32,46 @@ EMPTY_HINT = "give it as an argument or on standard input, or start the chat in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue a saved chat: NAME, or the latest.",
-            rich_help_panel="Prompt and answer",
-        ),
-    ] = False
-    latest: Annotated[
-        bool,
-        typer.Option(
-            "--continue",
-            "-c",
-            help="Continue the chat that was saved last.",
-            rich_help_panel="Prompt and answer",
-        ),
-    ] = False
-    demo: Annotated[
-        bool,
-        typer.Option(
-            "--demo",
-            help="Chat with the bundled model; nothing is downloaded.",
-            rich_help_panel="Model",
-        ),
-    ] = False
+    resume: bool = flag(
+        False,
+        "--resume",
+        "Continue a saved chat: NAME, or the latest.",
+        "Prompt and answer",
+        variable=False,
+    )
+    latest: bool = flag(
+        False,
+        "--continue -c",
+        "Continue the chat that was saved last.",
+        "Prompt and answer",
+        variable=False,
+    )
+    demo: bool = flag(
+        False,
+        "--demo",
+        "Chat with the bundled model; nothing is downloaded.",
+        "Model",
+        variable=False,
+    )
     preset: PresetName = None
-    markdown: Annotated[
-        bool, option("--markdown/--no-markdown", help="Show answers as Markdown.", panel="Output")
-    ] = True
-    no_history: Annotated[
-        bool, option("--no-history", help="Keep neither prompts nor chats on disk.", panel="Output")
-    ] = False
-    notify: Annotated[
-        NotifyKind,
-        option(
-            "--notify",
-            help="Tell when an answer of 20 seconds or more is ready: by the bell, or by a "
-            "notification (OSC 9). auto notifies where the terminal is known to show it.",
-            panel="Output",
-        ),
-    ] = "auto"
-    mcp: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--mcp",
-            metavar="FILE.json",
-            help="Start the MCP servers in this file (Claude Desktop's format); repeatable.",
-            rich_help_panel="Prompt and answer",
-        ),
-    ] = None
+    markdown: bool = flag(True, "--markdown/--no-markdown", "Show answers as Markdown.", "Output")
+    no_history: bool = flag(
+        False, "--no-history", "Keep neither prompts nor chats on disk.", "Output"
+    )
+    notify: NotifyKind = flag(
+        "auto",
+        "--notify",
+        "Tell when an answer of 20 seconds or more is ready: by the bell, or by a "
+        "notification (OSC 9). auto notifies where the terminal is known to show it.",
+        "Output",
+    )
+    mcp: list[Path] | None = flag(
+        None,
+        "--mcp FILE.json",
+        "Start the MCP servers in this file (Claude Desktop's format); repeatable.",
+        "Prompt and answer",
+        variable=False,
+    )
 
 
 def read_words(
