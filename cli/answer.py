@@ -343,9 +343,9 @@ def answer_prompt(
             try:
                 for block in blocks:
                     view.block(answer.append(block), answer.stats)
-                    interrupt.defer()
+                    interrupt.deferred = True
                     on_block(answer)
-                    interrupt.defer(False)
+                    interrupt.deferred = False
                     if interrupt.requested and not block.finish_reason:
                         break
             except KeyboardInterrupt:

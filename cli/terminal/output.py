@@ -236,9 +236,11 @@ def align_columns(
 ) -> list[str]:
     """Lines of the same width. right: the numbers of columns that are aligned at their right."""
     widths = [max(map(screen_width, column)) for column in zip(*rows, strict=True)]
-    sides = [number in right for number in range(len(widths))]
     return [
-        gap.join(pad(*cell, left=side) for *cell, side in zip(row, widths, sides, strict=True))
+        gap.join(
+            pad(cell, width, left=number in right)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         for row in rows
     ]
 

@@ -86,16 +86,21 @@ class Projections(nn.Module):
 
 
 class MLP(nn.Module):
-    """SwiGLU; with `gelu` GEGLU, with the approximation by tanh."""
+    """SwiGLU. Its code is that of Llama's, which the CPU and fused weights stand in for."""
 
-    def __init__(self, config: LayerConfig, *, gelu: bool = False):
+    def __init__(self, config: LayerConfig):
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.gelu = gelu
         self.gate_proj = nn.Linear(hidden, inner, bias=False)
         self.up_proj = nn.Linear(hidden, inner, bias=False)
         self.down_proj = nn.Linear(inner, hidden, bias=False)
 
     def __call__(self, x: mx.array) -> mx.array:
-        gate, up = self.gate_proj(x), self.up_proj(x)
-        return self.down_proj(nn.gelu_approx(gate) * up if self.gelu else swiglu(gate, up))
+        return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
+
+
+class GeluMLP(MLP):
+    """GEGLU, with the approximation by tanh."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.down_proj(nn.gelu_approx(self.gate_proj(x)) * self.up_proj(x))

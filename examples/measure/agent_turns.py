@@ -29,6 +29,7 @@ import dflash_mlx  # noqa: F401  before MLX, whose matrix products on the CPU it
 # isort: split
 import httpx
 import mlx.core as mx
+import numpy as np
 
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
 from dflash_mlx.chat.template import DEFAULTS, load_tokenizer
@@ -196,7 +197,7 @@ class Conversation:
         transport = httpx.ASGITransport(app=server.app)
         system, tools = self.words(self.agent.system), self.tools()
         found: list[Turn] = []
-        read: list[list[int]] = []  # prompts with their answers
+        read: list[np.ndarray] = []  # prompts with their answers
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             for number in range(turns):
                 added = self.add_question(number)
@@ -206,12 +207,12 @@ class Conversation:
                 reply = await client.post(self.agent.path, json=body, timeout=None)
                 assert reply.status_code == 200, reply.text
                 prompt = self.script.prompts[-1]
-                could = max((count_common(prompt, other) for other in read), default=0)
+                could = max((count_common(np.array(prompt), other) for other in read), default=0)
                 timings = reply.json()["timings"]
                 new = len(self.pair.encode(added)) if number else len(prompt)
                 kept = timings["cache_n"]
                 found.append(Turn(len(prompt), kept, new, max(0, could - kept)))
-                read.append([*prompt, *self.pair.encode(self.script.says)])
+                read.append(np.array([*prompt, *self.pair.encode(self.script.says)]))
                 self.add_answer(reply.json())
         return found
 

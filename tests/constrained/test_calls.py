@@ -60,7 +60,7 @@ def read(tokenizer: TokenizerWrapper, tools: Tools, pieces: Sequence[str]) -> tu
         said = parser.feed(piece, final=number == len(pieces) - 1)
         text += said.text
         for call in said.calls:
-            assert (call.number, call.complete) == (len(calls), True)
+            assert call.complete
             calls.append((call.name, call.arguments, number))
     assert parser.calls_ended == len(calls)
     return text, calls

@@ -31,7 +31,7 @@ from dflash_mlx.cpu.modules import (
     swiglu,
     use_cpu_modules,
 )
-from dflash_mlx.drafters.dflash.model import GeluMLP
+from dflash_mlx.drafters.network import MLP, GeluMLP
 
 POSITIONS = [(0, 5), (50, 16), (50, 3), (51, 16), (1999, 1), (0, 300)]
 
@@ -208,9 +208,11 @@ def test_swiglu_layers_compute_that_and_nothing_else(name):
 
 
 def test_other_feed_forward_modules_stay():
-    """GEGLU has the same parts, and other code."""
+    """GEGLU has the same parts, and other code; a drafter's SwiGLU has that of Llama's."""
+    config: Any = SimpleNamespace(hidden_size=16, intermediate_size=24)
+    assert is_swiglu(MLP(config))
     assert not is_swiglu(gemma.MLP(16, 24))
-    assert not is_swiglu(GeluMLP(16, 24))
+    assert not is_swiglu(GeluMLP(config))
 
 
 def test_softmax_is_as_precise_as_mlx():

@@ -14,7 +14,7 @@ from mlx import nn
 from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.cpu.modules import softmax
-from dflash_mlx.drafters.network import MLP, DraftNetwork, Projections, target_ids
+from dflash_mlx.drafters.network import MLP, DraftNetwork, GeluMLP, Projections, target_ids
 from dflash_mlx.kernels import selector_walk
 from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.speculation.drafts import Lattice
@@ -234,7 +234,7 @@ class DraftLayer(nn.Module):
     def __init__(self, config: DraftConfig):
         super().__init__()
         self.self_attn = Attention(config)
-        self.mlp = MLP(config, gelu=config.hidden_act == GELU)
+        self.mlp = (GeluMLP if config.hidden_act == GELU else MLP)(config)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         if config.dflash2:
@@ -283,7 +283,7 @@ class Gemma4Layer(nn.Module):
         hidden = config.hidden_size
         eps = config.rms_norm_eps
         self.self_attn = Gemma4Attention(config)
-        self.mlp = MLP(config, gelu=config.hidden_act == GELU)
+        self.mlp = (GeluMLP if config.hidden_act == GELU else MLP)(config)
         self.input_layernorm = nn.RMSNorm(hidden, eps=eps)
         self.post_attention_layernorm = nn.RMSNorm(hidden, eps=eps)
         self.pre_feedforward_layernorm = nn.RMSNorm(hidden, eps=eps)
