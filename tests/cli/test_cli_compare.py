@@ -69,7 +69,9 @@ def test_random_samples(dflash, ask):
 
 def test_difference_is_counted_from_one():
     def both(*tokens):
-        return report.Comparison(*(Answer(Stats(), one, str(one)) for one in tokens), True)
+        return report.Comparison(
+            *(Answer(Stats(), tokens=one, text=str(one)) for one in tokens), True
+        )
 
     assert both([1, 2, 3], [1, 2, 4]).differs_from == 3
     assert both([1, 2, 3], [1, 2]).differs_from == 3
@@ -131,4 +133,4 @@ def answer_of(seconds):
     rounds = [(sum(seconds[:n]), 1, 0, 0) for n in range(len(seconds) + 1)]
     count = len(rounds)
     numbers = Stats(generated=count, decode_seconds=sum(seconds))
-    return Answer(numbers, [*range(count)], str(count), rounds=rounds)
+    return Answer(numbers, tokens=[*range(count)], text=str(count), rounds=rounds)

@@ -172,7 +172,7 @@ def test_tau_in_the_numbers_is_over_all_passes():
     stats = Stats()
     for block in (Block((1,)), Block((2, 3), drafted=7, accepted=1)):
         stats.record(block)
-    answer = view.Answer(stats, [1, 2, 3], "x", finish_reason="stop")
+    answer = view.Answer(stats, tokens=[1, 2, 3], text="x", finish_reason="stop")
     assert " · τ 2.00 · accept 14% · " in view.stats_line(answer, None, 0, 0)
     for _ in range(22):
         stats.record(Block((4,)))
@@ -185,7 +185,7 @@ def test_numbers_have_words_where_there_is_room():
     stats = Stats(prompt_tokens=40)
     for block in (Block((1,)), Block((2, 3), drafted=7, accepted=1)):
         stats.record(block)
-    answer = view.Answer(stats, [1, 2, 3], "x", finish_reason="stop")
+    answer = view.Answer(stats, tokens=[1, 2, 3], text="x", finish_reason="stop")
     ends = [" · prompt 40 new · first token after 0.0 s", " · prompt 40 new", ""]
     words = " · τ 2.00 tokens per pass · 14% of drafts accepted · "
     line = view.stats_line(answer, None, None, 130, in_chat=True)
