@@ -216,11 +216,6 @@ class Dialogue:
         turns = len(self.chat.turns)
         is_new = self.file.name is None
         mark = None
-        if self.autosaves:
-            with suppress(DFlashError):  # the save after the answer reports it
-                unanswered = Turn(prompt, "", finish_reason=INTERRUPTED)
-                self.save(chat=replace(before, turns=(*before.turns, unanswered)))
-                mark = set_mark(str(self.file.name))
 
         def finish() -> None:
             if len(self.chat.turns) == turns:
@@ -234,6 +229,11 @@ class Dialogue:
                 remove_mark(mark)
 
         try:
+            if self.autosaves:
+                with suppress(DFlashError):  # the save after the answer reports it
+                    unanswered = Turn(prompt, "", finish_reason=INTERRUPTED)
+                    self.save(chat=replace(before, turns=(*before.turns, unanswered)))
+                    mark = set_mark(str(self.file.name))
             yield
         except (DFlashError, LeaveChat, KeyboardInterrupt):
             finish()

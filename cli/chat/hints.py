@@ -23,8 +23,12 @@ class Totals:
     @property
     def acceptance_length(self) -> float:
         """τ over the passes of all answers; 1.0 without a pass."""
-        committed = [tokens for stats in self.stats for tokens in stats.committed]
-        return sum(committed) / len(committed) if committed else 1.0
+        decoded = passes = 0.0
+        for stats in self.stats:
+            tokens = max(stats.generated - 1, 0)
+            decoded += tokens
+            passes += tokens / stats.acceptance_length  # a server reports τ, not its passes
+        return decoded / passes if passes else 1.0
 
 
 # Hints after an answer

@@ -259,19 +259,19 @@ def show_servers(state: ChatState) -> None:
     assert servers is not None
     assert toolbox.permissions is not None
     width = max(len(server.config.name) for server in servers.all) + 2
-    unique_names = {(tool.server, tool.key): tool.name for tool in servers.tools}
+    all_tools = servers.tools  # once: a server may end meanwhile
     for server in servers.all:
+        tools = [tool for tool in all_tools if tool.server == server.config.name]
         status = f"{server.state}: {server.why}" if server.why else server.state
-        if server.tools:
-            status += f" · {format_count(len(server.tools), 'tool', 'tools')}"
+        if tools:
+            status += f" · {format_count(len(tools), 'tool', 'tools')}"
         state.print_line(
             f"  {server.config.name:{width}}{status} · {shorten(server.config.source, 60)}"
         )
-        for tool in server.tools:
+        for tool in tools:
             permission = toolbox.permissions.state(permission_key(server.config, tool.key))
             note = PERMISSION_NOTES.get(permission, "")
-            name = unique_names[tool.server, tool.key]
-            state.print_line(f"    {name}  {shorten(tool.description, 60)}{note}", "dim")
+            state.print_line(f"    {tool.name}  {shorten(tool.description, 60)}{note}", "dim")
     show_offer(state)
 
 

@@ -86,8 +86,9 @@ def rewind(state: ChatState, argument: str) -> None:
         dialogue.clear()
     forgotten = format_count(len(turns) - count, "turn", "turns")
     if kept_as:
-        what = f"the chat with all {format_count(len(turns), 'turn', 'turns')} stays saved"
-        state.print_line(f"  back by {forgotten} · {what}: /load {kept_as}", "dim")
+        state.print_line(
+            f"  back by {forgotten} · the whole chat stays saved: /load {kept_as}", "dim"
+        )
     else:
         state.print_line(f"  {forgotten} forgotten: this chat is not saved", "warning")
     if count:

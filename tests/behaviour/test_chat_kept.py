@@ -331,6 +331,22 @@ def test_a_retry_keeps_the_old_answer_until_there_is_text(
     assert [turn.prompt for turn in saved_turns()] == ["other"]
 
 
+def test_stopped_while_the_prompt_is_saved(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before `/retry` has begun: the last turn stays, here and on disk."""
+    state.dialogue.ask("one")
+    turns = saved_turns()
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transcript, "write_atomically", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            state.dialogue.answer_again("two")
+    assert saved_turns() == turns == [*state.dialogue.chat.turns]
+    assert chat_file.unfinished_chat() is None
+
+
 # A program that ends in the middle of an answer ------------------------------------------------
 
 WORDS = "".join(f"word{number} " for number in range(4000))
