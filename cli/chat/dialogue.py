@@ -180,7 +180,7 @@ class Dialogue:
             def write(answer: Answer) -> int | None:
                 if not self.autosaves:
                     return None
-                return self.file.update(self._named(with_steps((*steps, step_of(answer, start)))))
+                return self.file.update(self._with_model(with_steps((*steps, step_of(answer, start)))))
 
             def on_end(answer: Answer) -> None:
                 self.log.answered(answer, self.backend, self.options(), prompt)
@@ -386,7 +386,7 @@ class Dialogue:
 
         UsageError for a taken name.
         """
-        path, old_name = self.file.save(self._named(chat or self.chat), name)
+        path, old_name = self.file.save(self._with_model(chat or self.chat), name)
         if old_name is not None:
             self.print_line(
                 f"  '{old_name}' was changed by another dflash: "
@@ -402,7 +402,7 @@ class Dialogue:
             self.save()
         return self.file.name
 
-    def _named(self, chat: Chat) -> Chat:
+    def _with_model(self, chat: Chat) -> Chat:
         return replace(chat, model=self.info.name, draft=self.info.draft)
 
     def autosave(self) -> None:

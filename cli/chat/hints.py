@@ -42,7 +42,7 @@ class Hints:
     """Hints about low acceptance, a nearly full context and a cache that could not rewind.
 
     `low_shown` and `full_shown`: the first two are shown once, the second again after turns were
-    left out or a chat was loaded. `context_length`: after the answer before.
+    left out or a chat was loaded. `context_length`: as it was after the previous answer.
     """
 
     low_shown: bool = False

@@ -26,7 +26,7 @@ SEPARATOR = " │ "
 NOTES = {INTERRUPTED: " (stopped)", "length": " (cut)"}
 
 
-def several(argument: str) -> int:
+def answer_count(argument: str) -> int:
     """The number of answers that `/retry` is asked for; UsageError for another argument."""
     if not argument.isdecimal() or not 2 <= int(argument) <= MAX_ANSWERS:
         raise UsageError(

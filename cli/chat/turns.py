@@ -9,7 +9,7 @@ from ..terminal.live_region import truncate
 from ..terminal.output import format_count, stderr_columns, strip_control
 from .compact import undo_summary
 from .pages import show_turns
-from .several import retry_several, several
+from .several import answer_count, retry_several
 from .state import ChatState, screen_rows, shorten
 from .transcript import Turn, first_turns
 
@@ -18,7 +18,7 @@ LIST_MARGIN = 4  # rows below the list of turns, for the question and the prompt
 
 def retry(state: ChatState, argument: str) -> None:
     if argument:
-        retry_several(state, several(argument))
+        retry_several(state, answer_count(argument))
         return
     turn, answer = state.dialogue.answer_again()
     same_text = answer.text.strip("\n") == turn.answer

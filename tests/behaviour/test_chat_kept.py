@@ -154,6 +154,15 @@ def test_suspended_and_gone_on_with(tmp_path: Path) -> None:
         terminal.close()
 
 
+def test_ctrl_z_imports_nothing() -> None:
+    """It may come in the middle of the same import, while the chat starts."""
+    script = (
+        "import sys; from dflash_mlx.cli.terminal.signals import suspendable\n"
+        "with suspendable(print, print): assert 'prompt_toolkit.input.vt100' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_no_place_for_chats(start: Callable[..., ChatTerminal]) -> None:
     """A home that cannot be written: said before anything is loaded, and the chat goes on."""
     chat = start(env={"XDG_DATA_HOME": "/dev/null/nowhere"}, columns=100)
