@@ -180,7 +180,8 @@ class Dialogue:
             def write(answer: Answer) -> int | None:
                 if not self.autosaves:
                     return None
-                return self.file.update(self._with_model(with_steps((*steps, step_of(answer, start)))))
+                chat = with_steps((*steps, step_of(answer, start)))
+                return self.file.update(self._with_model(chat))
 
             def on_end(answer: Answer) -> None:
                 self.log.answered(answer, self.backend, self.options(), prompt)
