@@ -25,7 +25,7 @@ from ..terminal.output import NotifyKind, Output, format_count, notify, stderr_c
 from ..terminal.render import wrap_hanging
 from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
 from .chat_file import AnswerKeeper, ChatFile, remove_mark, set_mark
-from .hints import Hints, Totals
+from .hints import Hints
 from .loops import loop_hint
 from .messages import NOTHING, chat_messages, step_of, turn_of
 from .tools import ToolBox
@@ -33,7 +33,7 @@ from .transcript import Chat, Turn
 from .view import make_chat_view
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair
+    from dflash_mlx import Pair, Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class DisplaySettings:
 class Dialogue:
     """One conversation, which answers and slash commands change.
 
-    settings: the options of the next answer. totals, hints: over the answers of the loaded pair or
+    settings: the options of the next answer. stats, hints: of the answers of the loaded pair or
     the server. interrupted_at: time.monotonic of the last Ctrl-C, or of its hint.
     """
 
@@ -65,7 +65,7 @@ class Dialogue:
         """`autosaves`: save the chat before every answer, while it streams, and after it."""
         self.backend = backend
         self.settings = settings
-        self.totals = Totals()
+        self.stats: list[Stats] = []
         self.hints = Hints()
         self.out = out
         self.display = display
@@ -91,7 +91,7 @@ class Dialogue:
 
     def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
         local_backend(self.backend).use(pair, drafting=drafting)
-        self.totals = Totals()
+        self.stats = []
         self.hints = Hints()
 
     @property
@@ -187,7 +187,7 @@ class Dialogue:
                 self.log.answered(answer, self.backend, self.options(), prompt)
                 if steps or not answer.is_empty:
                     self.last_answer = answer
-                    self.totals.add(answer)
+                    self.stats.append(answer.stats)
                     record((*steps, step_of(answer, start)))
 
             messages = self.messages(earlier, prompt, sent)

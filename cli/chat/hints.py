@@ -1,37 +1,12 @@
-"""Sums over the answers of a chat, and the hints that follow from an answer."""
+"""The hints that follow from an answer in a chat."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..answer import Answer, is_acceptance_low
+from ..answer import is_acceptance_low
 
 if TYPE_CHECKING:
     from dflash_mlx import Stats
-
-# Sums over the answers of a chat
-
-
-class Totals:
-    """The statistics of all answers of one model."""
-
-    def __init__(self) -> None:
-        self.stats: list[Stats] = []
-
-    def add(self, answer: Answer) -> None:
-        self.stats.append(answer.stats)
-
-    @property
-    def acceptance_length(self) -> float:
-        """τ over the passes of all answers; 1.0 without a pass."""
-        decoded = passes = 0.0
-        for stats in self.stats:
-            tokens = max(stats.generated - 1, 0)
-            decoded += tokens
-            passes += tokens / stats.acceptance_length  # a server reports τ, not its passes
-        return decoded / passes if passes else 1.0
-
-
-# Hints after an answer
 
 NEARLY_FULL = 0.8  # share of the context that triggers a hint
 REREAD_WARNING_TOKENS = 64  # templates that rewrite thinking cost a few tokens every turn

@@ -107,7 +107,7 @@ def stream_answers(dialogue: Dialogue, messages: Messages, count: int) -> tuple[
     if interrupt.requested_twice:
         raise LeaveChat(130)
     for answer in {id(answer.stats): answer for answer in answers if not answer.is_empty}.values():
-        dialogue.totals.add(answer)
+        dialogue.stats.append(answer.stats)
         dialogue.log.answered(answer, backend, options, messages[-1]["content"])
     if not interrupt.requested:
         seconds = time.perf_counter() - started_at

@@ -86,9 +86,8 @@ def rewind(state: ChatState, argument: str) -> None:
         dialogue.clear()
     forgotten = format_count(len(turns) - count, "turn", "turns")
     if kept_as:
-        state.print_line(
-            f"  back by {forgotten} · the whole chat stays saved: /load {kept_as}", "dim"
-        )
+        line = f"  back by {forgotten} · the whole chat stays saved: /load {kept_as}"
+        state.print_line(line, "dim")
     else:
         state.print_line(f"  {forgotten} forgotten: this chat is not saved", "warning")
     if count:

@@ -414,13 +414,13 @@ def test_stats(state: Any, use: Callable[[str], str]) -> None:
 
 def test_the_acceptance_of_a_chat() -> None:
     """Tokens by passes over all answers, not a mean of theirs; a server tells only its mean."""
-    totals = import_module("dflash_mlx.cli.chat.hints").Totals()
-    assert totals.acceptance_length == 1
-    for committed in ([4, 4], [1, 1], [2] * 16):
-        totals.stats.append(Stats(generated=1 + sum(committed), committed=committed))
-    assert totals.acceptance_length == pytest.approx(42 / 20)
-    totals.stats.append(RemoteStats(generated=31, reported={"acceptance_length": 3}))
-    assert totals.acceptance_length == pytest.approx(72 / 30)
+    mean = import_module("dflash_mlx.cli.chat.pages").mean_acceptance_length
+    passes = ([4, 4], [1, 1], [2] * 16)
+    said = [Stats(generated=1 + sum(committed), committed=committed) for committed in passes]
+    server = RemoteStats(generated=31, reported={"acceptance_length": 3})
+    assert mean([]) == 1
+    assert mean(said) == pytest.approx(42 / 20)
+    assert mean([*said, server]) == pytest.approx(72 / 30)
 
 
 def test_stats_of_a_hybrid() -> None:
