@@ -193,7 +193,8 @@ def set_mark(name: str) -> IO[str]:
 
 
 def remove_mark(mark: IO[str]) -> None:
-    Path(mark.name).unlink(missing_ok=True)
+    with suppress(OSError):  # the folder may be read-only by now
+        Path(mark.name).unlink()
     mark.close()
 
 
@@ -201,7 +202,7 @@ def left_mark(name: str) -> IO[str] | None:
     """The mark of a chat whose program ended in the middle of an answer; None for another chat."""
     try:
         mark = (marks_path() / name).open("r+")
-    except FileNotFoundError:
+    except OSError:  # there is none, or it belongs to somebody else
         return None
     try:
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)

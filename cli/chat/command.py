@@ -159,12 +159,20 @@ def open_chat(
         ),
         autosaves=not start.no_history and (start.interactive or start.saved is not None),
     )
-    dialogue.chat = Chat(system=prompt.system)
+    if start.name is None:
+        dialogue.chat = Chat(system=prompt.system)
+    else:
+        chat = dialogue.load(start.name)
+        if prompt.system is not None:
+            dialogue.chat = replace(chat, system=prompt.system)
     dialogue.tools = tools
     general = start.options
     state = ChatState(dialogue, out, replace(general, model=options.model), keys=keys)
     state.sampling_by = None if sampling_is_open(general) else general.prompt.sampling_by
     state.defaults = recommended_defaults(state, defaults_of(state, options.model.model))
+    if start.interactive:
+        tools.ask = state.ask_line
+        tools.put_back = state.keep_draft
     return state
 
 
@@ -174,21 +182,13 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
     out = state.out
     tools = dialogue.tools
     if start.interactive:
-        tools.ask = state.ask_line
-        tools.put_back = state.keep_draft
         show_header(dialogue, load_seconds, start.own.preset)
     else:
         out.warn(*dialogue.info.warnings)
         out.warn(*tools.failures())
         if tools.servers and (reason := dialogue.info.no_tools):
             out.warn(f"this model {reason}, so the tools are not sent")
-    if start.saved is None or start.name is None:
-        return
-    system = dialogue.chat.system
-    dialogue.load(start.name)
-    if system is not None:
-        dialogue.chat = replace(dialogue.chat, system=system)
-    if start.interactive:
+    if start.interactive and start.saved is not None and start.name is not None:
         show_loaded(state, start.name, start.saved)
         state.print_line("")
 

@@ -25,7 +25,7 @@ from ..terminal.output import NotifyKind, Output, format_count, notify, stderr_c
 from ..terminal.render import wrap_hanging
 from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
 from .chat_file import AnswerKeeper, ChatFile, remove_mark, set_mark
-from .hints import Hints, Totals
+from .hints import Hints
 from .loops import loop_hint
 from .messages import NOTHING, chat_messages, step_of, turn_of
 from .tools import ToolBox
@@ -33,7 +33,7 @@ from .transcript import Chat, Turn
 from .view import make_chat_view
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair
+    from dflash_mlx import Pair, Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class DisplaySettings:
 class Dialogue:
     """One conversation, which answers and slash commands change.
 
-    settings: the options of the next answer. totals, hints: over the answers of the loaded pair or
+    settings: the options of the next answer. stats, hints: of the answers of the loaded pair or
     the server. interrupted_at: time.monotonic of the last Ctrl-C, or of its hint.
     """
 
@@ -65,7 +65,7 @@ class Dialogue:
         """`autosaves`: save the chat before every answer, while it streams, and after it."""
         self.backend = backend
         self.settings = settings
-        self.totals = Totals()
+        self.stats: list[Stats] = []
         self.hints = Hints()
         self.out = out
         self.display = display
@@ -91,7 +91,7 @@ class Dialogue:
 
     def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
         local_backend(self.backend).use(pair, drafting=drafting)
-        self.totals = Totals()
+        self.stats = []
         self.hints = Hints()
 
     @property
@@ -180,13 +180,14 @@ class Dialogue:
             def write(answer: Answer) -> int | None:
                 if not self.autosaves:
                     return None
-                return self.file.update(self._named(with_steps((*steps, step_of(answer, start)))))
+                chat = with_steps((*steps, step_of(answer, start)))
+                return self.file.update(self._with_model(chat))
 
             def on_end(answer: Answer) -> None:
                 self.log.answered(answer, self.backend, self.options(), prompt)
                 if steps or not answer.is_empty:
                     self.last_answer = answer
-                    self.totals.add(answer)
+                    self.stats.append(answer.stats)
                     record((*steps, step_of(answer, start)))
 
             messages = self.messages(earlier, prompt, sent)
@@ -216,11 +217,6 @@ class Dialogue:
         turns = len(self.chat.turns)
         is_new = self.file.name is None
         mark = None
-        if self.autosaves:
-            with suppress(DFlashError):  # the save after the answer reports it
-                unanswered = Turn(prompt, "", finish_reason=INTERRUPTED)
-                self.save(chat=replace(before, turns=(*before.turns, unanswered)))
-                mark = set_mark(str(self.file.name))
 
         def finish() -> None:
             if len(self.chat.turns) == turns:
@@ -234,6 +230,11 @@ class Dialogue:
                 remove_mark(mark)
 
         try:
+            if self.autosaves:
+                with suppress(DFlashError):  # the save after the answer reports it
+                    unanswered = Turn(prompt, "", finish_reason=INTERRUPTED)
+                    self.save(chat=replace(before, turns=(*before.turns, unanswered)))
+                    mark = set_mark(str(self.file.name))
             yield
         except (DFlashError, LeaveChat, KeyboardInterrupt):
             finish()
@@ -386,7 +387,7 @@ class Dialogue:
 
         UsageError for a taken name.
         """
-        path, old_name = self.file.save(self._named(chat or self.chat), name)
+        path, old_name = self.file.save(self._with_model(chat or self.chat), name)
         if old_name is not None:
             self.print_line(
                 f"  '{old_name}' was changed by another dflash: "
@@ -402,7 +403,7 @@ class Dialogue:
             self.save()
         return self.file.name
 
-    def _named(self, chat: Chat) -> Chat:
+    def _with_model(self, chat: Chat) -> Chat:
         return replace(chat, model=self.info.name, draft=self.info.draft)
 
     def autosave(self) -> None:

@@ -1,33 +1,12 @@
-"""Sums over the answers of a chat, and the hints that follow from an answer."""
+"""The hints that follow from an answer in a chat."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..answer import Answer, is_acceptance_low
+from ..answer import is_acceptance_low
 
 if TYPE_CHECKING:
     from dflash_mlx import Stats
-
-# Sums over the answers of a chat
-
-
-class Totals:
-    """The statistics of all answers of one model."""
-
-    def __init__(self) -> None:
-        self.stats: list[Stats] = []
-
-    def add(self, answer: Answer) -> None:
-        self.stats.append(answer.stats)
-
-    @property
-    def acceptance_length(self) -> float:
-        """τ over the passes of all answers; 1.0 without a pass."""
-        committed = [tokens for stats in self.stats for tokens in stats.committed]
-        return sum(committed) / len(committed) if committed else 1.0
-
-
-# Hints after an answer
 
 NEARLY_FULL = 0.8  # share of the context that triggers a hint
 REREAD_WARNING_TOKENS = 64  # templates that rewrite thinking cost a few tokens every turn
@@ -38,7 +17,7 @@ class Hints:
     """Hints about low acceptance, a nearly full context and a cache that could not rewind.
 
     `low_shown` and `full_shown`: the first two are shown once, the second again after turns were
-    left out or a chat was loaded. `context_length`: after the answer before.
+    left out or a chat was loaded. `context_length`: as it was after the previous answer.
     """
 
     low_shown: bool = False

@@ -15,11 +15,10 @@ from ..terminal.output import format_count
 if TYPE_CHECKING:
     from dflash_mlx import Block
 
-# At most so many equal tokens in a row, so many times and of so many tokens in all, are a loop:
-# lists and tables repeat fewer.
-LONGEST = 100
-TIMES = 4
-TOKENS = 48
+# Part of an answer that counts as a loop; lists and tables repeat fewer tokens.
+LONGEST = 100  # tokens of the part, at most
+TIMES = 4  # that it comes in a row, at least
+TOKENS = 48  # of all repetitions together, at least
 TAIL = (TIMES + 1) * LONGEST  # tokens of a running answer that are looked at
 WORD = re.compile(r"\s*(?:\w+|[^\w\s])")  # about a token, for servers that send none
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from dflash_mlx import __version__
 
@@ -19,6 +20,9 @@ from .settings import chat_sampling_note
 from .state import ChatState, screen_rows, shorten
 from .tools import call_lines, permission_key
 from .transcript import Chat, Turn
+
+if TYPE_CHECKING:
+    from dflash_mlx import Stats
 
 
 def show_header(dialogue: Dialogue, load_seconds: float, preset: str | None = None) -> None:
@@ -59,12 +63,12 @@ def start_summary(info: ModelInfo, seconds: float) -> str:
 
 def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     lines = [] if dialogue.last_answer is None else answer_lines(dialogue.last_answer, out)
-    totals = dialogue.totals
-    has_passes = any(stats.verifies for stats in totals.stats)
-    tau = f" · τ {totals.acceptance_length:.2f}" if has_passes else ""
-    answers = format_count(len(totals.stats), "answer", "answers")
-    tokens = f"{sum(stats.generated for stats in totals.stats):,} tokens"
-    if any("generated" in stats.unknown for stats in totals.stats):
+    all_stats = dialogue.stats
+    has_passes = any(stats.verifies for stats in all_stats)
+    tau = f" · τ {mean_acceptance_length(all_stats):.2f}" if has_passes else ""
+    answers = format_count(len(all_stats), "answer", "answers")
+    tokens = f"{sum(stats.generated for stats in all_stats):,} tokens"
+    if any("generated" in stats.unknown for stats in all_stats):
         tokens = "tokens unknown"
     used = dialogue.tokens_of(dialogue.chat) if dialogue.info.local else None
     context = "" if used is None else f" · context {used:,} / {dialogue.context_length:,}"
@@ -76,6 +80,16 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     lines.append(labelled_line("conversation", f"{answers} · {tokens}{tau}{context}{memory}"))
     rows = dialogue.backend.rows(dialogue.settings)
     return lines + [labelled_line(label, text) for label, text in rows]
+
+
+def mean_acceptance_length(all_stats: Sequence["Stats"]) -> float:
+    """τ over the passes of all answers; 1.0 without a pass."""
+    decoded = passes = 0.0
+    for stats in all_stats:
+        tokens = max(stats.generated - 1, 0)
+        decoded += tokens
+        passes += tokens / stats.acceptance_length  # a server reports τ, not its passes
+    return decoded / passes if passes else 1.0
 
 
 def answer_lines(answer: Answer, out: Output) -> list[str]:
@@ -259,19 +273,19 @@ def show_servers(state: ChatState) -> None:
     assert servers is not None
     assert toolbox.permissions is not None
     width = max(len(server.config.name) for server in servers.all) + 2
-    unique_names = {(tool.server, tool.key): tool.name for tool in servers.tools}
+    all_tools = servers.tools  # once: a server may end meanwhile
     for server in servers.all:
+        tools = [tool for tool in all_tools if tool.server == server.config.name]
         status = f"{server.state}: {server.why}" if server.why else server.state
-        if server.tools:
-            status += f" · {format_count(len(server.tools), 'tool', 'tools')}"
+        if tools:
+            status += f" · {format_count(len(tools), 'tool', 'tools')}"
         state.print_line(
             f"  {server.config.name:{width}}{status} · {shorten(server.config.source, 60)}"
         )
-        for tool in server.tools:
+        for tool in tools:
             permission = toolbox.permissions.state(permission_key(server.config, tool.key))
             note = PERMISSION_NOTES.get(permission, "")
-            name = unique_names[tool.server, tool.key]
-            state.print_line(f"    {name}  {shorten(tool.description, 60)}{note}", "dim")
+            state.print_line(f"    {tool.name}  {shorten(tool.description, 60)}{note}", "dim")
     show_offer(state)
 
 

@@ -26,7 +26,7 @@ SEPARATOR = " │ "
 NOTES = {INTERRUPTED: " (stopped)", "length": " (cut)"}
 
 
-def several(argument: str) -> int:
+def answer_count(argument: str) -> int:
     """The number of answers that `/retry` is asked for; UsageError for another argument."""
     if not argument.isdecimal() or not 2 <= int(argument) <= MAX_ANSWERS:
         raise UsageError(
@@ -107,7 +107,7 @@ def stream_answers(dialogue: Dialogue, messages: Messages, count: int) -> tuple[
     if interrupt.requested_twice:
         raise LeaveChat(130)
     for answer in {id(answer.stats): answer for answer in answers if not answer.is_empty}.values():
-        dialogue.totals.add(answer)
+        dialogue.stats.append(answer.stats)
         dialogue.log.answered(answer, backend, options, messages[-1]["content"])
     if not interrupt.requested:
         seconds = time.perf_counter() - started_at

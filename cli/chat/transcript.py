@@ -7,6 +7,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -89,13 +90,16 @@ def chat_from_json(document: dict[str, Any]) -> Chat:
     return replace(chat, left_out=min(max(chat.left_out, least), turns))
 
 
+hints_of = cache(get_type_hints)  # a long chat has thousands of values of few types
+
+
 def read_as(kind: Any, value: Any) -> Any:
     """A value of JSON as a value of a type: a dataclass, a tuple, a Literal, or a simple one.
 
     KeyError or TypeError for a value of another type.
     """
     if isinstance(kind, type) and is_dataclass(kind):
-        hints = get_type_hints(kind)
+        hints = hints_of(kind)
         return kind(**{name: read_as(hint, value[name]) for name, hint in hints.items()})
     if get_origin(kind) is tuple:
         return tuple(read_as(get_args(kind)[0], entry) for entry in value)

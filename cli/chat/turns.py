@@ -9,7 +9,7 @@ from ..terminal.live_region import truncate
 from ..terminal.output import format_count, stderr_columns, strip_control
 from .compact import undo_summary
 from .pages import show_turns
-from .several import retry_several, several
+from .several import answer_count, retry_several
 from .state import ChatState, screen_rows, shorten
 from .transcript import Turn, first_turns
 
@@ -18,7 +18,7 @@ LIST_MARGIN = 4  # rows below the list of turns, for the question and the prompt
 
 def retry(state: ChatState, argument: str) -> None:
     if argument:
-        retry_several(state, several(argument))
+        retry_several(state, answer_count(argument))
         return
     turn, answer = state.dialogue.answer_again()
     same_text = answer.text.strip("\n") == turn.answer
@@ -86,8 +86,8 @@ def rewind(state: ChatState, argument: str) -> None:
         dialogue.clear()
     forgotten = format_count(len(turns) - count, "turn", "turns")
     if kept_as:
-        what = f"the chat with all {format_count(len(turns), 'turn', 'turns')} stays saved"
-        state.print_line(f"  back by {forgotten} · {what}: /load {kept_as}", "dim")
+        line = f"  back by {forgotten} · the whole chat stays saved: /load {kept_as}"
+        state.print_line(line, "dim")
     else:
         state.print_line(f"  {forgotten} forgotten: this chat is not saved", "warning")
     if count:

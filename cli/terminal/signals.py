@@ -135,10 +135,12 @@ def suspendable(before: Callable[[], None], after: Callable[[], None]) -> Iterat
     if signal.getsignal(signal.SIGTSTP) == signal.SIG_IGN:
         yield
         return
+    # Here, because the handler may run in the middle of this import.
+    from prompt_toolkit.input import vt100
 
     def stop(number: int, frame: Any) -> None:
         before()
-        with cooked_mode():
+        with vt100.cooked_mode(0):
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)  # returns after `fg`
             signal.signal(number, stop)

@@ -154,6 +154,15 @@ def test_suspended_and_gone_on_with(tmp_path: Path) -> None:
         terminal.close()
 
 
+def test_ctrl_z_imports_nothing() -> None:
+    """It may come in the middle of the same import, while the chat starts."""
+    script = (
+        "import sys; from dflash_mlx.cli.terminal.signals import suspendable\n"
+        "with suspendable(print, print): assert 'prompt_toolkit.input.vt100' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_no_place_for_chats(start: Callable[..., ChatTerminal]) -> None:
     """A home that cannot be written: said before anything is loaded, and the chat goes on."""
     chat = start(env={"XDG_DATA_HOME": "/dev/null/nowhere"}, columns=100)
@@ -329,6 +338,22 @@ def test_a_retry_keeps_the_old_answer_until_there_is_text(
     state.dialogue.answer_again("other")
     assert found == [old, transcript.Turn("other", "", finish_reason="interrupted")]
     assert [turn.prompt for turn in saved_turns()] == ["other"]
+
+
+def test_stopped_while_the_prompt_is_saved(state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before `/retry` has begun: the last turn stays, here and on disk."""
+    state.dialogue.ask("one")
+    turns = saved_turns()
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transcript, "write_atomically", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            state.dialogue.answer_again("two")
+    assert saved_turns() == turns == [*state.dialogue.chat.turns]
+    assert chat_file.unfinished_chat() is None
 
 
 # A program that ends in the middle of an answer ------------------------------------------------

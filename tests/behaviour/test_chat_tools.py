@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.tools import Call, ServerConfig, Step
+from dflash_mlx.tools.functions import Tool
 
 dialogue_module = import_module("dflash_mlx.cli.chat.dialogue")
 loop = import_module("dflash_mlx.cli.chat.loop")
@@ -271,7 +272,9 @@ def test_servers_that_do_not_run(chat: Callable[..., ToolChat]) -> None:
         == "3 tools of here · /mcp lists them"
     )
     assert "It says: error: Connection closed" in session.type("end")
-    assert "  here   failed: it ended" in session.type("/mcp")
+    server = session.talk.tools.servers.all[0]
+    server.tools = (Tool("left", "", {}, str, "here", "left"),)  # the loop empties them later
+    assert "  here   failed: it ended · " in session.type("/mcp")
     assert "  here   running · 3 tools" in session.type("/mcp on")
     assert "It says: Brno 0:00 rain" in session.type("weather Brno")
     with pytest.raises(UsageError, match="/mcp cannot be 'x'"):

@@ -296,7 +296,7 @@ Fine.
 
 › /rewind 1
   back by 2 turns
-  the chat with all 3 turns stays saved: /load read-src-and-notes-md
+  the whole chat stays saved: /load read-src-and-notes-md
 
 =› Read @src and @notes.md
   3 files · 15 bytes

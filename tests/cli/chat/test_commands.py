@@ -23,6 +23,7 @@ from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
+from dflash_mlx.remote.session import RemoteStats
 
 backends = import_module("dflash_mlx.cli.backend.local")
 commands = import_module("dflash_mlx.cli.chat.commands")
@@ -412,12 +413,14 @@ def test_stats(state: Any, use: Callable[[str], str]) -> None:
 
 
 def test_the_acceptance_of_a_chat() -> None:
-    """Tokens by passes over all answers, not a mean of theirs."""
-    totals = import_module("dflash_mlx.cli.chat.hints").Totals()
-    assert totals.acceptance_length == 1
-    totals.stats = [Stats(committed=[4, 4]), Stats(committed=[1, 1])]
-    totals.stats.append(Stats(committed=[2] * 16))
-    assert totals.acceptance_length == 42 / 20
+    """Tokens by passes over all answers, not a mean of theirs; a server tells only its mean."""
+    mean = import_module("dflash_mlx.cli.chat.pages").mean_acceptance_length
+    passes = ([4, 4], [1, 1], [2] * 16)
+    said = [Stats(generated=1 + sum(committed), committed=committed) for committed in passes]
+    server = RemoteStats(generated=31, reported={"acceptance_length": 3})
+    assert mean([]) == 1
+    assert mean(said) == pytest.approx(42 / 20)
+    assert mean([*said, server]) == pytest.approx(72 / 30)
 
 
 def test_stats_of_a_hybrid() -> None:

@@ -246,7 +246,7 @@ def test_back_to_a_turn(state: RecordedState, use: Callable[[str], str]) -> None
     whole = state.dialogue.chat.turns
     name = state.dialogue.file.name
     said = use("/rewind 2")
-    assert f"back by 3 turns · the chat with all 5 turns stays saved: /load {name}" in said
+    assert f"back by 3 turns · the whole chat stays saved: /load {name}" in said
     assert "answer 2" in said
     assert state.dialogue.chat.turns == whole[:2]
     assert state.dialogue.file.name != name

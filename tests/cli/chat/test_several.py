@@ -112,7 +112,7 @@ def test_the_answers_share_passes(golden: Pair, monkeypatch: pytest.MonkeyPatch)
     said = state.replying("\n").enter("/retry 3")
     assert max(together) == 3
     assert "3 answers · " in said
-    assert len(state.dialogue.totals.stats) == 4
+    assert len(state.dialogue.stats) == 4
 
 
 def test_the_choice(state: Asked, fake: Behaviour) -> None:

@@ -77,6 +77,18 @@ def test_a_place_that_cannot_be_written() -> None:
     chat_file.marks_path().write_text("")
     with pytest.raises(DFlashError, match="answering/a' cannot be written"):
         chat_file.set_mark("a")
+    assert chat_file.unfinished_chat() is None
+    assert chat_file.ChatFile().load("a").turns
+
+
+def test_a_mark_that_cannot_be_removed() -> None:
+    """As in a folder that became read-only: the chat goes on."""
+    save("a")
+    mark = chat_file.set_mark("a")
+    chat_file.marks_path().rename(chat_file.marks_path().with_name("elsewhere"))
+    chat_file.marks_path().write_text("")
+    chat_file.remove_mark(mark)
+    assert mark.closed
 
 
 @pytest.mark.parametrize("end", [None, DFlashError("the disk is full."), OSError("gone")])

@@ -191,6 +191,14 @@ def test_colours_know_the_lines_before(language, code):
     assert inner.spans
 
 
+def test_only_a_few_lines_are_read_again():
+    """Or the cost of a block of code would grow with its square."""
+    highlighter = render.Highlighter("python")
+    for _ in range(2 * render.MAX_CONTEXT_LINES):
+        highlighter.line("    x = 1")
+        assert len(highlighter._context) <= render.MAX_CONTEXT_LINES
+
+
 def test_a_long_tail_is_not_parsed_for_each_line(monkeypatch):
     """Or the cost of a table would grow with its square: assert the lines that are parsed."""
     parsed = []
