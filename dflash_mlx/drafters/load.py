@@ -41,7 +41,7 @@ class DrafterKind(Protocol):
 
 # In this order: the first one goes by tensors, which the config need not name; the last one takes
 # every checkpoint that the others do not.
-READ_HIDDEN: tuple[DrafterKind, ...] = (mtp, gemma4_assistant, eagle3, dflash)  # of the target
+READ_HIDDEN: tuple[DrafterKind, ...] = (mtp, gemma4_assistant, eagle3, dflash)
 KINDS: tuple[DrafterKind, ...] = (*READ_HIDDEN, small_model)
 
 
