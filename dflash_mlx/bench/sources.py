@@ -6,16 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_mlx.drafters import small_model
-from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
-from dflash_mlx.drafters.eagle3 import load as eagle3
-from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
-from dflash_mlx.drafters.gemma4_assistant import load as gemma4_assistant
-from dflash_mlx.drafters.gemma4_assistant.drafter import AssistantDrafter
-from dflash_mlx.drafters.load import DrafterKind, kind_of
-from dflash_mlx.drafters.mtp import load as mtp
-from dflash_mlx.drafters.mtp.drafter import MTPDrafter
+from dflash_mlx.drafters.load import kind_of
 from dflash_mlx.drafters.mtp.tensors import has_head
-from dflash_mlx.drafters.small_model import SmallModelDrafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.cache import cached_checkpoint, cached_repos, cached_state
@@ -48,7 +40,8 @@ MODEL_KINDS = {
     MTP: "an MTP head",
     ASSISTANT: "an assistant of Gemma 4",
 }
-WORDS: dict[DrafterKind, str] = {eagle3: EAGLE3, mtp: MTP, gemma4_assistant: ASSISTANT}
+# Formats that are not named as their kind; the drafter in a language model is its own MTP head.
+WORDS = {"dflash2": DFLASH, "gemma4_assistant": ASSISTANT, "language model": MTP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +76,7 @@ class Source:
                 f"no DFlash drafter is known for '{pair.target_name}'.",
                 hint="name one as dflash:ID, make one with `dflash train`, or take lookup instead",
             )
-        if self.kind in MODEL_KINDS and (kind := drafter_kind(pair)) != self.kind:
+        if self.kind in MODEL_KINDS and pair.drafter and (kind := pair.drafter.kind) != self.kind:
             name = self.name or pair.draft_name
             raise DFlashError(f"'{name}' is {MODEL_KINDS[kind]}.", hint=f"write {kind}:{name}")
 
@@ -108,19 +101,6 @@ class Source:
             r if r.key.mode == BASELINE else replace(r, key=replace(r.key, mode=self.label))
             for r in records
         ]
-
-
-def drafter_kind(pair: Pair) -> str:
-    """The kind of a pair's drafter, as a source names it."""
-    if isinstance(pair.drafter, DFlashDrafter) and pair.drafter.config.dspark:
-        return DSPARK
-    kinds = {
-        SmallModelDrafter: MODEL,
-        EagleDrafter: EAGLE3,
-        MTPDrafter: MTP,
-        AssistantDrafter: ASSISTANT,
-    }
-    return kinds.get(type(pair.drafter), DFLASH)
 
 
 def parse_sources(text: str) -> tuple[Source, ...]:
@@ -192,4 +172,4 @@ def fitting_word(checkpoint: Checkpoint, target: Target) -> str:
         return ""
     if memory_fit(estimate_memory(target, checkpoint).total, working_set()) == "refuse":
         return ""
-    return WORDS.get(kind, DSPARK if checkpoint.format == "dspark" else DFLASH)
+    return WORDS.get(checkpoint.format, checkpoint.format)

@@ -39,20 +39,22 @@ class DraftCache(Protocol):
         """Each layer's rows of the tokens [start, end), in arrays of their own."""
         ...
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int]) -> None:
         """Append rows from `copy_rows`, as if their tokens had been committed."""
 
 
 class Drafter(Protocol):
     """Drafts blocks for sequences, each of which has a cache of its own.
 
-    model: its `nn.Module`; None if it drafts on the host only. The module may be a part of the
-    target's own checkpoint. config: its settings, None without a model. block_size: rows of a
-    block, anchor included, unless a request or the policy chooses another number. taps: the
-    target's layers whose outputs it reads, as `Target.tap` numbers them. accept: the acceptance
-    rule that gives sampled answers without a seed the most tokens per second.
+    kind: its name for `dflash bench --drafts`. model: its `nn.Module`, which may be a part of the
+    target's own checkpoint; None only for prompt lookup: it has no files, its drafts cost nothing,
+    and it reads answers without drafts, too. config: its settings, None without a model.
+    block_size: rows of a block, anchor included, unless a request or the policy chooses another
+    number. taps: the target's layers whose outputs it reads, as `Target.tap` numbers them. accept:
+    the acceptance rule that gives sampled answers without a seed the most tokens per second.
     """
 
+    kind: str
     model: Any
     config: Any
     block_size: int

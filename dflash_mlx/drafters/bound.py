@@ -126,7 +126,7 @@ class TapCache:
         self.source.commit_waiting([self])
         return tuple(copy_rows(layer, start, end) for layer in self.layers)
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int]) -> None:
         self.source.commit_waiting([self])
         for layer, *more in zip(self.layers, *parts, strict=True):
             append_rows(layer, more)

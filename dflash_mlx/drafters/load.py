@@ -41,7 +41,8 @@ class DrafterKind(Protocol):
 
 # In this order: the first one goes by tensors, which the config need not name; the last one takes
 # every checkpoint that the others do not.
-KINDS: tuple[DrafterKind, ...] = (mtp, gemma4_assistant, eagle3, dflash, small_model)
+READ_HIDDEN: tuple[DrafterKind, ...] = (mtp, gemma4_assistant, eagle3, dflash)
+KINDS: tuple[DrafterKind, ...] = (*READ_HIDDEN, small_model)
 
 
 def kind_of(checkpoint: Checkpoint, target: Checkpoint) -> DrafterKind:
@@ -56,7 +57,7 @@ def check_drafter(
 ) -> None:
     """Raise DFlashError if a checkpoint holds no drafter for this target. Reads no weights."""
     kind = kind_of(checkpoint, target)
-    if kind is not small_model and not ability.hidden:
+    if kind in READ_HIDDEN and not ability.hidden:
         raise DFlashError(
             f"'{checkpoint.name}' reads hidden states of its target, and those of "
             f"'{target.name}' cannot be read.",

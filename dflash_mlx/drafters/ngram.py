@@ -113,6 +113,7 @@ LEAST = 2  # tokens of a match at least: a single token predicts little
 class NgramDrafter(Drafter):
     """Drafts the tokens that followed the same last tokens earlier in the text."""
 
+    kind = "lookup"
     model = None
     config = None
     block_size = BLOCK
@@ -188,7 +189,7 @@ class NgramCache:
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
         return ()
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int]) -> None:
         before = len(self._tokens)
         self._tokens += tokens
         ahead = self.automaton.tokens[before:]  # the last anchor

@@ -95,6 +95,7 @@ def same_tokens(own: dict[str, int], theirs: dict[str, int]) -> bool:
 class SmallModelDrafter(ChainDrafter):
     """A small model that drafts for a target with `vocab_size` tokens."""
 
+    kind = "model"
     taps: tuple[int, ...] = ()
     block_size = BLOCK
     accept: AcceptanceRule = "block"
@@ -197,7 +198,7 @@ class ModelCache:
         self._commit_waiting()
         return self.cache.copy_rows(start, end)
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int]) -> None:
         self._commit_waiting()
         self.cache.extend(parts, None)
         self._read = self.cache.offset

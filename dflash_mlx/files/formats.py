@@ -29,11 +29,16 @@ def format_of(config: dict[str, Any]) -> Format:
         return "gemma4_assistant"
     if is_eagle(config):
         return "eagle3"
-    if not is_drafter(config):
-        return "language model"
     if is_dspark(config):
         return "dspark"
-    return "dflash2" if is_dflash2(config) else "dflash"
+    if is_dflash(config):
+        return "dflash2" if is_dflash2(config) else "dflash"
+    return "language model"
+
+
+def is_drafter(config: dict[str, Any]) -> bool:
+    """Whether a config.json belongs to a model that can only draft."""
+    return format_of(config) != "language model"
 
 
 def in_speculators(config: dict[str, Any]) -> bool:
@@ -94,16 +99,11 @@ def dflash_entry(config: dict[str, Any], key: str) -> Any:
     return config.get(key) if own is None else own
 
 
-def is_drafter(config: dict[str, Any]) -> bool:
-    """Whether a config.json belongs to a model that can only draft."""
-    architectures = config.get("architectures") or []
+def is_dflash(config: dict[str, Any]) -> bool:
+    """Whether a config.json belongs to a DFlash drafter, or to one of an unknown architecture."""
     return (
         "dflash_config" in config
         or in_speculators(config)
         or is_assistant(config)
-        or any("Draft" in name for name in architectures)
-        or is_dspark(config)
-        or is_eagle(config)
-        or is_mtp(config)
-        or is_gemma_assistant(config)
+        or any("Draft" in name for name in config.get("architectures") or [])
     )

@@ -1,4 +1,4 @@
-"""The published kinds of drafters: those that this version loads, and those that it refuses."""
+"""The published kinds of drafters, for the register; `drafters.load` tells the kind of a folder."""
 
 import re
 from typing import Any

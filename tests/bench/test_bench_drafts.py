@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dflash_mlx import load
 from dflash_mlx.bench import sources, summary
-from dflash_mlx.bench.sources import Source, drafter_kind, parse_sources
+from dflash_mlx.bench.sources import Source, parse_sources
 from dflash_mlx.errors import UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.resolve import bundled, measured_choice
@@ -185,8 +185,7 @@ def test_dspark_is_a_kind_of_its_own():
     target = tiny.make_target("qwen3")
     for settings, kind in ((tiny.draft_settings, "dflash"), (tiny.dspark_settings, "dspark")):
         drafter = tiny.random_drafter(target, **settings(target))
-        pair = SimpleNamespace(lookup=False, drafter=drafter)
-        assert drafter_kind(pair) == kind  # type: ignore[arg-type]
+        assert drafter.kind == kind
 
 
 def test_names_of_sources():

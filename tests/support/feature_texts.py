@@ -59,5 +59,5 @@ def check_cache(source: Drafter, width: int, drafts_of: Callable[[Any, int], Any
             cut = dice.randrange(1, len(tokens))
             parts = [cache.copy_rows(0, cut), cache.copy_rows(cut, len(tokens))]
             cache = source.make_cache()
-            cache.extend(parts)
+            cache.extend(parts, tokens)
         assert cache.offset == len(tokens)

@@ -24,6 +24,7 @@ class DFlashDrafter(BoundDrafter):
 
     def __init__(self, model: DraftModel, embed: Map, head: Map, head_type: mx.Dtype | None = None):
         super().__init__(model, embed, head, head_type, model.config.target_layer_ids)
+        self.kind = "dflash" if self.config.dspark is None else "dspark"
         self.block_size = self.config.block_size
         self._masks: dict[tuple[bool, bool], tuple[tuple[int, int], mx.array]] = {}
 

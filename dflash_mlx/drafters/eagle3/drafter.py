@@ -120,6 +120,7 @@ BLOCK = 9  # rows: eight drafts after the anchor, the depth of the authors' tree
 
 
 class EagleDrafter(FeatureDrafter):
+    kind = "eagle3"
     model: EagleModel
     config: EagleConfig
     block_size = BLOCK

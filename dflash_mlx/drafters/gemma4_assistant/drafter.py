@@ -55,7 +55,7 @@ class AssistantCache:
         """No rows: they are the target's."""
         return ()
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int]) -> None:
         self.offset += len(tokens)
         self.hidden = None
 
@@ -66,6 +66,7 @@ class AssistantDrafter(ChainDrafter):
     `layers`: by type, the last of the target's layers that has keys and values of its own.
     """
 
+    kind = "assistant"
     block_size = BLOCK
 
     def __init__(

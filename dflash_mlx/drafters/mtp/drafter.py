@@ -51,6 +51,7 @@ class Agreement:
 class MTPDrafter(FeatureDrafter):
     """A head that reads the target's hidden states after its final norm."""
 
+    kind = "mtp"
     model: MTPHead
 
     def __init__(
