@@ -1,9 +1,9 @@
 """The options of an answer. Each is declared once: name, type, default, range and help.
 
-`SamplingParams` has the options that choose the next token, `GenerationOptions` all others. To add
-an option, add a field to one of them and use its value. Flags, environment variables, keys of the
-config file, `/set`, the fields of requests that a server reads and those that it is sent are
-generated from the fields.
+Flags, variables, keys of the config file, `/set` and the engine's `Request` come from the fields;
+of `SamplingParams` (what chooses the next token) also `--json` and the fields of requests that a
+server reads and those that it is sent. The others, in `GenerationOptions`, are named once more in
+`OptionKeywords`, `serve/body.py` (`RULES`), `remote/session.py` and `sampling_json`.
 """
 
 import math
@@ -35,8 +35,8 @@ class Option:
     """One declared option.
 
     name, type, default: of the dataclass field; `optional`: the type may also be None. sampling:
-    whether it is a field of `SamplingParams`. help: one sentence. flag: empty if only Python has
-    the option, "--" if it has the field's name. low, high: the range of a number; `above` excludes
+    whether it is a field of `SamplingParams`. help: one sentence. flag: empty if no command has the
+    option, "--" if it has the field's name. low, high: the range of a number; `above` excludes
     `low` itself. scope: "local" needs a model on this machine. metavar: the value in help texts.
     unless_given: the default in words. setting: its name for `/set`, if any; unset: the word for
     None there. noun: what an error calls it. words: its values, unless the type is a Literal.

@@ -132,7 +132,7 @@ class LocalBackend:
         rows = []
         if line := drafter_line(self.pair):
             rows.append(("drafter", line))
-        rows.append(("drafts", self.pair.target.ability.words))
+        rows.append(("target takes", self.pair.target.ability.words))
         if info.context_length < self.pair.target.context_length:
             rows.append(("context", info.context))
         if info.kv_note:

@@ -109,7 +109,7 @@ def answer_lines(answer: Answer, out: Output) -> list[str]:
         drafts = " · drafts unknown" if "drafted" in stats.unknown else " · no drafts"
     lines.append(labelled_line("last answer", format_tokens(stats) + drafts))
     if rows := position_rows(stats.accepted_by_position, stats.verifies, out):
-        lines.append(labelled_line("by position", "share of passes that kept a draft there"))
+        lines.append(labelled_line("by position", "share of verify passes that kept a draft there"))
         lines += [labelled_line("", row) for row in rows]
     rate = f" · {stats.tokens_per_second:.1f} tok/s" if stats.tokens_per_second else ""
     lines.append(
