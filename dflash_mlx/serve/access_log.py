@@ -201,6 +201,7 @@ class AccessMiddleware:
                 record.status = STOPPED.status
             self.count(record.path, record.status)
             self.log.write_record(record)
+            record.sessions = []  # an open connection keeps its last request, not the model
 
     async def _log_progress(self, record: AccessRecord) -> None:
         while True:

@@ -191,7 +191,10 @@ class PromptThreads:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChoice:
-    """A checked choice of a request, with its place in the queue and its answer so far."""
+    """A checked choice of a request, with its place in the queue and its answer so far.
+
+    The answer is ahead of the events of `Runner.answer`, by up to 64 where a client reads slowly.
+    """
 
     index: int
     session: Session
