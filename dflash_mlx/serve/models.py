@@ -215,7 +215,6 @@ class Models:
         self._released.set()
 
     async def stop(self, name: str | None) -> bool:
-        """Unload a model after its running answers; False if it is not loaded."""
         name = self.find(name)
         if name not in self._loaded:
             return False

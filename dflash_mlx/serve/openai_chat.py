@@ -254,14 +254,9 @@ class ChatWriter(OpenAIWriter):
             self._calls[index] += len(block.calls)
         extras: dict[str, Any] = {}
         if self.body.return_passes:
-            extras["dflash"] = {
-                "pass": {
-                    "number": self._passes[index],
-                    "tokens": len(block.tokens),
-                    "drafted": block.drafted,
-                    "accepted": block.accepted,
-                }
-            }
+            drafts = {"drafted": block.drafted, "accepted": block.accepted}
+            number = {"number": self._passes[index], "tokens": len(block.tokens)}
+            extras["dflash"] = {"pass": number | drafts}
             self._passes[index] += 1
         if change or block.logprobs or extras:
             logprobs = self._logprobs(block.logprobs)

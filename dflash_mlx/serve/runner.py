@@ -191,10 +191,7 @@ class PromptThreads:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChoice:
-    """A checked choice of a request, with its place in the queue and its answer so far.
-
-    The answer is ahead of the events of `Runner.answer`, by up to 64 where a client reads slowly.
-    """
+    """A checked choice, its place in the queue, and its answer, which events may lag behind."""
 
     index: int
     session: Session
