@@ -25,8 +25,8 @@ from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
+    from dflash_mlx.batch_file import Answered, Defaults, Line
     from dflash_mlx.files.line_file import LineFile
-    from dflash_mlx.serve.batch import Answered, Defaults, Line
     from dflash_mlx.serve.protocol import Problem
 
 LINE_SECONDS = 60.0  # between two lines of progress where no bar can be drawn
@@ -74,8 +74,8 @@ def answer_batch(
     Raises UsageError for a wrong line, before a model is loaded, and DFlashError at the end if
     prompts have no answer.
     """
+    from dflash_mlx.batch_file import read_answers, read_batch
     from dflash_mlx.files.line_file import LineFile
-    from dflash_mlx.serve.batch import read_answers, read_batch
 
     assert own.batch is not None
     assert own.answers is not None
@@ -109,8 +109,8 @@ def answer_batch(
 
 def defaults_of(options: Options, grammar: Grammar | None, *, raw: bool) -> "Defaults":
     """What the options say for all lines, and a digest of them."""
+    from dflash_mlx.batch_file import Defaults
     from dflash_mlx.files.adapter import Adapter
-    from dflash_mlx.serve.batch import Defaults
 
     model = options.model
     generation = {
@@ -195,7 +195,7 @@ class BatchRun:
             backend.check(asked)
         log.loaded(backend, load_seconds, asked)
 
-        from dflash_mlx.serve.batch import answer_lines, batch_runner
+        from dflash_mlx.batch_file import answer_lines, batch_runner
         from dflash_mlx.serve.protocol import Settings
 
         settings = Settings(

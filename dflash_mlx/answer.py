@@ -18,7 +18,7 @@ class Answer:
     parser: takes the calls out of the text, which then has no line breaks before it either.
     single_call: the first call ends the answer. goes_on: whether there is text before its own.
     tokens: ids; empty if a server answered. finish_reason: "stop", "length" or, with a parser,
-    "calls". stop: the stop string that ended it. passes: the blocks so far.
+    "calls". stop: the stop string that ended it.
     """
 
     stats: Stats = field(default_factory=Stats)
@@ -32,7 +32,6 @@ class Answer:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str = ""
     stop: str | None = None
-    passes: int = 0
 
     @property
     def ends_in_call(self) -> bool:
@@ -58,7 +57,6 @@ class Answer:
         self.logprobs += block.logprobs
         self.finish_reason = block.finish_reason or self.finish_reason
         self.stop = block.stop
-        self.passes += 1
         return replace(block, text=text, thinking=thinking, calls=calls)
 
 

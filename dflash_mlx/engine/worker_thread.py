@@ -136,10 +136,11 @@ class MLXThread:
         """
         if self._wanted:
             return self._run_round()
-        engine = self._last_engine()
+        quiet = None if self._last_engine() is None else QUIET_SECONDS
         try:
-            return self._start(self._jobs.get(timeout=None if engine is None else QUIET_SECONDS))
+            return self._start(self._jobs.get(timeout=quiet))  # a job may free the last engine
         except Empty:
+            engine = self._last_engine()
             while engine is not None and self._jobs.empty():
                 if not engine.work_between_answers():
                     self._last_engine = lambda: None

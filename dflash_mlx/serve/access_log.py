@@ -123,8 +123,7 @@ class AccessLog:
                 tokens = record.sessions[0].sequence.tokens
                 start = max(0, fields["differs_at"] - NEAR)
                 decode = record.sessions[0].pair.tokenizer.decode
-                near = decode(tokens[start : fields["differs_at"] + NEAR])
-                fields["differs_near"] = near
+                fields["differs_near"] = near = decode(tokens[start : fields["differs_at"] + NEAR])
                 line += f"  differs near {json.dumps(near, ensure_ascii=False)}"
             fields["prompt_text"] = prompt = record.answer_request.prompt
             line += f"  {json.dumps(prompt, ensure_ascii=False)}"
@@ -201,6 +200,7 @@ class AccessMiddleware:
                 record.status = STOPPED.status
             self.count(record.path, record.status)
             self.log.write_record(record)
+            record.sessions = []  # an open connection keeps its last request, not the model
 
     async def _log_progress(self, record: AccessRecord) -> None:
         while True:

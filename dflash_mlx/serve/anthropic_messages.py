@@ -11,14 +11,14 @@ from typing import Any, Literal
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.pair import Pair
 
-from .answer_request import AnswerRequest, ItemChange, OutputItem, Progress
+from .answer_request import AnswerRequest, Progress
 from .body import Fields, SamplingFields, TokenLimit
 from .chat_messages import History, field, objects, role_of, unreadable
 from .fields import MESSAGES
 from .openai_chat import nested_format, sampling_values, to_chat_request
 from .protocol import Problem, Settings, wrong
 from .streams import sse_event, typed_event
-from .writer import ItemsWriter, prompt_progress
+from .writer import ItemChange, ItemsWriter, OutputItem, prompt_progress
 
 # Messages in the form of OpenAI's chat API
 

@@ -223,9 +223,8 @@ class Server:
         api = asked.api
         assert issubclass(api, OllamaWriter)
         name = self.models.find(asked.body.model)
-        loaded = self.models.named(name)
         ignored, reason = asked.ignored, "unload"
-        if asked.keep_alive == 0 and not (loaded and loaded.stays):
+        if asked.keep_alive == 0 and not self.models.stays(name):
             await self.models.stop(name)
         else:
             served = await self.models.acquire(name)
@@ -293,9 +292,9 @@ class Server:
     async def _unload(self, request: Request) -> Response:
         """Unload a model after its running answers: `{"model": NAME}`."""
         whole = self.models.find(await read_name(request, self.settings.limits))
-        if (served := self.models.named(whole)) and served.stays:
-            message = f"the model '{whole:.100}' stays loaded: the server was started for it alone."
-            raise Problem(400, message, param="model")
+        if self.models.stays(whole):
+            why = "stays loaded as long as this server runs, which was started for it alone"
+            raise Problem(400, f"the model '{whole:.100}' {why}.", param="model")
         return JSONResponse({"model": whole, "unloaded": await self.models.stop(whole)})
 
 

@@ -112,6 +112,9 @@ class Models:
     def named(self, name: str) -> Served | None:
         return self._loaded.get(name)
 
+    def stays(self, name: str) -> bool:
+        return name in self._loaded and self._loaded[name].stays
+
     def add(
         self, name: str, pair: Pair, options: GenerationOptions, *, stays: bool = False
     ) -> Served:
@@ -212,13 +215,14 @@ class Models:
         self._released.set()
 
     async def stop(self, name: str | None) -> bool:
-        served = self._loaded.get(self.find(name))
-        if served is None:
+        name = self.find(name)
+        if name not in self._loaded:
             return False
         async with self._one_at_a_time:
-            while served.users:
+            while name in self._loaded and self._loaded[name].users:
                 await self._wait()
-            await self._unload(served)
+            if name in self._loaded:  # it may have had to make room meanwhile
+                await self._unload(name)
         return True
 
     async def _load(self, name: str) -> None:
@@ -262,21 +266,23 @@ class Models:
             return held + offer.nbytes <= limit
 
         while not fits():
-            idle = next((served for served in self.loaded if served.can_go), None)
+            idle = next((served.name for served in self.loaded if served.can_go), None)
             if idle is None:
                 await self._wait()
             else:
                 await self._unload(idle)
 
-    async def _unload(self, served: Served) -> None:
+    async def _unload(self, name: str) -> None:
+        """Unload a model, which no caller may hold: then its memory would not become free."""
+        served = self._loaded.pop(name)
         if served.expiry not in (None, asyncio.current_task()):
             served.expiry.cancel()
-        del self._loaded[served.name]
-        name = served.name
         started = time.perf_counter()
-        if (disk := served.pair.engine.prefix_cache.disk) is not None:
+        disk = served.pair.engine.prefix_cache.disk
+        del served
+        if disk is not None:
             await asyncio.to_thread(disk.wait)
-        del disk, served  # the last references to the pair
+        del disk
         await in_mlx_thread(free_memory)
         self.log.write_model(name, "unloaded", time.perf_counter() - started)
         if self._loaded:
@@ -290,13 +296,13 @@ class Models:
             served.expiry.cancel()
         if served.can_go and served.keep_alive < inf:
             served.unloads_at = served.used_at + served.keep_alive
-            served.expiry = asyncio.create_task(self._expire(served))
+            served.expiry = asyncio.create_task(self._expire(served.name, served.keep_alive))
 
-    async def _expire(self, served: Served) -> None:
-        await asyncio.sleep(max(served.keep_alive, TAKE_SECONDS))
+    async def _expire(self, name: str, seconds: float) -> None:
+        """Unload a model after so many seconds; its use and its end cancel this."""
+        await asyncio.sleep(max(seconds, TAKE_SECONDS))
         async with self._one_at_a_time:
-            if served.can_go and self._loaded.get(served.name) is served:
-                await self._unload(served)
+            await self._unload(name)
 
     async def _wait(self) -> None:
         self._released.clear()

@@ -125,7 +125,7 @@ def to_request(
     if window not in (None, 0, HISTORY) and request.options.sampling.penalised:
         why = f"cannot be {window}: penalties look at the last {HISTORY} tokens"
         raise wrong("repeat_last_n", why)
-    return replace(request.with_ignored(ignored), context=body.num_ctx)
+    return replace(request, ignored=(*request.ignored, *ignored), context=body.num_ctx)
 
 
 def to_raw_request(body: GenerateBody, pair: Pair, settings: Settings) -> AnswerRequest:

@@ -6,6 +6,7 @@ https://platform.openai.com/docs/api-reference/chat
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -161,6 +162,7 @@ class OpenAIWriter(Writer):
     def __init__(self, body: Any, *more: Any):
         super().__init__(body, *more)
         self._sends_usage = (body.stream_options or StreamOptions()).include_usage
+        self._unfinished = len(self.choices)  # in the stream, which answers run ahead of
         self._head = {
             "id": f"{self.ids}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -199,8 +201,8 @@ class OpenAIWriter(Writer):
 
         Only clients that ask for usage expect a chunk without choices, which then has them.
         """
-        is_last = all(answer.finish_reason for answer in self.answers)
-        return self.extras() if is_last and not self._sends_usage else {}
+        self._unfinished -= 1
+        return {} if self._unfinished or self._sends_usage else self.extras()
 
     def _usage(self) -> dict[str, Any]:
         return {"usage": usage([answer.stats for answer in self.answers]), **self.extras()}
@@ -213,6 +215,11 @@ class ChatWriter(OpenAIWriter):
     to_request = staticmethod(to_request)
     ids = "chatcmpl"
     kinds = ("chat.completion", "chat.completion.chunk")
+
+    def __init__(self, *given: Any):
+        super().__init__(*given)
+        self._calls = Counter[int]()  # sent of each choice
+        self._passes = Counter[int]()
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         has_content = answer.text.strip() or not answer.calls
@@ -236,26 +243,21 @@ class ChatWriter(OpenAIWriter):
             yield self._piece(choice.index, {"role": "assistant", "content": ""})
 
     def block(self, index: int, block: Block) -> Iterator[bytes]:
-        answer = self.answers[index]
         change = thinking_fields(block.thinking)
         if block.text:
             change["content"] = block.text
         if block.calls:
-            first = len(answer.calls) - len(block.calls)
             change["tool_calls"] = [
                 {"index": number, **call_fields(call)}
-                for number, call in enumerate(block.calls, first)
+                for number, call in enumerate(block.calls, self._calls[index])
             ]
+            self._calls[index] += len(block.calls)
         extras: dict[str, Any] = {}
         if self.body.return_passes:
-            extras["dflash"] = {
-                "pass": {
-                    "number": answer.passes - 1,
-                    "tokens": len(block.tokens),
-                    "drafted": block.drafted,
-                    "accepted": block.accepted,
-                }
-            }
+            drafts = {"drafted": block.drafted, "accepted": block.accepted}
+            number = {"number": self._passes[index], "tokens": len(block.tokens)}
+            extras["dflash"] = {"pass": number | drafts}
+            self._passes[index] += 1
         if change or block.logprobs or extras:
             logprobs = self._logprobs(block.logprobs)
             yield self._piece(index, change, logprobs=logprobs, **extras)

@@ -8,19 +8,19 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dflash_mlx.pair import Pair
 
-from .answer_request import AnswerRequest, ItemChange, OutputItem, Progress
+from .answer_request import AnswerRequest, Progress
 from .body import NO_LIMIT, Fields, SamplingFields, TokenLimit
 from .fields import RESPONSES
 from .openai_chat import nested_format, sampling_values, to_chat_request
 from .protocol import Problem, Settings, as_problem
 from .response_input import ClientTool, chat_messages, choice_of, read_tools
 from .streams import typed_event
-from .writer import ItemsWriter, prompt_progress
+from .writer import ItemChange, ItemsWriter, OutputItem, prompt_progress
 
 NAMES = {"reasoning_effort": "reasoning.effort", "response_format": "text.format"}
 
@@ -78,7 +78,7 @@ def to_request(body: ResponsesBody, pair: Pair, settings: Settings) -> AnswerReq
         "return_progress": body.return_progress,
     }
     request = to_chat_request(values, NAMES, pair, settings)
-    return request.with_ignored(ignored)
+    return replace(request, ignored=(*request.ignored, *ignored))
 
 
 # The response object, and the items of its output

@@ -191,7 +191,7 @@ class PromptThreads:
 
 @dataclass(frozen=True, slots=True)
 class PreparedChoice:
-    """A checked choice of a request, with its place in the queue and its answer so far."""
+    """A checked choice, its place in the queue, and its answer, which events may lag behind."""
 
     index: int
     session: Session

@@ -232,9 +232,9 @@ def test_what_failed_is_tried_again(
 
 def test_plain_lines(tmp_path: Path) -> None:
     """A line was refused unless it was JSON; a text may be a number, and has commas."""
-    serve_batch = import_module("dflash_mlx.serve.batch")
+    batch_file = import_module("dflash_mlx.batch_file")
     Path("plain.txt").write_text("Why, then?\n\n7\n  true\r\n")
-    lines = serve_batch.read_batch(Path("plain.txt"), serve_batch.Defaults("m", ""))
+    lines = batch_file.read_batch(Path("plain.txt"), batch_file.Defaults("m", ""))
     assert [line.prompt[0]["content"] for line in lines] == ["Why, then?", "7", "true"]
     assert [line.key for line in lines] == ["1", "3", "4"]
 

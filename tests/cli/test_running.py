@@ -31,6 +31,14 @@ def test_models_of_a_server(run: Callable[..., Result]) -> None:
         assert "no model" not in run("stop", "zebra", *where).stderr
 
 
+def test_the_model_that_a_server_was_started_for(run: Callable[..., Result]) -> None:
+    with serving(mlx_thread().call(make, 1)) as served:
+        result = run("stop", "m", "--server", served.url)
+        assert result.exit_code == 1
+        assert "the model 'm' stays loaded as long as this server runs" in result.stderr
+        assert httpx.get(f"{served.url}/v1/models/m").json()["state"] == "loaded"
+
+
 @pytest.mark.parametrize(("server", "code"), [("nothing", 2), ("http://127.0.0.1:9", 1)])
 def test_no_server(run: Callable[..., Result], server: str, code: int) -> None:
     result = run("ps", "--server", server)

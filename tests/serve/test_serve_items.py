@@ -9,7 +9,7 @@ from scripted_server import ADD, tool_tokenizer
 
 from dflash_mlx.answer import Answer
 from dflash_mlx.chat.tool_parser import make_tool_parser
-from dflash_mlx.serve.answer_request import OutputItem, OutputItems
+from dflash_mlx.serve.writer import OutputItem, OutputItems
 from dflash_mlx.types import Block
 
 TOLD = [{"type": "function", "function": ADD}]

@@ -24,6 +24,7 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import local
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
+from dflash_mlx.serve import models
 from dflash_mlx.serve.keep_alive import parse_keep_alive
 from dflash_mlx.serve.protocol import Limits
 
@@ -189,6 +190,65 @@ def test_a_model_is_unloaded_after_a_while() -> None:
         assert [(one["event"], one["model"]) for one in told] == [
             ("loaded", "pub/a"), ("unloaded", "pub/a"),
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["unload", "keep_alive", "expiry", "room"])
+def test_memory_is_free_after_an_unload(
+    memory: Callable[[float], None], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Nothing holds the pair when MLX's memory is freed, not even an open connection."""
+    shelf = Shelf()
+    free_memory = models.free_memory
+    freed = list[bool]()
+
+    def checked() -> None:
+        free_memory()
+        freed.append(all(engine() is None for engine in shelf.engines))
+
+    monkeypatch.setattr(models, "free_memory", checked)
+    if way == "room":
+        memory(1.5)
+    seconds = 0.0 if way == "expiry" else 60.0
+    with serving(make(1), offers=shelf, keep_alive=seconds) as served, httpx.Client() as client:
+        body = {"prompt": PROMPT, "model": "a", "stream": True}
+        assert client.post(f"{served.url}/v1/completions", json=body, timeout=60).is_success
+        freed.clear()
+        if way == "unload":
+            httpx.post(f"{served.url}/v1/models/unload", json={"model": "a"})
+        elif way == "keep_alive":
+            httpx.post(f"{served.url}/api/generate", json={"model": "a", "keep_alive": 0})
+        elif way == "room":
+            ask(served, "b")
+        until = time.monotonic() + 20
+        while not freed:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    assert freed[0]
+
+
+def test_two_unloads_of_a_model_at_once() -> None:
+    """Both wait for the load of another one; then the second finds it unloaded."""
+    shelf = Shelf()
+    go_on = threading.Event()
+    with serving(make(1), offers=shelf) as served:
+        ask(served, "a")
+        shelf.before = go_on.wait
+        replies = list[httpx.Response]()
+
+        def unload() -> None:
+            body = {"model": "a"}
+            replies.append(httpx.post(f"{served.url}/v1/models/unload", json=body, timeout=60))
+
+        threads = [threading.Thread(target=ask, args=(served, "b"))]
+        threads += [threading.Thread(target=unload) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.1)
+        go_on.set()
+        for thread in threads:
+            thread.join(60)
+        assert [reply.json()["unloaded"] for reply in replies] == [True, True]
+        assert states(served)["pub/a"] == "not-loaded"
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])

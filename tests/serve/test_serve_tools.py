@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 from responses_api import client_of
-from scripted_server import CALL, HI, TOLD, pair_saying, server_of
+from scripted_server import CALL, HI, TOLD, events_of, pair_saying, server_of
 
 from dflash_mlx.serve.app import Server
+from dflash_mlx.serve.runner import Runner
 
 ARGUMENTS = {"a": 1, "b": [2, "}"]}
 
@@ -40,6 +43,31 @@ def test_thinking_is_apart_by_both_names() -> None:
         assert message.model_extra["reasoning"] == "why"
     assert one.finish_reason == streamed.finish_reason == "stop"
     assert not any("yes" in str(c) and "why" in str(c) for c in chunks)
+
+
+def test_a_client_that_reads_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events count what was sent before them, although both answers have ended by then."""
+    answer = Runner.answer
+
+    async def late(runner: Runner, request: Any, choices: Any) -> AsyncGenerator[Any]:
+        async with aclosing(answer(runner, request, choices)) as events:
+            async for event in events:
+                while not all(choice.answer.finish_reason for choice in choices):
+                    await asyncio.sleep(0.01)
+                yield event
+
+    monkeypatch.setattr(Runner, "answer", late)
+    server = server_of(pair_saying(f"{CALL}\n{CALL}", HI, tools=TOLD))
+    body = {"messages": HI, "tools": TOLD, "stream": True, "n": 2, "return_passes": True}
+    found = asyncio.run(events_of(server, "/v1/chat/completions", body))
+    chunks = [chunk for _, chunk in found if chunk != "[DONE]"]
+    for index in (0, 1):
+        told = [(one, c) for one in chunks for c in one["choices"] if c["index"] == index]
+        calls = [call["index"] for _, c in told for call in c["delta"].get("tool_calls", [])]
+        assert calls == [0, 1]
+        passes = [one["dflash"]["pass"]["number"] for one, _ in told if "pass" in str(one)]
+        assert passes == list(range(len(passes)))
+    assert ["timings" in one for one in chunks].index(True) == len(chunks) - 1
 
 
 def test_text_and_two_calls() -> None:

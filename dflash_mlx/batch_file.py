@@ -22,14 +22,13 @@ from dflash_mlx.files.line_file import LineFile
 from dflash_mlx.gone import gone
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.pair import Pair
+from dflash_mlx.serve.access_log import AccessLog
+from dflash_mlx.serve.answer_request import AnswerRequest
+from dflash_mlx.serve.models import Models
+from dflash_mlx.serve.protocol import Problem, Settings, wrong
+from dflash_mlx.serve.runner import Metrics, Runner
+from dflash_mlx.serve.streams import tasks_of
 from dflash_mlx.session import Prompt
-
-from .access_log import AccessLog
-from .answer_request import AnswerRequest
-from .models import Models
-from .protocol import Problem, Settings, wrong
-from .runner import Metrics, Runner
-from .streams import tasks_of
 
 FIELDS = ("key", "prompt", "messages")
 FORMAT_HINT = 'a line is a text, a JSON string, {"prompt": "..."} or {"messages": [...]}'
