@@ -97,7 +97,8 @@ class KernelCheck:
             if self._clock() >= ends:
                 return True
             on_check(done, total)
-            self.step()
+            if not self.step():  # an interrupt or an error has ended the check
+                break
         return False
 
     def step(self) -> bool:
