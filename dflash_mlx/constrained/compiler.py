@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ class Compiler:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._ends = ends
+        self._reading = Lock()  # of the vocabulary, which takes seconds, once for all threads
         self.compile = lru_cache(MAX_COMPILED)(self._compile)
 
     def _compile(self, grammar: Grammar) -> "LLMatcher":
@@ -37,7 +39,8 @@ class Compiler:
         from llguidance import LLMatcher
 
         source = llguidance_source(grammar)
-        tokenizer, bitmask = self._vocabulary
+        with self._reading:
+            tokenizer, bitmask = self._vocabulary
         matcher = LLMatcher(tokenizer, source, log_level=0)
         if error := matcher.get_error() or bitmask.error_at_start(matcher):
             raise grammar_error(grammar, error)

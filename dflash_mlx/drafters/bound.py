@@ -75,14 +75,11 @@ class TapCache:
         self.source = source
         self.layers = [KVCache() for _ in range(layers)]
         self._taps: list[mx.array] = []
+        self.waiting = 0  # tokens whose taps these are
 
     @property
     def computed(self) -> int:
         return self.layers[0].offset
-
-    @property
-    def waiting(self) -> int:
-        return sum(part.shape[1] for part in self._taps)
 
     @property
     def offset(self) -> int:
@@ -97,6 +94,7 @@ class TapCache:
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         self._taps.append(taps)
+        self.waiting += taps.shape[1]
         if self.waiting >= WAITING:
             mx.async_eval(self.state)
 
@@ -104,6 +102,7 @@ class TapCache:
         """Remove and return the taps [1, S, K * Ht] whose rows are not computed yet."""
         taps = mx.concatenate(self._taps, axis=1)
         self._taps = []
+        self.waiting = 0
         return taps
 
     def rewind(self, length: int) -> None:
@@ -112,12 +111,14 @@ class TapCache:
         if kept < self.waiting:
             taps = self.take_taps()[:, :kept]
             self._taps = [taps] if kept else []
+            self.waiting = kept
         for layer in self.layers:
             layer.trim(max(0, layer.offset - length))
 
     def fork(self) -> Self:
         twin = type(self)(self.source, len(self.layers))
         twin._taps = [*self._taps]
+        twin.waiting = self.waiting
         for ours, theirs in zip(self.layers, twin.layers, strict=True):
             share_rows(ours, theirs)
         return twin

@@ -97,7 +97,8 @@ class KernelCheck:
             if self._clock() >= ends:
                 return True
             on_check(done, total)
-            self.step()
+            if not self.step():  # an interrupt or an error has ended the check
+                break
         return False
 
     def step(self) -> bool:
@@ -130,11 +131,10 @@ class KernelCheck:
         """Exact mode times nothing: it uses all kernels that are right."""
         exact = self._shapes.exact
         if self.results[trial.name].reason == UNCHECKED:
-            cases = trial.fitting(self._shapes)
-            for case in cases[:-1]:
-                yield partial(compare, self._launcher, trial, case, exact=exact)
-            last = partial(compare, self._launcher, trial, cases[-1], exact=exact)
-            yield partial(last, then="" if exact else UNTIMED)
+            *cases, last = trial.fitting(self._shapes)
+            compared = partial(compare, self._launcher, trial, exact=exact)
+            yield from (partial(compared, case) for case in cases)
+            yield partial(compared, last, then="" if exact else UNTIMED)
         if self.results[trial.name].reason == UNTIMED:
             others = self.kernels().without([trial.name])
             known = {timed.size for timed in self.results[trial.name].sizes}

@@ -3,7 +3,9 @@
 import json
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from time import sleep
 from typing import Any, cast
 
 import engines
@@ -15,6 +17,7 @@ import thinking_cases
 import tiny
 from constrained import Plain, asked
 from known_costs import flat_costs
+from llguidance import hf
 from scripted_pair import speaking
 from typer.testing import Result
 
@@ -462,6 +465,22 @@ def test_kinds() -> None:
     for kind, text in (("ebnf", "a"), ("json_object", "a"), ("regex", "")):
         with pytest.raises(UsageError):
             Grammar(kind, text)  # type: ignore[arg-type]
+
+
+def test_a_vocabulary_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a server's first forms come at the same time: it takes seconds."""
+    read: list[object] = []
+
+    def slow(*args: Any, honest: Any = hf.from_tokenizer, **options: Any) -> Any:
+        read.append(args)
+        sleep(0.05)
+        return honest(*args, **options)
+
+    monkeypatch.setattr(hf, "from_tokenizer", slow)
+    grammars = compiler.Compiler(tiny.tokenizer(), tiny.VOCAB, frozenset({1}))
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(grammars.compile, [Grammar("regex", f"{number}") for number in range(3)]))
+    assert len(read) == 1
 
 
 def test_an_answer_that_is_cut_before_its_form_is_complete(dflash: Callable[..., Result]) -> None:

@@ -97,3 +97,16 @@ def test_a_draft_copies_no_context(
 
     monkeypatch.setattr(CachedRows, "joined", joined)
     assert peak_of_a_draft(cache) > 0.4
+
+
+def test_layers_of_one_kind_share_their_mask() -> None:
+    """A mask costs a dozen small operations, so it is not built once for each layer."""
+    target = tiny.make_target("qwen3")
+    kinds = [kind + "_attention" for kind in ("sliding", "sliding", "full", "sliding")]
+    window = {"sliding_window": 20, "use_sliding_window": True}
+    drafter = tiny.random_drafter(target, num_hidden_layers=4, layer_types=kinds, **window)
+    cache = drafter.make_cache()
+    cache.append(target.taps(mx.array([prompt_of(20)])))
+    _, masks = cache.visible(5)
+    assert masks[0] is masks[1] is masks[3] is not None
+    assert masks[2] is None

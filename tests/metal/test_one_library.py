@@ -116,12 +116,15 @@ def test_one_text_for_all_contexts() -> None:
 
 @pytest.mark.parametrize(("exact", "count"), [(False, 4), (True, 2)])
 def test_products_have_a_text_for_each_size_of_a_threadgroup(exact: bool, count: int) -> None:
-    """Not for each number of rows."""
+    """Not for each number of rows; and MLX names a text by all that it depends on."""
     weights, op = weights_of(40, 128, KINDS[1]), small_m_qmm.OP
     op = replace(op, launch=op.launching(exact))
-    found = [launches(op, (rows_of(rows, 128), weights)) for rows in range(1, 65)]
-    texts = {launch.source for (launch,) in found}
-    assert len(texts) == count
+    texts = dict[str, str]()
+    for dtype in (mx.float32, mx.bfloat16):
+        for number in range(1, 65):
+            (launch,) = launches(op, (rows_of(number, 128).astype(dtype), weights))
+            texts[launch.name] = launch.source
+    assert len(texts) == len({*texts.values()}) == 2 * count
 
 
 def test_without_sinks_nothing_is_made_for_them() -> None:

@@ -501,6 +501,10 @@ def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) ->
     assert STORE.read()[result_key(SHAPES)] == {
         "crash": KernelResult("crash", True, reason=UNCHECKED)
     }
+    check = device.check([device.trial("crash")])
+    with pytest.raises(KeyboardInterrupt):
+        check.run()
+    assert not check.run()  # and ends, though not everything is checked
     STORE.write(result_key(SHAPES), {"crash": seen[0]})
     kernels = start(device, "crash")
     assert not device.ran

@@ -87,12 +87,12 @@ class EagleBlock(ChainBlock):
         levels = list[Level]()
         hidden = cache.last_feature()
         tokens = mx.array([chains.anchors[self.number]])
-        seen: mx.array | None = None  # [S, D]: which of the D rows of drafts each row sees
+        seen = mx.zeros((1, 0), mx.bool_)  # [S, D]: which of the D rows of drafts each row sees
         sums = mx.zeros((1, 1))
         try:
             for position in range(min(chains.positions, count)):
                 mask = None
-                if seen is not None:  # every row sees the committed rows
+                if position:  # every row sees the committed rows
                     mask = mx.concatenate([mx.ones((len(seen), committed), mx.bool_), seen], axis=1)
                 places = mx.full(tokens.size, committed + position)
                 rows = [Segment(cache.rows, tokens.size, mask)]
@@ -109,8 +109,7 @@ class EagleBlock(ChainBlock):
                 sums = paths[continued][:, None]
                 hidden = hidden[:, parents]
                 tokens = ids.reshape(-1)[continued]
-                before = mx.zeros((len(parents), 0), mx.bool_) if seen is None else seen[parents]
-                seen = mx.concatenate([before, mx.eye(len(continued)) > 0], axis=1)
+                seen = mx.concatenate([seen[parents], mx.eye(len(continued)) > 0], axis=1)
         finally:
             cache.rows.trim(cache.rows.offset - committed)
         return Levels(levels)
