@@ -216,8 +216,10 @@ class DiskCache:
 
         A piece's tokens [n], int32, come with the target's rows. Removes damaged files.
         """
-        files = (name for name in os.listdir(self.path) if name.endswith(SUFFIX))
-        names = {name for name in files if not is_sidecar(name)}
+        names = set[str]()
+        with suppress(FileNotFoundError):  # `dflash cache rm --all` removes the folder
+            files = (name for name in os.listdir(self.path) if name.endswith(SUFFIX))
+            names = {name for name in files if not is_sidecar(name)}
         records = []
         for name in names - self.seen:
             with suppress(FileNotFoundError):
@@ -298,7 +300,7 @@ class DiskCache:
             )
 
     def touch(self, record: Record) -> None:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it is gone, not ours, or on a disk that nobody may write
             os.utime(self.path / record.file_name)
 
     def wait(self) -> None:
