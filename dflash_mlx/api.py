@@ -3,11 +3,11 @@
 from collections.abc import AsyncGenerator, Generator
 from typing import Unpack
 
-from .option_keywords import OptionKeywords, takes_options
+from .option_keywords import OptionKeywords, options_of, takes_options
 from .options import GenerationOptions
 from .pair import Pair
 from .result import Result
-from .session import Prompt, Session
+from .session import Prompt, Session, check_mode
 from .types import Block, Progress, silent
 
 
@@ -43,7 +43,10 @@ def stream_async(
     Several at once share their passes. The answer ends when its task is cancelled or the iterator
     is closed (`aclose`).
     """
-    return Session(pair).stream_async(prompt, options, on_prefill=on_prefill, **keywords)
+    session = Session(pair)
+    asked = options_of(options, keywords, session.mode)  # here, not when the first block is wanted
+    check_mode(pair, asked.mode)
+    return session.stream_async(prompt, asked, on_prefill=on_prefill)
 
 
 @takes_options

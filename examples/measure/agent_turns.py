@@ -33,6 +33,7 @@ import numpy as np
 
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
 from dflash_mlx.chat.template import DEFAULTS, load_tokenizer
+from dflash_mlx.engine.prefix_cache.tree import count_common
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.models.packed import SequencePass, SequenceRows
@@ -41,7 +42,6 @@ from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.protocol import Settings
-from dflash_mlx.session import count_common
 
 CACHE = 4 << 30  # bytes; large enough that nothing is evicted
 TARGETS: dict[str, dict[str, Any]] = {

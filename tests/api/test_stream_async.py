@@ -77,6 +77,8 @@ def test_wrong_arguments_are_refused(pair: Pair) -> None:
 
     with pytest.raises(UsageError, match="the prompt is empty"):
         asyncio.run(main())
+    with pytest.raises(UsageError, match="max_tokens cannot be 0"):  # before the first block
+        api.stream_async(pair, "river", max_tokens=0)
 
 
 def test_a_session_is_closed_at_the_end_of_its_context(

@@ -209,7 +209,7 @@ def test_only_the_owner_reads(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing half written stays, and nothing more is tried."""
+    """Nothing half written stays, nothing more is tried, and times of use may stay as they are."""
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -220,6 +220,7 @@ def test_a_full_disk_is_said_and_does_no_harm(
     monkeypatch.undo()
     engine = engine_of("qwen3", tmp_path)
     monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "utime", full)
     answer(engine, prompt)
     assert answer(engine, prompt)[1] == 39  # from memory
     assert caplog.text.count("cannot be written (No space left on device)") == 1
@@ -291,6 +292,8 @@ def test_two_engines_share_a_folder(tmp_path: Path) -> None:
     for file in tmp_path.glob("*/*.safetensors"):
         file.unlink()
     assert answer(third, prompt) == (answer(engine_of("qwen3"), prompt)[0], 0)
+    shutil.rmtree(tmp_path / "qwen3")  # as `dflash cache rm --all` does
+    assert answer(third, prompt)[1] == 59
 
 
 def test_what_a_killed_writer_leaves_is_removed(tmp_path: Path) -> None:

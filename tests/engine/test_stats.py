@@ -5,19 +5,21 @@ from dflash_mlx.types import Block
 
 
 def test_counts() -> None:
-    """Tokens, verifies, drafts and slots; the prefill's token is in no pass."""
+    """Tokens, verifies, drafts and slots; the prefill's token is in no pass, a step's alone."""
     stats = Stats()
     for block in (
         Block((1,)),
         Block((2, 3, 4), drafted=7, accepted=2),
+        Block((8,)),
+        Block((9,)),
         Block((5,), drafted=7, accepted=0),
         Block((6, 7), drafted=2, accepted=2, finish_reason="length"),
     ):
         stats.record(block)
-    assert stats.generated == 7
+    assert stats.generated == 9
     assert stats.verifies == 3
-    assert stats.committed == [3, 1, 2]
-    assert stats.acceptance_length == 2.0
+    assert stats.committed == [3, 1, 1, 1, 2]
+    assert stats.acceptance_length == 1.6
     assert (stats.drafted, stats.accepted) == (16, 4)
     assert stats.acceptance_rate == 0.25
     assert stats.accepted_by_position == [2, 2, 0, 0, 0, 0, 0]

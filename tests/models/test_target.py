@@ -12,7 +12,7 @@ from mlx_lm.utils import quantize_model
 
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.models.target import Tap, Target, outline
 from dflash_mlx.options import SamplingParams
 
@@ -164,6 +164,13 @@ def test_quantised_families(family: str, tmp_path: Path) -> None:
     assert model is target.model
     said = tiny.joined(tiny.speculate(target, drafter, prompt, block_size=4, max_tokens=12))
     assert said == answer
+
+
+def test_configs_that_lack_something() -> None:
+    """A text_config that is no object is left alone; a context of null sets no limit."""
+    config = {"model_type": "gemma4", "text_config": "?"}
+    assert text_config(config) == config
+    assert tiny.make_target("llama", max_position_embeddings=None).context_length == 1 << 20
 
 
 def test_a_pass_is_computed_while_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:

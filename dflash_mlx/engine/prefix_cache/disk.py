@@ -28,14 +28,14 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import cache_file, replace_json
-from dflash_mlx.files.folder import is_sidecar, matching
+from dflash_mlx.files.folder import matching
 from dflash_mlx.files.measurements import fingerprint
 from dflash_mlx.models.target import Target
 
 FORMAT = 2
 ROOT = "0" * 32  # the parent of pieces that start at the first token
 SUFFIX = ".safetensors"
-NAME = re.compile(r"(\w+)\.(\w+)\.(\d+)\.(\d+)\.(\w+)\.safetensors")  # of a `Record`
+NAME = re.compile(r"(\w+)\.(\w+)\.(\d+)\.(\d+)\.(target|draft|states)\.safetensors")  # a `Record`'s
 UNFINISHED = ".part"  # in the names of files that are being written, before the process id
 LABELS = "pair.json"
 CHECKSUM_BYTES = 32
@@ -216,8 +216,8 @@ class DiskCache:
 
         A piece's tokens [n], int32, come with the target's rows. Removes damaged files.
         """
-        files = (name for name in os.listdir(self.path) if name.endswith(SUFFIX))
-        names = {name for name in files if not is_sidecar(name)}
+        # There are none if `dflash cache rm --all` has removed the folder.
+        names = {file.name for file in matching(self.path, f"*{SUFFIX}")}
         records = []
         for name in names - self.seen:
             with suppress(FileNotFoundError):
@@ -298,7 +298,7 @@ class DiskCache:
             )
 
     def touch(self, record: Record) -> None:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it is gone, not ours, or on a disk that nobody may write
             os.utime(self.path / record.file_name)
 
     def wait(self) -> None:
