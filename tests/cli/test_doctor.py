@@ -23,8 +23,8 @@ from dflash_mlx.bench.results import machine_facts
 from dflash_mlx.installation import install_command
 
 NAMES = frozenset(  # scripts read them from --json
-    "machine memory power versions mlx metal products kernels cache config variables service command "
-    "self-test".split()
+    "machine memory power versions mlx metal products kernels cache config variables service "
+    "command self-test".split()
 )
 
 
