@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dflash_mlx.files.folder import is_sidecar
 from dflash_mlx.installation import install_command, installed
@@ -147,7 +147,8 @@ def products() -> CheckResult:
         ("4-bit", lambda x: mx.quantized_matmul(x, *packed, bits=4)),
     ):
         expected = mx.concatenate([multiply(row) for row in alone])
-        difference = (mx.abs(multiply(rows) - expected).max() / mx.abs(expected).max()).item()
+        error = mx.abs(multiply(rows) - expected).max() / mx.abs(expected).max()
+        difference = cast(float, error.item())
         if not difference <= TOLERANCE:  # NaN is wrong, too
             wrong.append(f"{kind} by {difference:.2f}")
     if wrong:
