@@ -108,8 +108,9 @@ AT_START = {  # by command
 
 
 def is_drafting(options: Options, name: str) -> bool:
-    """Whether a mode is given, and it drafts."""
-    return bool(options.source(name)) and options[name] != "baseline"
+    """Whether a mode is given that drafts, by no lower source than --no-draft."""
+    source = options.source(name)
+    return options[name] != "baseline" and options.source("no_draft") <= source > 0
 
 
 def is_stronger(options: Options, name: str) -> bool:
@@ -135,7 +136,7 @@ def is_not(mode: str) -> Callable[[Options, str], bool]:
 
 
 WHEN_RESOLVED = (
-    Exclusion("no_draft", "mode", PLAINLY, when=is_drafting, weaker="left out"),
+    Exclusion("no_draft", "mode", PLAINLY, when=is_drafting, weaker=GIVES_WAY),
     Exclusion("draft", "no_draft", CONTRADICT, when=is_stronger, weaker="left out"),
     Exclusion(
         "draft",

@@ -53,9 +53,9 @@ def bench(
     -d names another.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    options = with_target_id(without_excluded(options, WHEN_RESOLVED), out)
     if own.drafts is not None:
         options = options.changed(draft=None, no_draft=True, lookup=False)
+    options = with_target_id(without_excluded(options, WHEN_RESOLVED), out)
     models = options.model
     prepare_libraries(offline=models.offline)
     from dflash_mlx import bench as engine

@@ -60,9 +60,10 @@ def versions() -> CheckResult:
 
     Packages must be in their ranges, and on a Mac Python an arm64 build.
     """
-    results = [ok(f"{DISTRIBUTION} {dflash_mlx.__version__}")]
+    source = short_path(Path(dflash_mlx.__file__).resolve().parent)
+    results = [ok(f"{DISTRIBUTION} {dflash_mlx.__version__} from {source}")]
     if installed(DISTRIBUTION) is None:
-        found = f"dflash {dflash_mlx.__version__}, not installed"
+        found = f"dflash {dflash_mlx.__version__} from {source}, not installed"
         results = [warn(found, "run `make setup` in its clone")]
     found = f"Python {platform.python_version()} · {short_path(sys.executable)}"
     if not machine.on_mac() or platform.machine() == "arm64":

@@ -24,7 +24,7 @@ SELF_TEST_PROMPT = "Tom has 12 apples and buys 7 more. How many apples does Tom 
 MAX_TOKENS = 64
 WARM_UP_TOKENS = 16
 LOW_ACCEPTANCE_LENGTH = 2.0  # the bundled drafter reaches far more on this prompt
-NEED_MLX = ("metal", "kernels", "self-test")
+NEED_MLX = ("metal", "products", "kernels", "self-test")
 NOT_IMPORTED = warn("not checked: MLX cannot be imported", "repair first what `mlx` says")
 REINSTALL_HINT = (
     "run `make setup` in the clone again; if that does not help, report it with "
@@ -91,6 +91,7 @@ def check_installation(root: typer.Context, out: Output, *, json: bool) -> bool:
         "versions": checks.versions,
         "mlx": lambda: mlx_checks.mlx(facts),
         "metal": lambda: mlx_checks.metal(facts),
+        "products": mlx_checks.products,
         "kernels": lambda: mlx_checks.kernels(facts),
         "cache": checks.cache,
         "config": lambda: checks.config(root),

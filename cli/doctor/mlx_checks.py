@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dflash_mlx.files.folder import is_sidecar
 from dflash_mlx.installation import install_command, installed
@@ -19,6 +19,8 @@ from .checks import requirements
 from .report import CheckResult, fail, ok, short_path, warn
 
 PATIENCE = 60.0  # seconds for the other process
+SHAPE = (16, 512)  # rows of a verify pass, and outputs
+TOLERANCE = 0.03  # of the largest number
 IMPORT_HINT = (  # on a Mac
     "start it in a terminal on the Mac's own screen: in a sandbox, a virtual machine or over "
     "ssh there may be no GPU; after a fault of the GPU, restart the Mac"
@@ -124,6 +126,35 @@ def metal(facts: MLXFacts) -> CheckResult:
     if os.environ.get("DFLASH_BLAS") == "off":
         hint = "`unset DFLASH_BLAS`, so that OpenBLAS, which is many times faster, is used"
     return warn(f"{summary} with its own slow libblas, not with OpenBLAS", hint)
+
+
+def products() -> CheckResult:
+    """Whether a pass over several rows computes what a pass over each row does.
+
+    Some builds of MLX multiplied more than 8 rows wrongly (mlx #3585).
+    """
+    import mlx.core as mx
+
+    from dflash_mlx.kernels.dispatch import use_device
+
+    use_device()
+    rows, weight = (mx.random.normal((n, 1024), mx.bfloat16, key=mx.random.key(0)) for n in SHAPE)
+    packed = mx.quantize(weight, bits=4)
+    alone = mx.split(rows, len(rows))
+    wrong = []
+    for kind, multiply in (
+        ("bfloat16", lambda x: x @ weight.T),
+        ("4-bit", lambda x: mx.quantized_matmul(x, *packed, bits=4)),
+    ):
+        expected = mx.concatenate([multiply(row) for row in alone])
+        error = mx.abs(multiply(rows) - expected).max() / mx.abs(expected).max()
+        difference = cast(float, error.item())
+        if not difference <= TOLERANCE:  # NaN is wrong, too
+            wrong.append(f"{kind} by {difference:.2f}")
+    if wrong:
+        found = f"{len(rows)} rows at once differ from each row alone: {', '.join(wrong)}"
+        return fail(f"{found} of the largest number", reinstall_hint())
+    return ok(f"{len(rows)} rows at once equal each row alone: bfloat16, 4-bit")
 
 
 def kernels(facts: MLXFacts) -> CheckResult:

@@ -24,9 +24,10 @@ def check_files(model: str | None, draft: str | None, out: Output, *, json: bool
     prepare_libraries(offline=False)
     from dflash_mlx.hub.cache import cached_state
     from dflash_mlx.hub.registry import find
+    from dflash_mlx.hub.resolve import bundled
 
     names = {}
-    given = draft
+    draft = given = str(bundled("draft")) if draft == BUNDLED else draft
     if model is not None:
         names["target"] = known_target(model, out)
         entry = find(names["target"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import mlx.core as mx
 import pytest
 import typer
 from terminal import Terminal
@@ -22,8 +23,8 @@ from dflash_mlx.bench.results import machine_facts
 from dflash_mlx.installation import install_command
 
 NAMES = frozenset(  # scripts read them from --json
-    "machine memory power versions mlx metal kernels cache config variables service command "
-    "self-test".split()
+    "machine memory power versions mlx metal products kernels cache config variables service "
+    "command self-test".split()
 )
 
 
@@ -105,7 +106,9 @@ def test_what_a_healthy_json_says(quick, look):
     assert f"{os.cpu_count()} cores" in checks["machine"]["found"]
     memory = part("terminal.output").format_bytes(machine_facts()["memory"])
     assert checks["memory"]["found"].split(" · ")[0] == memory  # as bench has it
-    assert checks["versions"]["found"].startswith("dflash-chat 0.1.0 · Python 3.")
+    assert re.match(
+        r"dflash-chat 0\.1\.0 from .*/dflash_mlx · Python 3\.", checks["versions"]["found"]
+    )
     assert "in the package: " in checks["kernels"]["found"]
     assert checks["config"]["found"] == "~/.config/dflash/config.toml · not there"
 
@@ -446,7 +449,20 @@ def test_machines(mac, look, monkeypatch, harm):
     assert check["status"] == status
     assert found in check["found"]
     blamed = {one["name"] for one in checks.values() if one["status"] != "ok"}
-    assert blamed == {name, *(("metal", "kernels", "self-test") if harm == "no gpu" else ())}
+    assert blamed == {
+        name,
+        *(("metal", "products", "kernels", "self-test") if harm == "no gpu" else ()),
+    }
+
+
+def test_a_build_that_multiplies_wrongly(monkeypatch, quick, look):
+    multiply = mx.quantized_matmul
+    monkeypatch.setattr(
+        mx, "quantized_matmul", lambda x, *rest, **named: multiply(x, *rest, **named) * (len(x) < 9)
+    )
+    check = look()["products"]
+    found = "16 rows at once differ from each row alone: 4-bit by 1.00 of the largest number"
+    assert (check["status"], check["found"]) == ("fail", found)
 
 
 # The files of a model
@@ -454,9 +470,10 @@ def test_machines(mac, look, monkeypatch, harm):
 
 def test_a_drafter_of_another_target(cli_app):
     """Its files are well, and yet it cannot be used: that is said before a chat begins."""
-    pair = GOLDEN / "qwen3_full"
-    for target, fits in ((pair / "target", True), ("bundled", False)):
-        flags = ["-m", str(target), "-d", str(pair / "draft"), "--json"]
+    target, draft = GOLDEN / "qwen3_full/target", GOLDEN / "qwen3_full/draft"
+    pairs = ((target, draft, True), ("bundled", "bundled", True), ("bundled", draft, False))
+    for target, draft, fits in pairs:
+        flags = ["-m", str(target), "-d", str(draft), "--json"]
         result = CliRunner().invoke(cli_app, ["doctor", *flags])
         found = json.loads(result.stdout)
         assert (found["ok"], result.exit_code) == (fits, not fits)

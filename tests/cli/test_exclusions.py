@@ -1,5 +1,8 @@
 """Options that exclude each other: each pair is refused with its sentence and its hint."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 ONE = "leave one of them out"
@@ -89,3 +92,24 @@ def test_each_pair_is_refused(run, line, message, hint, monkeypatch):
     error, way = result.stderr.splitlines()
     assert error.startswith(f"Error: {message}")
     assert way.startswith(f"Hint:  {hint}")
+
+
+@pytest.mark.parametrize(
+    ("line", "variables", "settings"),
+    [
+        # --draft overrides the variable, so that the mode of the file stays.
+        ("generate x -d /no --tree-budget 8", {"DFLASH_NO_DRAFT": "1"}, 'mode = "ddtree"'),
+        ("bench --drafts none -m /no", {}, 'no-draft = true\ndraft = "a/b"'),
+    ],
+)
+def test_what_a_flag_overrides_is_not_refused(run, monkeypatch, line, variables, settings):
+    """The next error is that of the model, which is missing."""
+    monkeypatch.delenv("DFLASH_MODE", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    file = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(settings)
+    result = run(*line.split())
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "'/no'" in result.stderr
