@@ -29,7 +29,6 @@ def is_missing(options: Options, name: str) -> bool:
 
 
 def is_plain(options: Options, _: str = "") -> bool:
-    """Whether nothing is drafted."""
     return options["no_draft"] or options["mode"] == "baseline"
 
 
@@ -108,7 +107,6 @@ AT_START = {  # by command
 
 
 def is_drafting(options: Options, name: str) -> bool:
-    """Whether a mode is given, and it drafts."""
     return bool(options.source(name)) and options[name] != "baseline"
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 
 class Totals:
-    """The statistics of all answers of one model."""
-
     def __init__(self) -> None:
         self.stats: list[Stats] = []
 

@@ -37,8 +37,6 @@ Facts = dict[str, Any]  # JSON values
 
 
 class Results:
-    """The measurements of one run, in memory and, with a path, in a file."""
-
     def __init__(self, facts: Facts, path: Path | None = None):
         """Read the file and lock it until `close`.
 
@@ -198,8 +196,10 @@ def weights_hash(model: nn.Module) -> str:
     Modules that wrap another one as `plain` do not change the hash.
     """
     digest = hashlib.sha256()
-    weights = [(name.replace(".plain.", "."), w) for name, w in tree_flatten(model.parameters())]
-    for name, value in sorted(weights, key=lambda item: item[0]):
+    weights: dict[str, Any] = {}
+    for name, value in tree_flatten(model.parameters()):
+        weights[".".join(part for part in name.split(".") if part != "plain")] = value
+    for name, value in sorted(weights.items()):
         assert isinstance(value, mx.array)
         digest.update(f"{name} {value.shape} {value.dtype}".encode())
         digest.update(np.array(value.reshape(-1)[:VALUES_PER_TENSOR].astype(mx.float32)).tobytes())

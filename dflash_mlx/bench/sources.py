@@ -69,7 +69,6 @@ class Source:
 
     @property
     def draft(self) -> str | None:
-        """The argument `draft` for `with_drafter`."""
         return self.kind if self.kind in (LOOKUP, MTP) and self.name is None else self.name
 
     @property
@@ -111,7 +110,6 @@ class Source:
 
 
 def drafter_kind(pair: Pair) -> str:
-    """The kind of a pair's drafter, as a source names it."""
     if isinstance(pair.drafter, DFlashDrafter) and pair.drafter.config.dspark:
         return DSPARK
     kinds = {

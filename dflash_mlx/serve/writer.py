@@ -64,7 +64,6 @@ class Writer:
         return ()
 
     def block(self, index: int, block: Block) -> Iterable[bytes]:
-        """The events of what a block has added to a choice's answer."""
         raise NotImplementedError
 
     def end(self) -> Iterable[bytes]:
@@ -150,8 +149,6 @@ class Writer:
 
 
 class ItemsWriter(Writer):
-    """Writes the items of one choice."""
-
     def __init__(self, *given: Any):
         super().__init__(*given)
         (self.answer,) = self.answers
