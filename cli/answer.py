@@ -131,7 +131,15 @@ class AnswerView:
         if self._live and not self._status_over:
             self._show_progress(stats)
         if self._stdout == "blocks":
-            self.out.write_json(block_json(block))
+            line = {
+                "type": "block",
+                "text": block.text,
+                "reasoning": block.thinking,
+                "tokens": list(block.tokens),
+                "drafted": block.drafted,
+                "accepted": block.accepted,
+            }
+            self.out.write_json(line)
 
     def _write_text(self, text: str) -> None:
         marked = text if self._passes is None else self._passes.marked(text)
@@ -170,17 +178,6 @@ class AnswerView:
 
 def spinner_symbol(frame: int, out: Output) -> str:
     return "|/-\\"[frame % 4] if out.ascii else SPINNER_FRAMES[frame % 10]
-
-
-def block_json(block: "Block") -> dict[str, Any]:
-    return {
-        "type": "block",
-        "text": block.text,
-        "reasoning": block.thinking,
-        "tokens": list(block.tokens),
-        "drafted": block.drafted,
-        "accepted": block.accepted,
-    }
 
 
 def acceptance_summary(stats: "Stats", *, words: bool = False) -> str:

@@ -165,8 +165,6 @@ class Counts:
 
 
 class BatchRun:
-    """One run: writes the answers and counts them."""
-
     def __init__(self, file: "LineFile", before: "Answered", total: int, out: Output):
         self.counts = Counts(total, len(before.keys), before.errors)
         self._file = file

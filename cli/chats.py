@@ -191,7 +191,8 @@ def rm(
         raise UsageError("name the chats to remove, or give --all.", hint=MISSING_NAME)
     chosen = transcript.chat_names() if everything else list(dict.fromkeys(names or ()))
     for name in chosen:
-        transcript.check_exists(name)
+        if not transcript.chat_path(name).exists():
+            raise transcript.missing_error(name)
     check_can_ask(yes)
     label = chosen[0] if len(chosen) == 1 else format_count(len(chosen), "chat", "chats")
     confirm(f"Remove {label}?", "nothing was removed", out, yes=yes)

@@ -29,7 +29,6 @@ def is_missing(options: Options, name: str) -> bool:
 
 
 def is_plain(options: Options, _: str = "") -> bool:
-    """Whether nothing is drafted."""
     return options["no_draft"] or options["mode"] == "baseline"
 
 

@@ -25,7 +25,7 @@ from .backend.local import LocalBackend, local_backend
 from .backend.open import open_backend
 from .batch import BatchOptions, answer_batch
 from .chat.chat_file import ChatFile, save_turn
-from .chat.messages import chat_messages, with_turn
+from .chat.messages import chat_messages, step_of, turn_of
 from .chat.start import with_saved_pair
 from .chat.transcript import latest_chat_name
 from .chat.view import make_chat_view
@@ -189,7 +189,8 @@ def generate(
     log.loaded(backend, load_seconds, asked)
     run = ask(backend, messages, asked, own, options.prompt, text, log, out)
     if chat is not None and not run.answer.is_empty:
-        save_turn(chat_file, with_turn(chat, text, run.answer), info, out)
+        turns = (*chat.turns, turn_of(text, [step_of(run.answer)]))
+        save_turn(chat_file, replace(chat, turns=turns), info, out)
     report(run, backend, asked, own, load_seconds, out)
     backend.finish(out)
     if grammar is not None:

@@ -28,7 +28,6 @@ class PanelCommand(TyperCommand):
     """A command whose `--help` lists options under the headings of their declarations."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the command line, and keep its words."""
         ctx.meta[TYPED] = tuple(args)
         return super().parse_args(ctx, args)
 

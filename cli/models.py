@@ -21,10 +21,10 @@ from .options import (
     DisplayOptions,
     ModelOptions,
     Options,
-    bits_option,
     command_group,
     option,
     option_groups,
+    parse_bits,
 )
 from .sources import sources_of
 from .terminal.output import Output, align_columns, format_bytes, screen_width
@@ -273,9 +273,11 @@ def show(
     ] = False,
     kv_bits: Annotated[
         int | None,
-        bits_option(
+        option(
             "--kv-bits",
-            "Count the memory with a quantised KV cache, as with `dflash chat --kv-bits`.",
+            metavar="4|8|none",
+            parser=parse_bits,
+            help="Count the memory with a quantised KV cache, as with `dflash chat --kv-bits`.",
         ),
     ] = None,
     models: Annotated[

@@ -65,10 +65,6 @@ def parse_bits(value: str | int) -> int:
     return bits[str(value)]
 
 
-def bits_option(name: str, help: str, *, panel: str = "") -> Any:
-    return option(name, metavar="4|8|none", parser=parse_bits, help=help, panel=panel)
-
-
 def parse_size(value: str | int) -> int:
     """Bytes from a text such as 500MB (units of 1000) or 4GiB (of 1024); ValueError for others."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", str(value).strip().lower())
@@ -205,7 +201,6 @@ class DisplayOptions:
 
 
 def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter:
-    """A declared option as a parameter of a command, see `Flags`."""
     kind = declaration.type
     default = declaration.command_default
     if declaration.choices:
@@ -235,7 +230,6 @@ def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter
 
 
 def parameters_of(group: type) -> list[inspect.Parameter]:
-    """The fields of a group of options as parameters of a command."""
     return [
         inspect.Parameter(
             member.name,
@@ -386,7 +380,6 @@ def places(ctx: typer.Context, message: str) -> Iterator[str]:
 
 
 def names_value(message: str, value: str) -> bool:
-    """Whether a message contains a value as a whole word."""
     return bool(re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", message))
 
 

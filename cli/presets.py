@@ -103,17 +103,13 @@ class OptionTables:
             elif wanted := wanted_number(parameter):
                 hint = f"give {wanted}"
             else:
-                hint = short_message(error.message)
+                text = error.message.replace("Value error, ", "")
+                text = text.replace("Input should be", "it must be")
+                hint = " ".join(text.split()).rstrip(".")
             raise DFlashError(
                 f"{place}: '{key}' cannot be {settings_text(value)}.", hint=hint
             ) from None
         return parsed
-
-
-def short_message(message: str) -> str:
-    """A Typer message about a wrong value, shortened for a hint."""
-    message = message.replace("Value error, ", "").replace("Input should be", "it must be")
-    return " ".join(message.split()).rstrip(".")
 
 
 def complete_preset(incomplete: str) -> list[str]:

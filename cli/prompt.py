@@ -97,7 +97,6 @@ class Attachments:
 
 
 def split_attached(prompt: str) -> tuple[str, Attachments]:
-    """Split a prompt into its text and the files attached at its end."""
     for start in ATTACHMENT_START.finditer(prompt):
         position = start.start()
         files = []

@@ -281,7 +281,8 @@ def show_comparison(
     sampler = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}"
     run = f"1 warm-up · 1 run each · {sampler} · {info.drafting_summary(options)}"
     out.info(f"  {'':8}{'plain':>10}{options.mode:>10}", "dim")
-    rates = "".join(f"{format_rate(stats):>10}" for stats in (plain, dflash))
+    both = [stats.tokens_per_second for stats in (plain, dflash)]
+    rates = "".join(f"{f'{rate:,.1f}' if rate else '–':>10}" for rate in both)
     out.info(f"  {'tok/s':8}{rates}{ratio:>10}{spread}", "bold")
     out.info(f"  {'tokens':8}{plain.generated:>10,}{dflash.generated:>10,}")
     out.info(f"  {'τ':8}{'1.00':>10}{dflash.acceptance_length:>10.2f}   tokens per pass")
@@ -311,10 +312,6 @@ def conclusion(comparison: Comparison) -> str:
         f"±{comparison.spread or 0:.0%}: {numbers}",
     }
     return f"{answers} {speeds[comparison.verdict]}."
-
-
-def format_rate(stats: Stats) -> str:
-    return f"{stats.tokens_per_second:,.1f}" if stats.tokens_per_second else "–"
 
 
 def output_verdict(comparison: Comparison) -> str:

@@ -172,7 +172,6 @@ def without_local(options: Options, out: Output) -> Options:
 
 
 def given_local(options: Options) -> list[tuple[Any, ValueSource]]:
-    """The options that need a local model and are given, each with its source."""
     parameters = [p for p in options.ctx.command.params if p.name in LOCAL_NAMES]
     sources = [(parameter, options.source(parameter.name or "")) for parameter in parameters]
     return [

@@ -130,7 +130,6 @@ def flags_of(options: Values) -> dict[str, Any]:
 
 
 def file_digests(options: Values, target: Path) -> dict[str, str]:
-    """A digest of each of FILES; empty for a file that is missing or was not given."""
     from dflash_mlx.train.answers import fingerprint
 
     digests = {"model": fingerprint(target)}

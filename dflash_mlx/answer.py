@@ -61,7 +61,6 @@ class Answer:
 
 
 def found(answer: Answer | Block) -> "tuple[ToolCall, ...]":
-    """The calls of an answer with a parser, or of one of its blocks."""
     return cast("tuple[ToolCall, ...]", answer.calls)
 
 

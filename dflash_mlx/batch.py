@@ -78,7 +78,9 @@ def stream_all(
             while waiting and len(running) < max_sequences:
                 number, first = waiting[0]
                 nbytes = sequence_bytes(pair, first)
-                if running and not has_room(pair, nbytes, running):
+                limit = pair.engine.memory_limit
+                held = sum(answer.nbytes for answer in running)
+                if running and limit is not None and held + nbytes > limit:
                     break
                 waiting.popleft()
                 reply = Session(pair, mode=mode).begin(first)
@@ -140,8 +142,3 @@ def sequence_bytes(pair: LoadedPair, prompted: Prompted) -> int:
     request = prompted.request
     tokens = len(request.prompt) + request.token_limit
     return pair.engine.sequence_bytes(min(tokens, pair.engine.context_length))
-
-
-def has_room(pair: LoadedPair, nbytes: int, running: Iterable[Running]) -> bool:
-    limit = pair.engine.memory_limit
-    return limit is None or nbytes + sum(answer.nbytes for answer in running) <= limit

@@ -71,7 +71,6 @@ class LoadedPair:
 
     @property
     def draft_label(self) -> str | None:
-        """The name of the drafters to show; None without drafts."""
         if self.drafter is None or not self.lookup:
             return self.draft_name
         return f"{self.draft_name} + {resolve.LOOKUP}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,6 @@ class TokenLogprob:
 
 
 CallState = Literal["open", "done", "failed", "refused", "interrupted"]
-CALL_STATES: tuple[CallState, ...] = get_args(CallState)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,6 @@ NOTICEABLE_SHARE = 0.1  # of a context's memory: less of it in other programs is
 
 
 class LocalBackend:
-    """The pair that answers, and its session; `use` changes it."""
-
     def __init__(self, pair: "Pair", *, drafting: bool = True, use_prefix_cache: bool = True):
         """`drafting` False: decode plainly, whatever the options say."""
         self._pair: Pair | None = None

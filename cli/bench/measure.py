@@ -8,6 +8,7 @@ from rich import progress
 
 from dflash_mlx import bench as engine
 from dflash_mlx.bench import Question, Results, Schedule, Source
+from dflash_mlx.bench.schedule import MODES
 from dflash_mlx.errors import UsageError
 from dflash_mlx.hub.choices import keep
 from dflash_mlx.pair import Pair
@@ -30,7 +31,7 @@ def schedule_of(
 ) -> Schedule:
     """The settings of the run; UsageError for flags that need other modes or temperatures."""
     no_draft = options.model.no_draft
-    names = ["baseline"] if no_draft else engine.default_modes()
+    names = ["baseline"] if no_draft else list(MODES)
     if any(not source.no_draft for source in sources):
         names = ["baseline", "dflash"]
     accept = options.generation.accept or "match"  # answers have seeds

@@ -158,8 +158,6 @@ def show_report(
 
 
 class Printer:
-    """Prints lines and tables on stdout, styled on a terminal."""
-
     def __init__(self, out: Output, *, markdown: bool):
         capable = out.stdout_is_tty and os.environ.get("TERM") not in ("dumb", "unknown")
         self._out = out
@@ -292,7 +290,6 @@ def position_table(measured: Sequence[Measured], temperature: float) -> tuple[Ce
 
 
 def header_lines(part: Measured, questions: Sequence[Question]) -> tuple[str, str, str]:
-    """The machine, the pair and the run."""
     pair, machine, versions = (part.results.facts[name] for name in ("pair", "machine", "versions"))
     schedule = part.schedule
     threads = f", threads {machine['blas_threads']}" if machine["blas_threads"] else ""

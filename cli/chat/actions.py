@@ -276,7 +276,8 @@ def copy_answer(state: ChatState, argument: str) -> None:
         raise UsageError(
             f"/copy cannot be '{argument}'.", hint="use /copy, /copy code, or /copy code 2"
         )
-    blocks = code_blocks(answer)
+    tokens = make_parser(blocks_only=True).parse(answer)
+    blocks = [token.content for token in tokens if token.type in ("fence", "code_block")]
     if not blocks:
         raise UsageError("the last answer has no code.", hint="/copy takes all of it")
     index = int(number) if number else len(blocks)
@@ -286,12 +287,6 @@ def copy_answer(state: ChatState, argument: str) -> None:
         )
     method = copy_to_clipboard(blocks[index - 1])
     state.print_line(f"  block {index} of {len(blocks)} copied {method}", "dim")
-
-
-def code_blocks(text: str) -> list[str]:
-    """The code blocks in Markdown, without their fences."""
-    tokens = make_parser(blocks_only=True).parse(text)
-    return [token.content for token in tokens if token.type in ("fence", "code_block")]
 
 
 # Saved chats, exports, leaving

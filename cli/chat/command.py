@@ -90,7 +90,7 @@ def chat(
             backend, load_seconds = open_backend(options, options.cache, remote, out)
             tools.wait()
         options = fit(options, backend.info, out, recommended=True)
-        state = open_chat(options, start, backend, tools, keys, display, out)
+        state = open_chat(options, start, backend, tools, keys, out)
         dialogue = state.dialogue
         dialogue.log = log
         tools.log = log
@@ -139,7 +139,6 @@ def open_chat(
     backend: Backend,
     tools: ToolBox,
     keys: KeyReader,
-    display: DisplayOptions,
     out: Output,
 ) -> ChatState:
     """The chat with a loaded model; UsageError for options that the model cannot use."""

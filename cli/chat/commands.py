@@ -339,7 +339,6 @@ def find_command(word: str, hint: str = NOTHING_SENT_HINT) -> tuple[Command, str
 
 
 def complete(state: ChatState, text: str) -> list[tuple[str, str]]:
-    """The completions of the last word of a text, each with its description."""
     last = re.split(r"\s", text)[-1]
     if last.startswith("@"):
         return [(f"@{path}", "") for path in complete_path(last[1:])]

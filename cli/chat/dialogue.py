@@ -133,7 +133,6 @@ class Dialogue:
         return self.estimate_tokens(self.messages(chat, ""))
 
     def tool_tokens(self) -> int:
-        """How many of these tokens are the tools'."""
         empty = self.messages(Chat(system=self.chat.system), "")
         return self.estimate_tokens(empty) - self.estimate_tokens(empty, with_tools=False)
 
@@ -377,7 +376,6 @@ class Dialogue:
         self.out.info(wrap_hanging(text, stderr_columns()), style)
 
     def note(self, text: str, style: str = "dim") -> None:
-        """Print a line as `Output.note`."""
         self.out.note(wrap_hanging(text, stderr_columns()), style)
 
     # On disk --------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """A conversation as messages for the model, and an answer as its next turn."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.tools.call import Step, step_messages
@@ -42,10 +41,6 @@ def answer_with_calls(turn: Turn) -> str:
     for step in turn.steps:
         parts += [step.text, *(f"{call_text(call)}\n{call.result}" for call in step.calls)]
     return "\n\n".join(part for part in (*parts, turn.answer) if part)
-
-
-def with_turn(chat: Chat, prompt: str, answer: Answer) -> Chat:
-    return replace(chat, turns=(*chat.turns, turn_of(prompt, [step_of(answer)])))
 
 
 def step_of(answer: Answer, begun: Step = NOTHING) -> Step:

@@ -18,7 +18,7 @@ from .compact import first_turns_in_words
 from .dialogue import Dialogue
 from .settings import chat_sampling_note
 from .state import ChatState, screen_rows, shorten
-from .tools import call_lines, permission_key
+from .tools import call_line, permission_key, result_lines
 from .transcript import Chat, Turn
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ def show_turns(
         for step in turn.steps:
             lines += [*text_lines(step.text, out, styled=styled), ""] if step.text else []
             for call in step.calls:
-                rows = call_lines(call, stderr_columns())
+                rows = [call_line(call), *result_lines(call, stderr_columns())]
                 lines += [*map(strip_control, map(out.ascii_fallback, rows)), ""]
         if turn.answer or not turn.steps:
             lines += text_lines(turn.answer, out, styled=styled)

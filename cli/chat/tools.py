@@ -62,10 +62,6 @@ def result_lines(call: Call, columns: int) -> list[str]:
     return rows
 
 
-def call_lines(call: Call, columns: int) -> list[str]:
-    return [call_line(call), *result_lines(call, columns)]
-
-
 # Which tools may be called without asking
 
 ALLOWED_FILE = "allowed_tools.json"
@@ -208,7 +204,6 @@ class ToolBox:
         return f"{line}, but this model {reason}" if reason else f"{line} · /mcp lists them"
 
     def failures(self) -> list[str]:
-        """A sentence for each server that does not run."""
         servers = self.servers.all if self.servers else []
         return [
             f"the MCP server '{server.config.name}' does not run: {server.why}."

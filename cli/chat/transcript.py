@@ -169,11 +169,6 @@ def complete_name(incomplete: str) -> list[str]:
     return [name for name in chat_names() if name.startswith(incomplete)]
 
 
-def check_exists(name: str) -> None:
-    if not chat_path(name).exists():
-        raise missing_error(name)
-
-
 def remove(name: str) -> None:
     """Remove a chat; DFlashError if that fails."""
     path = chat_path(name)

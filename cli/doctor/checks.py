@@ -190,7 +190,6 @@ def variables(root: typer.Context) -> CheckResult:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of an option or a variable must not be printed."""
     return name.lower().endswith(SECRETS)
 
 

@@ -76,7 +76,6 @@ def check_kernels(model_options: ModelOptions, out: Output, *, json: bool) -> bo
 
 
 def has_other_experts(model: "Module") -> bool:
-    """Whether it has layers of experts that `grouped_experts` does not know."""
     from dflash_mlx.models.linear import SWITCHES, has_grouped_experts
 
     return any(isinstance(m, SWITCHES) and not has_grouped_experts(m) for m in model.modules())

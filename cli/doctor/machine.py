@@ -32,7 +32,6 @@ def output(*line: str) -> str:
 
 
 def sysctl(name: str) -> str:
-    """A value of macOS's sysctl; empty when the name is unknown."""
     return output("/usr/sbin/sysctl", "-in", name)
 
 

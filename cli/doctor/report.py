@@ -32,7 +32,6 @@ def ok(summary: str) -> CheckResult:
 
 
 def warn(summary: str, hint: str) -> CheckResult:
-    """The result for a thing that works, but not as well as it could."""
     return CheckResult("warn", summary, hint)
 
 

@@ -265,7 +265,6 @@ class KeyReader:
                 self._write(MARKS_OFF)
 
     def _switch(self, on: bool) -> None:
-        """Start or end the thread that reads."""
         if on and self._thread is None:
             woken, self._wake = os.pipe()
             self._thread = Thread(target=self._read, args=(sys.stdin.fileno(), woken), daemon=True)

@@ -162,8 +162,6 @@ SINGLE_LINE = ("heading_open", "hr")
 
 
 class MarkdownStream:
-    """Takes Markdown in chunks and returns finished fragments."""
-
     def __init__(self) -> None:
         self._parser = make_parser(blocks_only=True)
         self._lines: list[str] = []  # complete lines that were not emitted

@@ -60,8 +60,6 @@ MAX_CONTEXT_LINES = 80
 
 
 class Highlighter:
-    """Highlights one code block, a line at a time."""
-
     def __init__(self, language: str):
         self._lexer = find_lexer(language)
         self._context: tuple[str, ...] = ()  # earlier lines, lexed together with the next one

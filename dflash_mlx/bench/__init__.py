@@ -17,7 +17,7 @@ from .questions import Question, bundled_questions, read_questions
 from .records import Record
 from .results import Results, facts_of
 from .runner import Curve, check, measure, run
-from .schedule import Schedule, Variant, default_modes, parse_modes, parse_temperatures
+from .schedule import Schedule, Variant, parse_modes, parse_temperatures
 from .sources import Source, fitting_sources, missing_drafters, parse_sources
 from .summary import Difference, Row, Spread, find_differences, overall, summarise, with_gap
 
@@ -34,7 +34,6 @@ __all__ = [
     "Variant",
     "bundled_questions",
     "check",
-    "default_modes",
     "facts_of",
     "find_differences",
     "fitting_sources",

@@ -41,7 +41,6 @@ def from_user(texts: Sequence[str]) -> Turns:
 
 
 def bundled_questions() -> list[Question]:
-    """The held-out prompts of the bundled pair."""
     return read_questions(bundled("target").parent / "prompts.jsonl", suite=BUNDLED)
 
 
@@ -72,10 +71,8 @@ def parse(value: dict[str, Any], _: int) -> tuple[Turns, str] | None:
 
 
 def is_text(value: Any) -> bool:
-    """Whether a JSON value is a string with other characters than spaces."""
     return isinstance(value, str) and bool(value.strip())
 
 
 def is_message(value: Any) -> bool:
-    """Whether a JSON value is a chat message with text that is not empty."""
     return isinstance(value, dict) and is_text(value.get("role")) and is_text(value.get("content"))

@@ -112,7 +112,6 @@ def record_of(data: dict[str, Any]) -> Record:
 
 @cache
 def adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """Checks JSON values and makes dataclasses of them."""
     return TypeAdapter(kind)
 
 

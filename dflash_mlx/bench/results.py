@@ -37,8 +37,6 @@ Facts = dict[str, Any]  # JSON values
 
 
 class Results:
-    """The measurements of one run, in memory and, with a path, in a file."""
-
     def __init__(self, facts: Facts, path: Path | None = None):
         """Read the file and lock it until `close`.
 

@@ -34,11 +34,6 @@ class Variant:
         return self.mode if self.width is None else f"{self.mode}:{self.width}"
 
 
-def default_modes() -> list[str]:
-    """The engine's modes, plain decoding first."""
-    return list(MODES)
-
-
 def parse_modes(text: str) -> tuple[Variant, ...]:
     """Variants from comma-separated names. Raises UsageError for invalid ones."""
     variants = [variant_of(word) for word in words_of(text)]
@@ -69,7 +64,6 @@ def variant_of(word: str) -> Variant:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a list with commas between them."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
@@ -129,7 +123,6 @@ class Schedule:
 
     @property
     def switches(self) -> dict[str, Any]:
-        """The options of the chat template, as keyword arguments of `Session.stream`."""
         return {"think": self.think, "reasoning_effort": self.effort}
 
     def keys(self, questions: Sequence[Question]) -> list[tuple[Key, Question, Variant]]:

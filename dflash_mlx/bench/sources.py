@@ -62,7 +62,6 @@ class Source:
 
     @property
     def draft(self) -> str | None:
-        """The argument `draft` for `with_drafter`."""
         return self.kind if self.kind in (LOOKUP, MTP) and self.name is None else self.name
 
     @property

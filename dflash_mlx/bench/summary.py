@@ -146,7 +146,6 @@ class Row:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """The quartiles of the values that are not None; None without any."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -226,7 +225,6 @@ def row_of(
 
 
 def by_position(turns: Sequence[Turn]) -> tuple[float, ...]:
-    """The number of accepted drafts in each position per verify."""
     verifies = sum(turn.verifies for turn in turns)
     counts = zip_longest(*(turn.accepted_by_position for turn in turns), fillvalue=0)
     return tuple(sum(accepted) / verifies for accepted in counts) if verifies else ()

@@ -154,7 +154,6 @@ class ArgumentsReader:
         return "" if CDATA.startswith(begun[: len(CDATA)]) else as_json(begun).removesuffix('"')
 
     def _whole_value(self, tagged: TaggedFormat, start: regex.Match[str], value: str) -> str:
-        """The JSON of a value. start: the text before it."""
         if LONG_NUMBER.fullmatch(value.strip()) and not self._is_string(start[1]):
             return value.strip()
         text = f"{self.header[0]}{start[0]}{hidden(value)}{tagged.argument_end}{tagged.call_end}"

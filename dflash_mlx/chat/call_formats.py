@@ -147,7 +147,6 @@ HARMONY_CALLS = CallFormat(
 
 
 def find_call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
-    """The format of a tokenizer's model; None if it is not known."""
     start = tokenizer.tool_call_start
     parse = tokenizer.tool_parser
     if not start or not parse:

@@ -49,11 +49,6 @@ def json_object(text: str) -> str | None:
     return None
 
 
-def read_arguments(text: str) -> Any:
-    """The value of a call's arguments, which may be nearly JSON; raises as `json.loads`."""
-    return json.loads(json_object(text) or text)
-
-
 def json_calls(text: str) -> list[Any]:
     """The objects of a text, also of a list of them; raises ValueError for other text."""
     objects: list[Any] = []

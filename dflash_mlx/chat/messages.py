@@ -80,7 +80,6 @@ def is_system(message: dict[str, Any]) -> bool:
 
 
 def from_user(message: dict[str, Any]) -> dict[str, Any]:
-    """A system message as the user's; any other one as it is."""
     return {**message, "role": "user"} if is_system(message) else message
 
 

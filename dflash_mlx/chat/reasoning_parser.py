@@ -286,12 +286,6 @@ def end_of_turn_ids(tokenizer: TokenizerWrapper) -> frozenset[int]:
     return frozenset()
 
 
-def first_match(text: str, markers: Sequence[str], start: int = 0) -> tuple[int, str]:
-    """The first marker in `text` from `start` on and its index; (-1, "") if there is none."""
-    indices = [(text.find(marker, start), marker) for marker in markers]
-    return min([match for match in indices if match[0] >= 0], default=(-1, ""))
-
-
 def partial_match(text: str, markers: Sequence[str]) -> int:
     """The length of the longest suffix of `text` that is a proper prefix of a marker."""
     longest = max((len(marker) for marker in markers), default=1) - 1
@@ -357,8 +351,9 @@ class IncrementalDetokenizer:
         return self._release(thinking, final=True)
 
     def _release(self, thinking: str, *, final: bool) -> TextDelta:
-        index, stop = first_match(self._held, self._stop_strings)
-        if stop:
+        found = [(self._held.find(text), text) for text in self._stop_strings if text in self._held]
+        if found:
+            index, stop = min(found)
             text = self._held[:index]
             self._held = ""
             return TextDelta(text, thinking, stop)

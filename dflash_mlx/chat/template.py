@@ -202,7 +202,6 @@ class Template:
 
     @cached_property
     def effort_switch(self) -> str | None:
-        """The template's variable for the reasoning effort; None without one."""
         for name in EFFORT_VARIABLES:
             texts = {self._try({name: effort}) for effort in self._candidates}
             if len(texts - {None}) > 1:

@@ -60,7 +60,6 @@ class BoundDrafter(Drafter):
         return self._head(hidden) if own is None else own(hidden)
 
     def commit_waiting(self, caches: Sequence[Any]) -> None:
-        """Compute the rows of all tokens that wait."""
         raise NotImplementedError
 
 

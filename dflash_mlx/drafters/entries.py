@@ -68,7 +68,6 @@ class LayerConfig:
 
     @property
     def drafted(self) -> int:
-        """The size of the vocabulary that the drafter drafts from."""
         return self.draft_vocab_size or self.vocab_size
 
 

@@ -120,8 +120,8 @@ class FeatureCache(TapCache):
 
     source: FeatureDrafter
 
-    def __init__(self, source: FeatureDrafter, layers: int = 2):
-        super().__init__(source, layers)
+    def __init__(self, source: FeatureDrafter):
+        super().__init__(source, layers=2)
         self.tokens: list[int] = []  # whose rows are not computed yet
 
     @property

@@ -20,8 +20,6 @@ from .mtp import load as mtp
 
 
 class DrafterKind(Protocol):
-    """One kind of drafter: a module with these three functions."""
-
     def matches(self, checkpoint: Checkpoint, target: Checkpoint) -> bool:
         """Whether a checkpoint is of this kind; for a target's own head both are the same."""
         ...

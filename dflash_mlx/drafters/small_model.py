@@ -93,8 +93,6 @@ def same_tokens(own: dict[str, int], theirs: dict[str, int]) -> bool:
 
 
 class SmallModelDrafter(ChainDrafter):
-    """A small model that drafts for a target with `vocab_size` tokens."""
-
     kind = "model"
     taps: tuple[int, ...] = ()
     block_size = BLOCK

@@ -47,7 +47,6 @@ def used(tensors: dict[str, Any], plain_name: Callable[[str], str]) -> dict[str,
 
 
 def own_parts(names: Iterable[str]) -> frozenset[str]:
-    """The parts that a drafter with these tensors does not share with its target."""
     return OWN & {name.split(".")[0] for name in names}
 
 

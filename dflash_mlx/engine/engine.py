@@ -280,7 +280,6 @@ class Engine:
         self._give_memory_back()
 
     def sequence_bytes(self, tokens: int) -> int:
-        """The bytes of a sequence's caches and snapshots after `tokens` tokens."""
         size = item_bytes()
         sizes = self.target.caches
         caches = cache_bytes(sizes, tokens, size, self.target.kv_bits)

@@ -65,7 +65,6 @@ def parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
 
 
 def is_mixed(array: mx.array) -> bool:
-    """Whether an array has the weights of several experts [E, out, in]."""
     return array.ndim == 3 and array.shape[-1] > 1 and array.shape[0] > 1
 
 

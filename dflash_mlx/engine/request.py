@@ -63,7 +63,6 @@ class Request(GenerationOptions):
         return Request(prompt=prompt, **values, **more)
 
     def rule_with(self, own: AcceptanceRule) -> AcceptanceRule:
-        """The acceptance rule, if a drafter's `own` is the fastest for its drafts."""
         if self.accept is not None:
             return self.accept
         needs_match = self.sampling.seed is not None or self.sampling.excludes_top

@@ -83,7 +83,6 @@ class Scheduler:
             step.chunk = step.sequence.next_chunk(lower if delays else share)
 
     def _draft_states(self, sequence: Sequence) -> list[DraftState | None]:
-        """Each drafter's state for the policy; None for a drafter that cannot draft now."""
         answer = sequence.answer
         block = answer.block_size
         states = list[DraftState | None]()

@@ -253,7 +253,6 @@ class Sequence:
 
     @property
     def history(self) -> list[int]:
-        """The tokens that penalties apply to, with the anchor."""
         return [*self.tokens[1 - HISTORY :], self.anchor]
 
     def answer_tokens(self, most: int) -> list[int]:

@@ -186,7 +186,9 @@ class MLXThread:
         with self._lock:
             if self._running and self._running[-1] is job:
                 self._interrupted = True
-                raise_in(self._thread, KeyboardInterrupt)
+                thread = ctypes.c_ulong(self._thread.ident or 0)
+                exception = ctypes.py_object(KeyboardInterrupt)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, exception)
             else:
                 job.result.cancel()
 
@@ -248,11 +250,6 @@ def is_wanted(job: BlockJob) -> bool:
     if job.sequence.answer.finish_reason:
         job.result.cancel()
     return job.result.set_running_or_notify_cancel()
-
-
-def raise_in(thread: Thread, kind: type[BaseException]) -> None:
-    exception = ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
 
 
 async def uninterrupted(function: Callable[..., T], *arguments: Any) -> T:

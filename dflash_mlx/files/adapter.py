@@ -55,7 +55,6 @@ class Adapter:
         return cls(path, adapter_base(config), digest.hexdigest())
 
     def misfit(self, model: str, error: Exception) -> DFlashError:
-        """The error for an adapter that mlx-lm cannot put into a model."""
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[:2][-1] if lines else type(error).__name__  # the first tensor that is wrong
         return DFlashError(

@@ -327,7 +327,6 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 
 def is_peft(config: dict[str, Any]) -> bool:
-    """Whether an adapter's config is in the format of Hugging Face's PEFT."""
     return "peft_type" in config
 
 

@@ -118,7 +118,6 @@ def holders() -> list[ProgramEntry]:
 
 
 def held_bytes() -> int:
-    """The bytes of the weights that other programs have loaded."""
     return sum(entry.nbytes for entry in holders())
 
 

@@ -102,7 +102,6 @@ class Plan:
 
     @property
     def damaged(self) -> tuple[File, ...]:
-        """The files that `checked` found damaged."""
         return tuple(file for file in self.files if file.damaged)
 
 

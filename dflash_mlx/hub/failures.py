@@ -23,7 +23,6 @@ def class_names(error: BaseException) -> set[str]:
 
 
 def http_status(error: BaseException) -> int:
-    """The HTTP status of an exception's response; 0 without a response."""
     return getattr(getattr(error, "response", None), "status_code", 0)
 
 

@@ -103,7 +103,6 @@ def model_in(folder: Path, name: str, source: str) -> LocalModel | None:
 
 
 def can_chat(folder: Path) -> bool:
-    """Whether a model's folder has a chat template."""
     if any((folder / name).exists() for name in TEMPLATES):
         return True
     try:

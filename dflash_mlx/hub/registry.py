@@ -68,7 +68,6 @@ class Entry:
 
     @property
     def own_head(self) -> bool:
-        """Whether the drafter is in the target's own files."""
         return self.draft == self.target
 
     @property
@@ -86,7 +85,6 @@ class Entry:
 
     @property
     def quantised(self) -> bool:
-        """Whether the target is one of mlx-community's quantisations."""
         return self.quant not in ("", "bf16")
 
     @property
@@ -211,7 +209,6 @@ def best_known() -> tuple[Entry, ...]:
 
 
 def drafter_of(target: str) -> str | None:
-    """The Hub id of a target's drafter; None if the registry does not list the target."""
     return None if (entry := find(target)) is None else entry.draft or None
 
 

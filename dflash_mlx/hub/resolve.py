@@ -159,7 +159,6 @@ def open_checkpoint(
 
 
 def is_here(name: str | Path) -> bool:
-    """Whether a model is on this machine, as a folder or complete in the Hub's cache."""
     return Path(name).is_dir() or cached_checkpoint(str(name)) is not None
 
 

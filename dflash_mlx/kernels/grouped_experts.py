@@ -181,7 +181,6 @@ def split_by_expert(weights: Weights, experts: int) -> Weights:
 
 
 def choices(seed: int, rows: int, kind: ExpertShape) -> mx.array:
-    """The experts of each row [rows, taken], each as likely as another."""
     order = mx.argsort(normal_array(seed, rows, kind.experts), axis=-1)
     return order[:, : kind.taken]
 

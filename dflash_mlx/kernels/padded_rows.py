@@ -53,7 +53,6 @@ def faster(kernels: Kernels) -> Iterable[tuple[Any, ...]]:
 
 
 def most_rows(kernels: Kernels) -> int:
-    """The most rows that are padded; 0 if none are."""
     return max((width - 1 for *_, width in faster(kernels)), default=0)
 
 

@@ -36,7 +36,7 @@ from dflash_mlx.kernels.verify_attention import MAX_ATTENTION_ROWS, OP, Rows, Sc
 
 from .cache.sliding import SlidingCache
 from .cache.tree_pass import TreePass
-from .packed import PackedCache, PackedPass, PerSegment, per_segment
+from .packed import PackedCache, PackedPass, PerSegment
 from .parts import call_of, give_class, stock_class, subclass
 
 NAME = scaled_dot_product_attention.__name__
@@ -74,7 +74,6 @@ class MaskedRows:
         self._shared: dict[int, tuple[mx.array, CachedRows]] = {}
 
     def recording(self, cache: Any) -> Callable[..., Any]:
-        """A cache's `make_mask` that also records the windows of the masks it makes."""
         make_mask = cache.make_mask
         size = getattr(cache, "max_size", 0)
 
@@ -230,7 +229,7 @@ class Attention:
         caches = [None] * count if cache is None else cache.members
         assert self._packed is not None
         parts = self._packed.split(queries, 2)
-        masks = per_segment(mask, count)
+        masks = [None] * count if mask is None else list(mask)
         segments = zip(self._passes, parts, keys, values, caches, masks, strict=True)
         return mx.concatenate(
             [

@@ -420,7 +420,6 @@ def unknown(model: nn.Module) -> tuple[str, ...]:
 
 
 def has_grouped_experts(module: Any) -> bool:
-    """Whether a module is a layer of experts that `grouped_experts` may compute."""
     if type(module) is not SwitchGLU:
         return False
     kind = type(module.activation)
@@ -429,7 +428,6 @@ def has_grouped_experts(module: Any) -> bool:
 
 
 def plain_of(module: nn.Module) -> nn.Module:
-    """The module itself, or the one that a stand-in holds."""
     return module["plain"] if isinstance(module, StandIn) else module
 
 

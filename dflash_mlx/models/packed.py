@@ -133,10 +133,6 @@ class PackedCache:
         return PerSegment(k for k, _ in pairs), PerSegment(v for _, v in pairs)
 
 
-def per_segment(masks: PerSegment | None, count: int) -> list[Any]:
-    return [None] * count if masks is None else list(masks)
-
-
 # Rotary embeddings of one model instance, for rows that are not at successive positions.
 
 # These accept an offset for each element of a batch; others accept only a number.

@@ -63,8 +63,6 @@ class Parts:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A module's call in the pass, and the calls within it."""
-
     module: Any
     inputs: tuple[Any, ...]
     calls: list["Call"] = field(default_factory=list)
@@ -189,7 +187,6 @@ def readers(call: Call) -> dict[int, list[Any]]:
 
 
 def holders(model: nn.Module, layers: list[Any]) -> list[Any]:
-    """The modules that hold the layers: the model, its body and what is between them."""
     modules = dict(model.named_modules())
     path = next(name for name, module in modules.items() if module is layers[0]).split(".")
     names = [".".join(path[:count]) for count in range(len(path))]

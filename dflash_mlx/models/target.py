@@ -205,7 +205,6 @@ class Target:
 
     @property
     def kernels(self) -> Kernels:
-        """The kernels that the layers and the drafter run; can be set between passes."""
         return self._kernels
 
     @kernels.setter
@@ -291,7 +290,6 @@ class Target:
 
     @property
     def tapped(self) -> int:
-        """The number of layers whose outputs are read."""
         return len(self._tapped)
 
     def _recorder(self, number: int) -> Callable[[mx.array], None]:

@@ -49,8 +49,6 @@ class Averages:
 
 
 class Acceptance:
-    """The acceptance probabilities of one drafter's drafts in one text."""
-
     def __init__(self) -> None:
         self._by_position = Averages()
         self._by_confidence = Averages()
@@ -88,7 +86,6 @@ class Acceptance:
 
     @property
     def by_position(self) -> tuple[float, ...]:
-        """The probability that a draft in position 1, 2, ... is accepted with all before it."""
         return tuple(accumulate(self._by_positions(len(self._by_position.verified)), mul))
 
     def update(

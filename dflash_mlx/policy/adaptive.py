@@ -171,7 +171,6 @@ class AdaptivePolicy:
         return rates
 
     def _verify_of(self, batch: Batch) -> Callable[[int], float]:
-        """Seconds of a pass by its rows, each computed once."""
         return cache(lambda rows: self._costs.verify(rows, batch))
 
     def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:

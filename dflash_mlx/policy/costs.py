@@ -79,7 +79,6 @@ class Costs:
 
     @property
     def known(self) -> bool:
-        """Whether a decode step was timed."""
         return self._steps > 0
 
     def verify(self, rows: int, batch: Batch) -> float:

@@ -70,7 +70,6 @@ class StepResult:
 
     @property
     def own(self) -> int:
-        """How many of the verified drafts are the drafter's own."""
         return self.verified if self.judged is None else self.judged
 
     @property
@@ -98,9 +97,7 @@ class PolicyState:
 
 
 class Policy(Protocol):
-    def new_sequence(self, drafters: int) -> list[Acceptance]:
-        """The acceptance that a new sequence starts with, for each of the `drafters`."""
-        ...
+    def new_sequence(self, drafters: int) -> list[Acceptance]: ...
 
     def choose_drafters(
         self, sequences: Sequence[Sequence[DraftState | None]], batch: Batch
@@ -116,9 +113,7 @@ class Policy(Protocol):
         """Whether a sequence may draft in the next round, as far as is known in this one."""
         ...
 
-    def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
-        """How much of each draft is verified, beside the rows of other sequences."""
-        ...
+    def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]: ...
 
     def update(self, results: Sequence[StepResult], seconds: float | None) -> None:
         """Learn from a round. `seconds`: None if they are not those of one pass and its drafts."""

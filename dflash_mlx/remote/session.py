@@ -436,7 +436,6 @@ def number_of(choice: dict[str, Any], count: int) -> int:
 
 
 def report_progress(on_prefill: Progress, progress: dict[str, Any]) -> None:
-    """Report the progress of the prefill, without cached tokens."""
     done = progress.get("processed")
     total = progress.get("total")
     cached = progress.get("cache")

@@ -307,7 +307,6 @@ def copies(trial: Trial, case: Case) -> list[Case]:
 
 
 def arrays_of(part: Any) -> list[mx.array]:
-    """The arrays of a case, also those of weights."""
     if isinstance(part, mx.array):
         return [part]
     if isinstance(part, Weights | Experts):

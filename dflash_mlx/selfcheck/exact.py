@@ -32,7 +32,6 @@ def check_exact(target: Target, name: str) -> None:
 
 
 def rows_of(target: Target, prompt: list[int], passes: list[list[int]]) -> list[mx.array]:
-    """The logits of each row of these passes after a prompt, with its taps."""
     sequence = Sequence(target, None)
     sequence.read(prompt)
     rows = []

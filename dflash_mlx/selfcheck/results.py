@@ -58,7 +58,6 @@ class KernelResult:
 
     @property
     def won(self) -> frozenset[Any]:
-        """The sizes at which the kernel is fast enough."""
         return frozenset(timed.size for timed in self.sizes if timed.won)
 
     @property

@@ -59,7 +59,6 @@ def shapes_of(target: "Target", drafter: "Drafter | None") -> Shapes:
 
 
 def gated_delta_shape(config: dict[str, Any], model: nn.Module) -> GatedDeltaShape | None:
-    """The Gated DeltaNet layers of a model with this config; None if it has none."""
     names = ("linear_num_key_heads", "linear_num_value_heads")
     keys, values, key_dim, value_dim = (
         config.get(name) or 0 for name in (*names, "linear_key_head_dim", "linear_value_head_dim")
@@ -91,7 +90,6 @@ def product_shapes(models: Sequence[nn.Module]) -> tuple[tuple[LinearShape, int]
 
 
 def expert_shapes(config: dict[str, Any], model: nn.Module) -> tuple[ExpertShape, ...]:
-    """All sizes of layers of experts that a kernel may compute."""
     taken = next((config[name] for name in TAKEN if config.get(name)), 0)
     layers: list[Any] = [module for module in model.modules() if has_grouped_experts(module)]
     found = (
@@ -102,7 +100,6 @@ def expert_shapes(config: dict[str, Any], model: nn.Module) -> tuple[ExpertShape
 
 
 def matrix_shape(module: Any) -> LinearShape:
-    """The shape of a module's matrix, in a layer of experts that of one expert."""
     form = Format.of(module)
     outputs, inputs = form.shape[-2:]
     if form.bits:

@@ -152,8 +152,6 @@ class OutputConfig(Fields):
 
 
 class CountBody(SamplingFields):
-    """The body of count_tokens: the fields that make the prompt."""
-
     messages: list[Any]
     model: str | None = None
     system: str | list[Any] | None = None

@@ -1,11 +1,12 @@
 """The messages and tools of OpenAI's chat API in the form of chat templates."""
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dflash_mlx.chat.call_json import read_arguments
+from dflash_mlx.chat.call_json import json_object
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.chat.tool_parser import without_tools
 from dflash_mlx.constrained.tool_calls import forced_calls
@@ -44,8 +45,9 @@ def role_of(message: dict[str, Any], roles: tuple[str, ...], place: str) -> str:
 
 
 def arguments_of(text: str, place: str) -> Any:
+    text = text or "{}"
     try:
-        return read_arguments(text or "{}")
+        return json.loads(json_object(text) or text)
     except (ValueError, RecursionError):
         raise wrong(place, "is not JSON") from None
 

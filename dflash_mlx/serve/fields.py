@@ -171,16 +171,12 @@ def shown_name(name: str) -> str:
 
 
 class FieldRegister:
-    """All fields of the APIs of a server.
+    """All fields of the APIs of a server. bodies: the class of each API's body, by its path."""
 
-    bodies: the class of each API's body, by the API's path. others: the fields that are not
-    supported.
-    """
-
-    def __init__(self, bodies: Mapping[str, type[Fields]], others: tuple[OtherField, ...] = OTHERS):
+    def __init__(self, bodies: Mapping[str, type[Fields]]):
         self.bodies = dict(bodies)
         self._others: dict[tuple[str, str], OtherField] = {}
-        for other in others:
+        for other in OTHERS:
             open_to = [api for api in bodies if other.name not in bodies[api].model_fields]
             for api in other.apis or open_to:
                 self._others[api, other.name] = other

@@ -84,7 +84,6 @@ class OllamaBody(ModelOptions):
 
     @property
     def only_loads(self) -> bool:
-        """Whether the body asks for nothing but to load its model, or to unload it."""
         return not getattr(self, self.asked)
 
 

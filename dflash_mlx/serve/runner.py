@@ -264,7 +264,6 @@ class Runner:
         return replace(prompted, split=not options.raw, requested=request.began)
 
     def release(self, choices: list[PreparedChoice]) -> None:
-        """Give back the places of choices that will not be answered."""
         for choice in choices:
             self.admission.leave(choice.ticket)
 

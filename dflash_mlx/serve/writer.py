@@ -67,7 +67,6 @@ class Writer:
         return ()
 
     def block(self, index: int, block: Block) -> Iterable[bytes]:
-        """The events of what a block has added to a choice's answer."""
         raise NotImplementedError
 
     def end(self) -> Iterable[bytes]:
@@ -237,8 +236,6 @@ class OutputItems:
 
 
 class ItemsWriter(Writer):
-    """Writes the items of one choice."""
-
     def __init__(self, *given: Any):
         super().__init__(*given)
         (self.answer,) = self.answers

@@ -8,6 +8,7 @@ logits at the same rows. Everything is lazy; the host reads one small array per 
     BlockVerification  sampled drafts, judged jointly; Sun et al., arXiv 2403.10444
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.options import AcceptanceRule, SamplingParams
 
 from .drafts import Draft, DraftBlock
-from .sampling import Draw, Keys, Shaper, new_seed
+from .sampling import Draw, Keys, Shaper
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,6 @@ class Accepted:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The tokens to commit, unless the answer ends within them."""
         return (*self.drafts, self.bonus)
 
 
@@ -65,7 +65,7 @@ class Match:
         self.params = params
         self.kernels = kernels or Kernels()
         self.shaper = Shaper(params, vocab_size, kept_ids)
-        self.keys = Keys(new_seed() if params.seed is None else params.seed)
+        self.keys = Keys(secrets.randbits(63) if params.seed is None else params.seed)
 
     def draw(self, history: list[int]) -> Draw | None:
         """What the next drafts are drawn with; None for the likeliest."""

@@ -46,7 +46,6 @@ class Draft:
 
     @staticmethod
     def none() -> "Draft":
-        """The draft of a decode step."""
         return Draft(mx.zeros((0,), dtype=mx.int32))
 
     @staticmethod
@@ -105,8 +104,6 @@ class TopTokens:
 
 
 class PendingRankings(Protocol):
-    """The `Rankings` of a block, while the device computes them."""
-
     def begin(self) -> None:
         """Begin to compute them; the host does not wait."""
 
@@ -120,9 +117,7 @@ class DraftBlock(Protocol):
 
     def greedy(self, kernels: Kernels | None = None) -> Draft: ...
 
-    def sample(self, draw: Draw) -> Draft:
-        """The drafts of a draw, which `Drafter.draft` was told before."""
-        ...
+    def sample(self, draw: Draw) -> Draft: ...
 
     def top_tokens(self, count: int) -> PendingRankings:
         """At least the `count` likeliest tokens of each position, or all candidates."""

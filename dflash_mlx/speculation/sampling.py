@@ -5,7 +5,6 @@ from the same distribution. A random key belongs to a position of the answer, no
 n is drawn with the n-th key.
 """
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,10 +42,6 @@ def top_ids(logits: mx.array, count: int) -> mx.array:
 
 HISTORY = 20  # tokens that mlx-lm's penalties look back
 KEYS = 64  # made at once
-
-
-def new_seed() -> int:
-    return secrets.randbits(63)
 
 
 class Keys:
@@ -249,7 +244,6 @@ def nucleus(best: mx.array, mass: mx.array) -> mx.array:
 
 
 def recent(tokens: list[int]) -> mx.array:
-    """The last tokens, which penalties look at."""
     return mx.array(tokens[-HISTORY:], dtype=mx.int32)
 
 

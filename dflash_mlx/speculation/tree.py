@@ -47,7 +47,6 @@ class Tree:
         return seen.view(np.bool_)
 
     def paths(self) -> list[tuple[int, ...]]:
-        """The drafts on the path to each row, with the row's own; () for row 0."""
         paths: list[tuple[int, ...]] = [()]
         for token, parent in zip(self.tokens, self.parents, strict=True):
             paths.append((*paths[parent], token))

@@ -346,7 +346,6 @@ class Servers:
         return result_text(result)
 
     def _note_end(self, server: McpServer, error: BaseException) -> None:
-        """Change the server's state if the error shows that it has ended."""
         from mcp_types import CONNECTION_CLOSED
 
         if getattr(error, "code", None) == CONNECTION_CLOSED and server.stopping is not None:

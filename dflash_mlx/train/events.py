@@ -14,7 +14,6 @@ class MemoryEstimate:
 
     @property
     def memory(self) -> int:
-        """The largest use of memory during the run."""
         return self.target + max(self.answers, self.steps)
 
 
@@ -24,8 +23,6 @@ def gib(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AnswersProgress:
-    """The target has answered `done` of `total` prompts."""
-
     done: int
     total: int
     tokens: int  # that were made; not those that were given and only verified
@@ -43,8 +40,6 @@ class TapsProgress:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The run is ready to train."""
-
     sequences: int
     held_out: int  # sequences
     dropped: int  # training prompts without room for an answer, or with one of fewer than 2 tokens

@@ -23,8 +23,6 @@ MLP_COPIES = 5  # arrays [rows, width of the MLP]
 
 
 class BlockSizes(NamedTuple):
-    """What the memory of a drafter's blocks depends on."""
-
     rows: int  # of a block
     layers: int
     heads: int

@@ -73,7 +73,6 @@ class DFlashPlan:
         return model
 
     def answerer(self) -> DFlashDrafter | None:
-        """The drafter in `warm`, which also helps to answer."""
         return load_drafter(Checkpoint.read(self._warm), self._target) if self._warm else None
 
     def make(

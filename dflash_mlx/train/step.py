@@ -127,7 +127,6 @@ class BlockGradient:
         return (weights * losses).sum(), weights.sum()
 
     def _enter(self, parameters: Parameters) -> None:
-        """Put parameters into the model, in the dtype of the computation."""
         self._model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
 
 

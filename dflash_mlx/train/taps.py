@@ -106,7 +106,6 @@ class TapStore:
             self.flush()
 
     def rows(self, sequences: Sequence[TrainingSequence]) -> list[mx.array]:
-        """The stored taps of each sequence."""
         found = []
         for key in (s.key for s in sequences):
             taps = self._kept.get(key)

@@ -45,7 +45,6 @@ def save_adapter(
 
 
 def stock_model(model: Path, adapter: Path) -> nn.Module:
-    """The adapted model as `mlx_lm.load` gives it."""
     adapted, _ = load_model(model)
     load_adapters(adapted, str(adapter))
     adapted.eval()

@@ -175,7 +175,6 @@ class Tab:
         return self.js(f"document.querySelector({json.dumps(selector)}).innerText")
 
     def click(self, selector: str) -> None:
-        """Click in the middle of an element with the mouse."""
         box = self.js(f"""((element) => {{
             element.scrollIntoView({{ block: 'center' }});
             const {{ x, y, width, height }} = element.getBoundingClientRect();
@@ -191,7 +190,6 @@ class Tab:
         self.call("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
-        """Press and release a key, such as "Enter" or "c"."""
         code = KEY_CODES.get(key, ord(key[0].upper()))
         common: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code}
         text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")

@@ -73,7 +73,6 @@ CALLS["laguna"] = CALLS["glm47"]
 
 @cache
 def tokenizer_of(family: str, template: str | None = None) -> TokenizerWrapper:
-    """A tokenizer of a family; its end token is <|stop|>."""
     bare = tiny.byte_tokenizer("<|stop|>", FAMILIES[family], template)
     if family == "harmony":
         return bare

@@ -68,7 +68,6 @@ def asked(number: int) -> tuple[Grammar, Callable[[str], bool]]:
 
 
 def follows(value: Any, schema: dict[str, Any]) -> bool:
-    """Whether a value matches a schema of `random_schema`."""
     if "anyOf" in schema:
         return any(follows(value, one) for one in schema["anyOf"])
     if "const" in schema:

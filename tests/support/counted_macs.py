@@ -111,7 +111,6 @@ class CountedMac:
         return self.costs.host
 
     def block(self, width: int) -> tuple[float, float]:
-        """Seconds of a draft: the host's, and the GPU's."""
         place = next(n for n, known in enumerate(WIDTHS) if known >= width)
         return self.costs.draft_host, self.costs.draft[place]
 
@@ -163,8 +162,6 @@ def library(rows: int) -> int:
 
 
 class MacProcess(Process):
-    """A process on an idle Mac: its rounds on one simulated clock."""
-
     def __init__(self, mac: "CountedMac", hitch: float):
         super().__init__(mac.seconds, hitch, ramp=True)
         self.mac = mac

@@ -12,7 +12,6 @@ PROGRAM_VARIABLES = {"DFLASH_KERNELS": "stock"} | (
 
 
 def use_device(test: pytest.Item) -> None:
-    """Select the device from the test's mark and DFLASH_TEST_DEVICE."""
     import mlx.core as mx  # after OpenBLAS
 
     metal = test.get_closest_marker("metal") is not None

@@ -58,7 +58,6 @@ def reply_of(server: Server, path: str, body: Any, **headers: str) -> Any:
 def body_of(
     path: str, messages: Any = HI, *, limit: int = 300, stop: str | None = None, **more: Any
 ) -> dict[str, Any]:
-    """A body with these options in the fields of an API."""
     body = {
         "model": "tiny",
         "stream": False,
@@ -86,7 +85,6 @@ def ask(server: Server, path: str, messages: Any = HI, **options: Any) -> Answer
 
 
 def chat(answer: Answer, parts: list[Any]) -> Answer:
-    """Chunks of a stream of chat completions, or one whole answer."""
     for part in parts:
         answer.incomplete = part.get("dflash", {}).get("incomplete", answer.incomplete)
         for choice in part["choices"]:
@@ -154,7 +152,6 @@ def ended(answer: Answer, last: Any) -> Answer:
 
 
 def ollama(answer: Answer, parts: list[Any]) -> Answer:
-    """Lines of a stream, or one whole answer."""
     for part in parts:
         message = part["message"]
         answer.text += message["content"]

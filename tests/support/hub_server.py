@@ -76,8 +76,6 @@ def fetched(hub):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers requests from `hub`, which a subclass sets."""
-
     hub: Hub
     protocol_version = "HTTP/1.1"
 
@@ -185,8 +183,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves each connection in a thread; does not report lost clients."""
-
     daemon_threads = True
     block_on_close = False
 

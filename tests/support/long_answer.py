@@ -108,7 +108,6 @@ STRAY = re.compile(r"tok/s|reading the prompt|[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏…
 
 
 def blocks_of(text, size, *, thinking=""):
-    """The text as blocks of `size` characters, after the thinking."""
     for source, name in ((thinking, "thinking"), (text, "text")):
         for start in range(0, len(source), size):
             block = Block((1, 2), drafted=2, accepted=1)

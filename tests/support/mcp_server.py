@@ -21,7 +21,6 @@ HEADER = "X-Key"
 
 
 def result_of(method: str, given: dict[str, Any]) -> dict[str, Any] | None:
-    """The result of a request; None for an unknown method."""
     if method == "initialize":
         return {
             "protocolVersion": "2025-06-18",

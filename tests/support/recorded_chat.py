@@ -19,8 +19,6 @@ states = import_module("dflash_mlx.cli.chat.state")
 
 
 class RecordedState(states.ChatState):
-    """The state of a chat; keeps the lines that it prints."""
-
     def __init__(self, *args: Any, **kwargs: Any):
         self.lines: list[str] = []
         super().__init__(*args, **kwargs)

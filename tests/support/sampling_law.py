@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+import stock
 import tiny
 from eagle_heads import random_head
 from mlx_lm import sample_utils
@@ -81,12 +82,7 @@ def lattice_tables(seed: int = 3, vocab: int = 5, width: int = 4, k: int = 3) ->
 
 def stock_law(tables: Tables, params: SamplingParams) -> list[np.ndarray]:
     """P(token at position j | tokens before it), as mlx-lm's generate_step samples it."""
-    processors = sample_utils.make_logits_processors(
-        logit_bias=dict(params.logit_bias) or None,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-    )
+    processors = stock.processors_of(params)
     laws = []
     for row in tables.rows:
         law = np.zeros(row.shape)

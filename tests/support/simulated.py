@@ -85,8 +85,6 @@ def vector_reads(rows: int, free: float, *, wide: bool) -> float:
 
 @dataclass(frozen=True)
 class Machine:
-    """A chip with a target whose matrices have one of the `SHAPES`."""
-
     chip: str
     shape: str
 
@@ -133,7 +131,6 @@ class TrueCosts:
         return at(self.drafts, width) if width else 0.0
 
     def seconds(self, plan: Plan) -> float:
-        """Seconds of a round with its draft."""
         return self.verify(plan.rows) + self.draft(plan.drafted)
 
     def prior(self) -> Costs:
@@ -164,21 +161,16 @@ QUICK = TrueCosts(  # wide verify passes are fast
 
 
 def auto(costs: TrueCosts) -> AdaptivePolicy:
-    """A new policy of the mode auto, with a good prior."""
     return AdaptivePolicy(costs.prior(), BLOCK)
 
 
 class Rounds(Protocol):
-    """The actual costs of the rounds of an answer."""
-
     @property
     def caches(self) -> float:
         """As in `Batch`."""
         ...
 
-    def seconds(self, plan: Plan) -> float:
-        """Seconds of the next round."""
-        ...
+    def seconds(self, plan: Plan) -> float: ...
 
 
 class Cold:
@@ -216,7 +208,6 @@ class Drafter:
     spread: float = 1.0
 
     def blocks(self, seed: int) -> list[int]:
-        """How many drafts of each block are right."""
         return drawn(self, seed)
 
 

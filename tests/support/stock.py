@@ -35,6 +35,15 @@ class Rules:
 FREE = Rules()
 
 
+def processors_of(params: SamplingParams) -> list[Any]:
+    return sample_utils.make_logits_processors(
+        logit_bias=dict(params.logit_bias) or None,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+    )
+
+
 def stock_answer(
     target: Target,
     params: SamplingParams,
@@ -65,18 +74,12 @@ def stock_answer(
         params.temperature, params.top_p, params.min_p, 1, params.top_k,
         params.xtc_probability, params.xtc_threshold, list(rules.kept_ids),
     )  # fmt: skip
-    penalties = sample_utils.make_logits_processors(
-        logit_bias=dict(params.logit_bias) or None,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-    )
     if params.seed is not None:
         mx.random.seed(params.seed)
     model: Any = target.model
     steps = generate_step(
         mx.array([*prompt]), model, max_tokens=LENGTH, sampler=sampler,
-        logits_processors=[*penalties, process],
+        logits_processors=[*processors_of(params), process],
     )  # fmt: skip
     answer = []
     for token, _ in steps:

@@ -401,7 +401,6 @@ def make_target(
 
 
 def body_of(target: Target) -> Any:
-    """The module that has the target's layers."""
     layers = target.parts.layers
     modules: list[Any] = target.model.modules()
     return next(one for one in modules if any(value is layers for value in one.values()))
@@ -425,7 +424,6 @@ def with_drafter(pair: Pair, draft: str | Path | None = None, **options: Any) ->
 def memory_of(
     target: Path, draft: Path | None = None, *args: Any, **options: Any
 ) -> MemoryEstimate:
-    """The estimate for a pair in these folders."""
     drafter = None if draft is None else Checkpoint.read(draft)
     return estimate_memory(outline(Checkpoint.read(target)), drafter, *args, **options)
 

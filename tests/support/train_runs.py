@@ -1,8 +1,10 @@
-"""Training runs of a tiny drafter."""
+"""Training runs of a tiny drafter, and blocks of made-up sequences."""
 
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import tiny
 from mlx import nn
 from mlx.utils import tree_flatten
@@ -10,7 +12,7 @@ from mlx.utils import tree_flatten
 import dflash_mlx
 from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
-from dflash_mlx.train.data import TrainingSequence
+from dflash_mlx.train.data import Rectangle, Text, TrainingSequence
 from dflash_mlx.train.evaluate import replay_answers
 from dflash_mlx.train.events import StepDone
 from dflash_mlx.train.run import Run
@@ -93,3 +95,19 @@ def check_replay(run: Run, target: Target) -> None:
         assert walked.verifies == len(rounds)
         assert walked.committed == sum(len(block.tokens) for block in rounds)
         assert sum(walked.accepted_by_position) == sum(block.accepted for block in rounds)
+
+
+def blocks_of(
+    anchors: np.ndarray, taps: mx.array, tokens: mx.array, lengths: tuple[int, ...] = ()
+) -> tuple[Text, Rectangle]:
+    rows = len(anchors)
+    ends = mx.array(lengths or [tokens.shape[1]] * rows)
+    text = Text(taps[:, : int(anchors.max())], tokens, ends)
+    mx.eval(text.taps, tokens)
+    return text, Rectangle(tuple(range(rows)), anchors)
+
+
+def largest_difference(ours, wanted) -> float:
+    """Of two gradients, relative to each tensor's largest number."""
+    pairs: Any = zip(tree_flatten(ours), tree_flatten(wanted), strict=True)
+    return max(float(mx.abs(a - b).max() / mx.abs(b).max()) for (_, a), (_, b) in pairs)

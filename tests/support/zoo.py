@@ -34,7 +34,6 @@ def known(name: str) -> frozenset[str]:
 
 
 def config_of(kind: str) -> dict[str, Any]:
-    """The config.json of a tiny model."""
     own = {key: value for key, value in deepcopy(TYPES[kind]).items() if key not in OWN}
     args = TYPES[kind].get("text", MODEL_REMAPPING.get(kind, kind))
     shared = {key: value for key, value in DATA["defaults"].items() if key in known(args)}
@@ -45,12 +44,12 @@ def config_of(kind: str) -> dict[str, Any]:
     return {**outer, "vocab_size": text["vocab_size"], **own, "text_config": text}
 
 
-def tiny_model(kind: str, seed: int | None = None) -> tuple[nn.Module, dict[str, Any]]:
+def tiny_model(kind: str) -> tuple[nn.Module, dict[str, Any]]:
     """A new random model in float32, and its config.json."""
     config = config_of(kind)
     model_class, args_class = _get_classes(config)
     model = model_class(args_class.from_dict(deepcopy(config)))
-    randomise(model, seed or TYPES[kind].get("seed", 1))
+    randomise(model, TYPES[kind].get("seed", 1))
     if hasattr(model, "sanitize"):  # as mlx-lm does with the weights of a folder
         weights = dict(tree_flatten(model.parameters()))
         model.load_weights(list(model.sanitize(weights).items()))

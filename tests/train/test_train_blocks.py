@@ -10,7 +10,7 @@ import pytest
 import tiny
 from mlx.optimizers import Muon
 from mlx.utils import tree_flatten
-from train_blocks import blocks_of, largest_difference
+from train_runs import blocks_of, largest_difference
 
 from dflash_mlx.drafters.dflash.config import DraftConfig
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter

@@ -9,8 +9,16 @@ import pytest
 import tiny
 from mlx.utils import tree_flatten
 from mtp_heads import GOLDEN, golden_head, quantised, random_head, save_folder
-from train_blocks import blocks_of, largest_difference
-from train_runs import check_answers, check_replay, losses, parameters, start, weights
+from train_runs import (
+    blocks_of,
+    check_answers,
+    check_replay,
+    largest_difference,
+    losses,
+    parameters,
+    start,
+    weights,
+)
 from typer.testing import CliRunner
 
 import dflash_mlx

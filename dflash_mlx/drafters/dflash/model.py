@@ -161,8 +161,6 @@ KeysValues = tuple[mx.array, mx.array]
 
 @dataclass(frozen=True, slots=True)
 class CachedRows:
-    """One layer's context rows of one sequence in a cache, from row `first` on."""
-
     cache: KVCache
     first: int = 0
 

@@ -22,8 +22,6 @@ KeysValues = tuple[mx.array, mx.array]  # [1, Hkv, T, D] each
 
 
 class Body(nn.Module):
-    """The embedding, which is the head, the layers and the final norm."""
-
     def __init__(self, config: AssistantConfig):
         super().__init__()
         text = config.text

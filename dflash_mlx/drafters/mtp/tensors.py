@@ -52,7 +52,6 @@ def head_files(checkpoint: Checkpoint) -> dict[str, tuple[Path, str]]:
 
 
 def has_head(checkpoint: Checkpoint) -> bool:
-    """Whether a folder holds an MTP head, or a drafter of the same prefix."""
     return bool(head_files(checkpoint))
 
 

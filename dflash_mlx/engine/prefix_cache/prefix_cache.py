@@ -43,9 +43,9 @@ class Reuse:
 class PrefixCache:
     """At most `limit` bytes in memory, and more on `disk`. A limit of 0 turns the cache off."""
 
-    def __init__(self, limit: int = 0, disk: DiskCache | None = None):
-        self.limit = limit
-        self.disk = disk
+    def __init__(self) -> None:
+        self.limit = 0
+        self.disk: DiskCache | None = None
         self.clear()
 
     def resize(self, limit: int) -> None:
@@ -158,7 +158,6 @@ class PrefixCache:
         self.tree.evict(self.limit)
 
     def _hold(self, sequence: Sequence, match: Match, snapshots: Mapping[int, Snapshot]) -> None:
-        """Copy a sequence's rows and snapshots into a node that lacks them."""
         node = match.node
         for key, cache in (("target", sequence.target_cache), ("draft", sequence.draft_cache)):
             if cache is None or key in node.parts or not match.end == node.end <= cache.offset:
@@ -213,7 +212,6 @@ class PrefixCache:
         ]
 
     def _take(self, sequence: Sequence, path: list[Match], start: int, end: int) -> None:
-        """Extend a sequence of `start` tokens by the rows of the tokens [start, end)."""
         matches = matches_between(path, start, end)
         target = list[Layers]()
         draft = list[Layers]()

@@ -67,7 +67,6 @@ class Node:
 
     @property
     def saved(self) -> bool:
-        """Whether the target's rows are on disk."""
         return "target" in self.parts and self.parts["target"].saved
 
     def layers(self, key: PartKey) -> Layers | None:

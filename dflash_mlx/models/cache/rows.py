@@ -34,7 +34,6 @@ class Adapter:
         return cache.can_rewind(length)
 
     def rewind(self, caches: Sequence[Any], length: int) -> None:
-        """Rewind the caches of one sequence's layers, where `can_rewind` is true for all."""
         raise NotImplementedError
 
     def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
@@ -170,7 +169,6 @@ def append_rows(cache: Any, parts: Sequence[Rows]) -> None:
 
 
 def arrays_of(cache: Any) -> Rows:
-    """Keys and values, with the free rows behind them."""
     return cache.keys, cache.values
 
 
