@@ -50,7 +50,7 @@ COMMANDS = [(page, line) for page, line in LINES if re.search(r"(^|\| )dflash ",
 DOWNLOAD = re.compile(r"#.*\((download|another machine)\)")
 NOT_HERE = re.compile(
     r"is not on this machine|no terminal to ask|needs? the package|offline it cannot be downloaded|"
-    r"the machine of http\S+ is not known"
+    r"the machine of http\S+ is not known|papers.jsonl. cannot be read"
 )
 # Scale only: how much is measured and trained.
 SHORT = {"DFLASH_LIMIT": "1", "DFLASH_REPEATS": "1", "DFLASH_TEMPS": "0"}
