@@ -115,7 +115,7 @@ class TapCache:
             layer.trim(max(0, layer.offset - length))
 
     def fork(self) -> Self:
-        twin = type(self)(self.source, len(self.layers))
+        twin = self.source.make_cache()
         twin._taps = [*self._taps]
         twin.waiting = self.waiting
         for ours, theirs in zip(self.layers, twin.layers, strict=True):
