@@ -415,9 +415,8 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         values["ctx"] = ctx
         try:
-            options = Options(ctx, sources_of(ctx))
-            if container and kind is Options:
-                options = Options.of(ctx)
+            known = container and kind is Options
+            options = Options.of(ctx) if known else Options(ctx, sources_of(ctx))
             without_excluded(options, AT_START.get(ctx.command.name or "", ()))
             values[container] = options if kind is Options else ctx.params
             command(**{name: value for name, value in values.items() if name in own})
